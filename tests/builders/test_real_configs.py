@@ -222,7 +222,7 @@ USER_CONFIGS: Table = {
     "center_net": {"model.center_net: refused": 3},
     "faster_rcnn": {
         "runs": 32,
-        "proposals of an image are to be learnt from": 1,
+        "proposals per image are to be sampled": 1,
         "type: refused: 'faster_rcnn_nas'": 1,
     },
     "ssd_efficientdet": {"runs": 12, "type: refused": 1},
@@ -239,7 +239,7 @@ USER_CONFIGS: Table = {
     },
 }
 # Each field by itself is honored; TF, too, refuses the two together.
-CONTRADICTORY = {"proposals of an image are to be learnt from"}
+CONTRADICTORY = {"proposals per image are to be sampled"}
 TABLES = {"BOXWRIGHT_CONFIGS": (104, TF_CONFIGS), "BOXWRIGHT_USER_CONFIGS": (149, USER_CONFIGS)}
 _FAMILIES = {"ssd_efficientnet": "ssd_efficientdet", "embedded_ssd_mobilenet_v1": "ssd_mobilenet_v1"}
 

@@ -70,10 +70,10 @@ def test_the_configuration_may_say_otherwise() -> None:
     neck = ssd(config).neck
     assert isinstance(neck, FeaturePyramid)
     assert neck.hand_down is smoothed
-    with pytest.raises(bw.ConfigError, match="ssd_mobilenet_v3_small has no meaning of TensorFlow 2"):
+    with pytest.raises(bw.ConfigError, match="ssd_mobilenet_v3_small is not a type of TensorFlow 2"):
         bw.build_detector(pipeline("ssd_mobilenet_v3_small", text.replace("fpn {", "#fpn {")))
     text = SMALL_MODEL.replace("min_depth: 8", "min_depth: 8 tensorflow_version: 1")
-    with pytest.raises(bw.ConfigError, match="ssd_mobilenet_v2_fpn_keras has no meaning of TensorFlow 1"):
+    with pytest.raises(bw.ConfigError, match="ssd_mobilenet_v2_fpn_keras is not a type of TensorFlow 1"):
         bw.build_detector(pipeline("ssd_mobilenet_v2_fpn_keras", text))
 
 

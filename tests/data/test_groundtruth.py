@@ -101,7 +101,7 @@ def test_scores_are_read_from_records(tmp_path: Path) -> None:
         ),
         (["train_config.use_multiclass_scores=true"], "set train_input_reader.load_multiclass_scores too"),
         (["train_input_reader.max_number_of_boxes=0"], "max_number_of_boxes: expected at least 1"),
-        (["train_input_reader.class_weight={name: 'moon' weight: 2}"], "no class 'moon'; there are"),
+        (["train_input_reader.class_weight={name: 'moon' weight: 2}"], "unknown class 'moon'; known:"),
     ],
 )
 def test_contradictions(small_config: Path, shapes_data: Path, overrides: list[str], wanted: str) -> None:

@@ -44,6 +44,6 @@ def test_few_are_kept_and_none_is_saved(monkeypatch: pytest.MonkeyPatch) -> None
     for side in range(1, 40):
         found, _ = layer(maps(side, 2), (16 * side, 32))
         assert len(found) == side * 2 * 4
-        assert len(layer._kept) <= 5
+        assert len(layer._cache) <= 5
     assert not layer.state_dict()
     assert torch.equal(copy.deepcopy(layer)(maps(39, 2), (16 * 39, 32))[0], found)

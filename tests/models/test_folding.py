@@ -78,7 +78,7 @@ def test_what_something_else_looks_at_is_noticed() -> None:
     torch.manual_seed(0)
     network, x = LooksTwice().eval(), torch.randn(1, 4, 9, 9)
     with (
-        pytest.raises(ConfigError, match="before second cannot be folded: not only normalization looks at it"),
+        pytest.raises(ConfigError, match="before second cannot be folded: other layers also use its output"),
         torch.no_grad(),
     ):
         fold_batch_norms(network, lambda: network(x))

@@ -20,7 +20,7 @@ from boxwright.models.layers import ConvSettings
 from boxwright.models.srn import SRN
 from boxwright.models.ssd import SSD
 from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep
-from boxwright.ops.box_coder import PixelCentreBoxCoder
+from boxwright.ops.box_coder import PixelCenterBoxCoder
 from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.level_candidates import BestOfLevel
 from boxwright.types import AnchorPredictions, Targets
@@ -163,7 +163,7 @@ def test_each_term_has_its_own_levels_and_divisor() -> None:
 
 
 def test_rules_act_on_their_levels_alone() -> None:
-    coder = PixelCentreBoxCoder()
+    coder = PixelCenterBoxCoder()
     anchors = torch.tensor([[0.0, 0, 8, 10], [0.0, 0, 58, 72]])
     codes = torch.full((1, 2, 4), 0.1)
     first = AnchorPredictions(codes, torch.full((1, 2, 1), -9.0), anchors, level_sizes=(1, 0, 0, 1))
@@ -181,7 +181,7 @@ def test_rules_act_on_their_levels_alone() -> None:
 def test_box_coder_is_inverted() -> None:
     boxes = torch.tensor([[3.0, 4, 20, 30], [5.0, 5, 6.5, 9]])
     anchors = torch.tensor([[0.0, 0, 14, 18], [4.0, 4, 12, 14]])
-    coder = PixelCentreBoxCoder()
+    coder = PixelCenterBoxCoder()
     assert torch.allclose(coder.decode(coder.encode(boxes, anchors), anchors), boxes, atol=1e-4)
     assert coder.encode(torch.tensor([[5.0, 5, 5.2, 5.2]]), anchors[:1]).isfinite().all()
 
@@ -228,7 +228,7 @@ def test_several_classes_filter_by_the_likeliest() -> None:
     [
         ("two_step_classification { levels: 8 }", r"f:3:\d+: .*two_step_classification.levels: there is no level 8"),
         ("two_step_regression { levels: [5, 1] }", r"f:3:\d+: .*two_step_regression.levels: there is no level 1"),
-        ("two_step_regression { levels: [5, 5] }", "each level may stand once"),
+        ("two_step_regression { levels: [5, 5] }", "each level may appear once"),
         (
             f"{BOTH} anchor_generator {{ multiscale_anchor_generator {{ min_level: 3 max_level: 7 aspect_ratios: 1 }} }}",
             r"f:3:\d+: model.srn.anchor_generator: expected as many anchors on each of 6 levels",

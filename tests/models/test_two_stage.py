@@ -325,7 +325,7 @@ def test_learning_from_more_proposals_than_there_are() -> None:
         optimizer {{ momentum_optimizer {{ learning_rate {{ constant_learning_rate {{ }} }} }} }} }}
       train_input_reader {{ tf_record_input_reader {{ input_path: "a" }} }}"""
     config = parse_message(text, m.TrainEvalPipelineConfig)
-    with pytest.raises(ConfigError, match="64 proposals of an image are to be learnt from, but there are 32 at most"):
+    with pytest.raises(ConfigError, match="64 proposals per image are to be sampled, but there are at most 32"):
         build_training(config)
     masks = parse_message(
         text.replace(FASTER_RCNN.replace("second_stage_batch_size: 16", "second_stage_batch_size: 64"), MASK_RCNN),

@@ -24,7 +24,7 @@ from boxwright.models.network import Network
 from boxwright.models.srn import SRN
 from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.ops.anchors.rounded import rounded_sides
-from boxwright.ops.box_coder import PixelCentreBoxCoder
+from boxwright.ops.box_coder import PixelCenterBoxCoder
 from boxwright.ops.boxes import clip_boxes, pairwise_iou
 from boxwright.ops.suppression.greedy import suppress_classes
 from boxwright.ops.suppression.voting import vote
@@ -208,7 +208,7 @@ def as_theirs(rows: Tensor, grid: torch.Size) -> Tensor:
 @pytest.mark.parametrize("size", SIZES)
 def test_network(detector: bw.Detector, arrays: Any, size: str) -> None:
     found, _ = predicted(detector, arrays, size)
-    coder = PixelCentreBoxCoder()
+    coder = PixelCenterBoxCoder()
     boxes = coder.decode(found.detection.box_codes, found.detection.anchors)
     for level in LEVELS:
         for number, step in enumerate(found.steps, start=1):
@@ -314,7 +314,7 @@ def anchors(case: Case) -> None:
 def decode(case: Case) -> None:
     codes = torch.from_numpy(case.array("in/deltas"))[:, SWAP]
     theirs = torch.from_numpy(case.array("in/boxes"))
-    found = PixelCentreBoxCoder().decode(codes, torch.cat([theirs[:, :2], theirs[:, 2:] + 1], -1))
+    found = PixelCenterBoxCoder().decode(codes, torch.cat([theirs[:, :2], theirs[:, 2:] + 1], -1))
     assert_close(inclusive(found), case.array("out/decoded"))
 
 

@@ -1,1 +1,1 @@
-"""Where a configuration message becomes an object; one builder a message, tables in sight."""
+"""Builders of objects from configuration messages, one per message; each raises a ConfigError if it cannot."""

@@ -1,4 +1,4 @@
-"""`AlignDet`: a RetinaNet whose later steps look at its boxes. What its message leaves out is as released."""
+"""`AlignDet`: a RetinaNet with box-aligned later steps. Defaults are the release's."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from boxwright.types import Categories
 
 _LEVELS = (3, 4, 5, 6, 7)
 _OF_BACKBONE = (3, 4, 5)
-# Far from its target the release's loss has a slope of 1, TensorFlow's of delta.
+# Far from the target, the release's loss has a slope of 1, and TensorFlow's of delta.
 _LOSS = focal_loss(delta=0.11, localization_weight=1 / 0.11)
 _FIRST_MATCHER, _MATCHER = LastLowQualityMatcher(0.4, 0.3), LastLowQualityMatcher(0.7, 0.7)
 _NMS, _CANDIDATES = Nms(PerClass(0.5, 100), 0.0, 100), BestOfLevel(1000, 0.05, any_score_coarsest=1)
@@ -65,11 +65,7 @@ _FINEST_KERNEL = 3
 
 
 def build_align_det(config: m.AlignDet, categories: Categories | None) -> Detector:
-    """Build an AlignDet, or the RetinaNet that is left of it without later steps.
-
-    Args:
-        categories: The classes, for detections to carry.
-    """
+    """Build an AlignDet, or a RetinaNet without later steps."""
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(config, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))

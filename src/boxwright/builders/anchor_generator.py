@@ -1,4 +1,4 @@
-"""`AnchorGenerator`: the boxes from which a detector measures."""
+"""`AnchorGenerator`: the layout of anchors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from boxwright.ops.anchors.ssd import SsdAnchorGenerator
 
 
 def build_anchor_generator(config: m.AnchorGenerator) -> AnchorGenerator:
-    """Build a generator.
-
-    Raises:
-        ConfigError: For a kind that is not supported, or lists of unequal length.
-    """
+    """Build a generator."""
     return build_chosen(config, "anchor_generator_oneof", _GENERATORS)
 
 

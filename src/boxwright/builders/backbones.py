@@ -1,6 +1,6 @@
-"""Backbones by name: the feature maps of an image classifier, for the levels that are wanted.
+"""Backbones by name, up to the requested levels.
 
-Every family's extractor message calls this. A level is a pyramid level: its map has a stride of 2 to that power.
+Used by every family's extractor. A level is a pyramid level: its map has a stride of 2 to that power.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ ExtractorMessage = m.SsdFeatureExtractor | m.RefineDetFeatureExtractor | m.Class
 
 @dataclass(frozen=True)
 class BackboneRequest:
-    """What is asked of a backbone.
+    """The parameters of a backbone.
 
     Attributes:
         config: The extractor's message.
         default: The backbone's own convolutions.
-        image_channels: Channels of the image.
-        conv_settings: What a message of hyperparameters means.
-        overridden: From the configuration's convolutions and the default, to those of a backbone that is told to take
-            the configuration's: some keep a part of their own.
+        conv_settings: Builds settings from a message of hyperparameters.
+        overridden: From the configuration's convolutions and the default, to those of a backbone with overridden
+            hyperparameters: some keep some of their own.
     """
 
     config: ExtractorMessage
@@ -62,31 +61,31 @@ class BackboneRequest:
 
     @property
     def use_depthwise(self) -> bool:
-        """Whether the neck's convolutions are separable; a message that does not say so has no such neck."""
+        """Whether the neck's convolutions are separable; False for messages without the field."""
         return not isinstance(self.config, m.ClassifierBackbone) and self.config.use_depthwise
 
     @property
     def hyperparams(self) -> m.Hyperparams:
-        """The convolutions outside the backbone."""
+        """The hyperparameters of convolutions outside the backbone."""
         return self.config.conv_hyperparams or m.Hyperparams()
 
     def depth(self, channels: int) -> int:
-        """Return a number of channels as scaled by `depth_multiplier` and `min_depth`."""
+        """Return a number of channels scaled by `depth_multiplier`, at least `min_depth`."""
         return max(int(channels * self.config.depth_multiplier), self.config.min_depth)
 
     def neck_settings(self) -> ConvSettings:
-        """Return the convolutions outside the backbone."""
+        """Return the settings of convolutions outside the backbone."""
         return self.conv_settings(self.hyperparams)
 
     def settings(self) -> ConvSettings:
-        """Return the backbone's convolutions: its own, unless told to take the configuration's."""
+        """Return the settings of the backbone's convolutions: its defaults, unless overridden by the configuration."""
         if not self.config.override_base_feature_extractor_hyperparams:
             return self.default
         settings = self.conv_settings(self.hyperparams)
         return self.overridden(replace(settings, depthwise=settings.kernel), self.default)
 
     def refuse(self, *fields: str) -> None:
-        """Raise where a field that the network has no use for is set to other than its default, as TF does."""
+        """Raise if a field that the network does not use is not at its default, as in TF."""
         for field in fields:
             known = self.config.fields.get(field)
             default = known.default if known is not None else None
@@ -94,23 +93,23 @@ class BackboneRequest:
                 raise self.config.refusal(field, f"{self.config.type} takes only {default}; remove the line")
 
     def refuse_normalization(self) -> None:
-        """Raise where batch normalization is asked for, as the network has none."""
+        """Raise if batch normalization is configured, which the network lacks."""
         if self.hyperparams.batch_norm or self.hyperparams.sync_batch_norm:
             raise self.hyperparams.refusal("batch_norm", f"{self.config.type} is not normalized; remove it")
 
     def refuse_gray(self) -> None:
-        """Raise where images are grey, which the network does not take."""
+        """Raise for gray images, which the network does not support."""
         if self.image_channels != 3:
-            raise self.config.refusal("type", f"{self.config.type} takes images in colour; remove convert_to_grayscale")
+            raise self.config.refusal("type", f"{self.config.type} takes color images; remove convert_to_grayscale")
 
 
 @dataclass(frozen=True)
 class BuiltBackbone:
-    """A backbone, and what it wants.
+    """A backbone and its pixel scaling.
 
     Attributes:
         module: Images to feature maps, with their channels.
-        scaling: What it wants done to pixel values.
+        scaling: The scaling of pixel values.
     """
 
     module: Backbone
@@ -118,13 +117,10 @@ class BuiltBackbone:
 
 
 def build_backbone(name: str, levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-    """Build a backbone up to the last level that is wanted.
+    """Build a backbone up to the last level.
 
     Args:
-        name: Of `_BACKBONES`, or timm's, as "timm/resnet18".
-
-    Raises:
-        ConfigError: For what the backbone has not.
+        name: A key of `_BACKBONES`, or timm's, as in "timm/resnet18".
     """
     if name.startswith("timm/"):
         return _timm(name.removeprefix("timm/"), levels, request)
@@ -167,7 +163,7 @@ def _mobilenet_v2(taps: dict[int, str], last_channels: int = 1280) -> _Build:
 
 def _mobilenet_v3(layout: MobileNetV3Layout, taps: dict[int, str]) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        # TF's own pads blocks wrongly.
+        # TF's network pads blocks incorrectly.
         request.refuse("use_explicit_padding")
         backbone = MobileNetV3(
             layout,
@@ -200,7 +196,7 @@ def _inception(layout: InceptionLayout, taps: dict[int, str]) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
         backbone = Inception(
             layout,
-            # It has none of its own: TF first took these in any case, and later refused to go without.
+            # There is no default: TF first always used these, and later required the override.
             request.neck_settings(),
             taps=[taps[level] for level in levels],
             depth_multiplier=request.config.depth_multiplier,
@@ -243,7 +239,7 @@ def _resnet(
 
 def _pnasnet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
     del levels  # fixed: strides 16 and 32
-    # TF's would be normalized twice, and activated where it must not be.
+    # TF's network would be normalized twice, and wrongly activated.
     request.refuse("override_base_feature_extractor_hyperparams")
     return BuiltBackbone(PnasNet(in_channels=request.image_channels), MINUS_ONE_TO_ONE)
 
@@ -285,10 +281,10 @@ _BACKBONES: dict[str, _Build] = {
     "mobilenet_v1": _mobilenet_v1(narrow=False),
     "mobilenet_v1_narrow": _mobilenet_v1(narrow=True),
     "mobilenet_v2": _mobilenet_v2({2: "2", 3: "5", 4: "12", 5: "17"}),
-    # SSD without a pyramid takes the features of stride 16 before they are projected.
+    # SSD without a pyramid taps the features of stride 16 before their projection.
     "mobilenet_v2_expanded": _mobilenet_v2({4: "13/expand", 5: "17"}),
     "mobilenet_v2_narrow": _mobilenet_v2({2: "2", 3: "5", 4: "12", 5: "17"}, last_channels=256),
-    # Without the last convolution, as MnasFPN has it.
+    # Without the last convolution, as in MnasFPN.
     "mobilenet_v2_blocks": _mobilenet_v2({3: "5", 4: "12", 5: "16"}),
     "mobilenet_v3_large": _mobilenet_v3(MOBILENET_V3_LARGE, {4: "12/expand", 5: "last"}),
     "mobilenet_v3_small": _mobilenet_v3(MOBILENET_V3_SMALL, {4: "8/expand", 5: "last"}),

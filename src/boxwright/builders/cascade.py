@@ -1,4 +1,4 @@
-"""What the builders of detectors that look several times share: backbone, steps, thresholds by level."""
+"""Shared parts of the builders of multi-step detectors: backbone, steps, candidates by level."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from boxwright.postprocessing.score_converters import ScoreConverter, softmax
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
 _RESNET = ConvSettings(norm=BatchNormSettings(decay=0.997, epsilon=1e-5), activation="RELU")
 _OWN = {"mobilenet_v2": _KERAS}
-# RetinaNet's start: kernels of deviation 0.01, and every class at a probability of 0.01.
+# RetinaNet's initialization: kernels of deviation 0.01, and a prior probability of 0.01 for every class.
 FOCAL_KERNELS = ConvSettings(
     kernel=KernelRule(lambda kernel: nn.init.normal_(kernel, 0.0, 0.01), Regularizer(l2=1e-4)),
     norm=None,
@@ -43,22 +43,22 @@ FOCAL_BIAS = -math.log((1 - 0.01) / 0.01)
 
 
 def settings_or(config: m.Hyperparams | None, default: ConvSettings) -> ConvSettings:
-    """Return the convolutions of a message, or those that are meant where it is left out."""
+    """Return the convolutions of a message, or the default if it is None."""
     return default if config is None else build_conv_settings(config)
 
 
 def build_classifier_backbone(config: m.Srn | m.AlignDet, levels: Sequence[int], image_channels: int) -> BuiltBackbone:
-    """Build a backbone up to the last level that is wanted."""
+    """Build a backbone up to the last level."""
     extraction = require(config.feature_extractor, config, "feature_extractor")
     request = BackboneRequest(extraction, _OWN.get(extraction.type, _RESNET), image_channels)
     built = build_backbone(extraction.type, levels, request)
-    if isinstance(built.module, TimmBackbone):  # which keeps its own convolutions, but for their price
+    if isinstance(built.module, TimmBackbone):  # keeps its own convolutions, except for their regularizer
         built.module.penalize(settings_or(extraction.conv_hyperparams, FOCAL_KERNELS).kernel.regularizer)
     return built
 
 
 def build_coder(config: m.BoxCoder | None, default: BoxCoder) -> BoxCoder:
-    """Return the box coder that a message describes, or the default where there is none."""
+    """Return the box coder of a message, or the default if it is None."""
     return default if config is None else build_box_coder(config)
 
 
@@ -74,17 +74,17 @@ def build_step(
     Args:
         matcher: The message, or None for the default.
         loss: The message, or None for the default.
-        defaults: What is meant where they are left out.
+        defaults: The default matcher and loss.
     """
     chosen = (loss or defaults[1]).classification_loss
     if columns.background == 0 and chosen is not None and "softmax" in (chosen.which("classification_loss") or ""):
-        raise chosen.refusal("", "a softmax needs a background, which these classes have not; use a sigmoid loss")
+        raise chosen.refusal("", "a softmax needs a background, which these classes lack; use a sigmoid loss")
     rule = defaults[0] if matcher is None else build_matcher(matcher)
     return build_criterion(loss or defaults[1], TargetAssigner(columns, rule, coder))
 
 
 def logits_to_scores(loss: m.Loss) -> ScoreConverter:
-    """Make logits what the loss that trains them means: probabilities of one choice, or of each class by itself."""
+    """Return the score converter that matches a loss: softmax, or a sigmoid of each class."""
     chosen = require(loss.classification_loss, loss, "classification_loss")
     kind = chosen.which("classification_loss") or "weighted_softmax"
     scale = getattr(getattr(chosen, kind), "logit_scale", 1.0)
@@ -103,14 +103,11 @@ def focal_loss(*, delta: float = 1.0, localization_weight: float = 1.0) -> m.Los
 
 
 def build_level_anchors(config: m.Srn | m.AlignDet, levels: Sequence[int]) -> AnchorGenerator:
-    """Build the anchors of a model whose heads are the same on all levels.
+    """Build the anchors of a model whose heads are shared by all levels.
 
     Args:
-        config: The model's message, which has an `anchor_generator`.
-        levels: The levels that there are, finest first.
-
-    Raises:
-        ConfigError: Where it is for other levels, or has more anchors on one than on another.
+        config: The model's message.
+        levels: The model's levels, finest first.
     """
     message = require(config.anchor_generator, config, "anchor_generator")
     anchors = build_anchor_generator(message)
@@ -126,7 +123,7 @@ def build_level_anchors(config: m.Srn | m.AlignDet, levels: Sequence[int]) -> An
 
 
 def build_level_candidates(config: m.LevelCandidates | None, default: BestOfLevel) -> BestOfLevel:
-    """Return which scores of each level take part; each field that is left out is as in the default."""
+    """Return the candidate selection; missing fields are taken from the default."""
     if config is None:
         return default
     return BestOfLevel(
@@ -144,22 +141,11 @@ def build_suppression(config: m.PostProcessing, coder: BoxCoder, candidates: Bes
 
 
 def level_numbers(config: Message, field: str, levels: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the numbers, from the finest, of the levels that a field lists.
-
-    Args:
-        field: Its field of levels, by the power of 2 that is their stride.
-        levels: The levels that there are, finest first.
-
-    Returns:
-        The numbers; None where the field is empty.
-
-    Raises:
-        ConfigError: For a level that does not exist, or is listed twice.
-    """
+    """Return the indices, from the finest, of the levels listed in a field by power of 2; None if it is empty."""
     listed: list[int] = getattr(config, field)
     unknown = [level for level in listed if level not in levels]
     if unknown:
         raise config.refusal(field, f"there is no level {unknown[0]}; there are {levels[0]} to {levels[-1]}")
     if len(set(listed)) < len(listed):
-        raise config.refusal(field, f"each level may stand once, found {listed}")
+        raise config.refusal(field, f"each level may appear once, found {listed}")
     return tuple(sorted(levels.index(level) for level in listed)) if listed else None

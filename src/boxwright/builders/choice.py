@@ -1,4 +1,4 @@
-"""Choosing by a oneof, from a table in sight."""
+"""Dispatch on a oneof by a table."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ M = TypeVar("M", bound=Message)
 
 
 def build_chosen(message: Message, oneof: str, table: Mapping[str, Callable[..., T]], *args: Any) -> T:
-    """Build what the present member of a oneof describes.
-
-    Args:
-        message: The message that has the oneof.
-        table: For each member its builder, which takes the member's message.
-
-    Raises:
-        ConfigError: Where no member is present, or one that is not in the table.
-    """
+    """Return the object built from a oneof's member by its builder in a table of member to builder."""
     member = message.which(oneof)
     if member is None:
         raise message.refusal("", f"empty; set one of {', '.join(table)}")
@@ -30,15 +22,7 @@ def build_chosen(message: Message, oneof: str, table: Mapping[str, Callable[...,
 
 
 def require(value: M | None, message: Message, field: str) -> M:
-    """Return what a field holds.
-
-    Args:
-        value: What it holds, or None.
-        message: The message that has the field.
-
-    Raises:
-        ConfigError: Where it is None.
-    """
+    """Return a field's value; raises a ConfigError if it is None."""
     if value is None:
         raise message.refusal(field, "missing from the configuration")
     return value

@@ -1,4 +1,4 @@
-"""Whether a model has as many classes as the data."""
+"""The check that a model has as many classes as the data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boxwright.types import Categories
 
 
 def check_classes(config: Message, num_classes: int, columns: ClassColumns, categories: Categories | None) -> None:
-    """Refuse a model without classes, and categories that it has no room for."""
+    """Raise for a model without classes, or with fewer classes than the categories need."""
     if columns.num_classes < 1:
         raise config.refusal("num_classes", f"expected at least 1, found {num_classes}")
     if categories is not None and categories.num_slots > columns.num_classes:
@@ -17,7 +17,7 @@ def check_classes(config: Message, num_classes: int, columns: ClassColumns, cate
 
 
 def _counted(categories: Categories) -> str:
-    """Say what is counted: the classes, or where a label map leaves ids out, ids up to the largest."""
+    """Describe the number of classes, or for a label map with gaps the largest id."""
     first, last = categories.items[0], categories.items[-1]
     if len(categories) == categories.num_slots:
         names = ", ".join(item.name for item in categories.items[:3]) + (", …" if len(categories) > 3 else "")

@@ -1,4 +1,4 @@
-"""`DetectionModel`: a whole detector."""
+"""`DetectionModel`: a complete detector."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def build_detector(
 
     Args:
         config: The whole configuration, or its `model`.
-        categories: The classes, for detections to carry.
+        categories: The classes, attached to detections.
 
     Returns:
         The detector, in evaluation mode, on the CPU.
 
     Raises:
-        ConfigError: Where the configuration is incomplete, contradicts itself, or asks for what is
-            not supported; or where the categories do not fit the number of classes.
+        ConfigError: If the configuration is incomplete, contradictory or not supported, or if the categories do
+            not fit the number of classes.
     """
     model = require(config.model, config, "model") if isinstance(config, m.TrainEvalPipelineConfig) else config
     refuse_unsupported(model, "model")
     try:
-        # In evaluation mode from here on: laying anchors must not make processes wait for each other's statistics.
+        # In evaluation mode from here on: laying anchors must not synchronize statistics between processes.
         detector: Detector = build_chosen(model, "model", _DETECTORS, categories).eval()
         if (size := detector.preprocessor.resizer.output_size) is not None:
             detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)
@@ -43,14 +43,14 @@ def build_detector(
     except MemoryError:
         raise model.refusal("", "not enough memory for the network that it describes") from None
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # What no rule above has foreseen, such as sizes that contradict each other, met inside torch or timm.
+        # Errors in torch or timm that no check above anticipates, such as inconsistent sizes.
         reason = (str(error).splitlines() or [""])[0][:300]
         raise model.refusal(
             "", f"the network that it describes cannot be built: {type(error).__name__}: {reason}"
         ) from error
 
 
-# Member of the oneof → what builds it. A new family is one line here, and one in `DetectionModel`.
+# Member of the oneof → its builder. A new family is one line here, and one in `DetectionModel`.
 _DETECTORS: dict[str, Callable[..., Detector]] = {
     "faster_rcnn": build_faster_rcnn,
     "ssd": build_ssd,

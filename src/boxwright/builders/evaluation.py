@@ -54,21 +54,13 @@ _METRICS |= dict.fromkeys(_FORMER_NAMES, _METRICS["oid_V2_detection_metrics"])
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """An evaluation, described.
+    """The parameters of an evaluation.
 
     Attributes:
-        batch_size: Images a batch.
         every_nth: Only every nth image is used.
-        num_pictures: How many pictures are drawn.
-        min_score: The least score that is drawn.
-        max_boxes: The most boxes that are drawn in a picture.
-        captions: What is written at a detection's box.
-        keypoint_edges: Pairs of keypoints between which a line is drawn.
-        metrics: What is computed, each made from the classes.
-        use_average: Whether the moving average of the weights is evaluated.
-        losses: Whether the loss terms are computed too.
-        regularize: Whether the penalty on weights is one of them.
-        class_agnostic: Whether all classes count as one.
+        max_boxes: The maximum of boxes per picture.
+        keypoint_edges: Pairs of keypoints to connect with a line.
+        regularize: Whether the losses include the penalty on weights.
     """
 
     batch_size: int = 1
@@ -90,9 +82,6 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
 
     Args:
         reader: The reader of the data to evaluate on.
-
-    Raises:
-        ConfigError: For metrics that are not supported.
     """
     evaluation = config.eval_config or m.EvalConfig()
     refuse_unsupported(evaluation, "eval_config")

@@ -1,4 +1,4 @@
-"""What is learnt of the objects that a reader gives: `TrainConfig` and `InputReader` together."""
+"""Groundtruth transforms after augmentation, from `TrainConfig` and `InputReader`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,7 @@ from boxwright.types import Categories
 def build_groundtruth(
     config: m.TrainEvalPipelineConfig, categories: Categories, num_classes: int
 ) -> tuple[Transform, ...]:
-    """Build what follows augmentation.
-
-    Args:
-        num_classes: Foreground classes of the detector, K.
-
-    Returns:
-        Transforms, in order; none where every object counts as it is.
-
-    Raises:
-        ConfigError: Where fields contradict each other, or name a class that there is not.
-    """
+    """Return the transforms after augmentation, in order; `num_classes` counts foreground classes."""
     train = require(config.train_config, config, "train_config")
     reader = require(config.train_input_reader, config, "train_input_reader")
     steps: list[Transform] = []
@@ -47,6 +37,6 @@ def _weigher(reader: m.InputReader, categories: Categories) -> WeighClasses:
         category = categories.by_name(item.name)
         if category is None:
             known = ", ".join(category.name for category in categories)
-            raise item.refusal("name", f"no class {item.name!r}; there are {known}")
+            raise item.refusal("name", f"unknown class {item.name!r}; known: {known}")
         weights[category.label] = item.weight
     return WeighClasses(weights)

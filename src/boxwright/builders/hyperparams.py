@@ -20,8 +20,8 @@ Initialize = Callable[[Tensor], object]
 def build_conv_settings(config: m.Hyperparams) -> ConvSettings:
     """Build the settings of convolutions outside the backbone.
 
-    As in TF2, kernels of plain depthwise convolutions and the pointwise half of separable ones keep
-    Keras's default unless `regularize_depthwise` or a predictor's own switch says otherwise.
+    As in TF2, kernels of plain depthwise convolutions and the pointwise half of separable ones keep Keras's default
+    unless `regularize_depthwise` or a predictor's own switch is set.
     """
     rule = _kernel_rule(config)
     return ConvSettings(
@@ -35,10 +35,7 @@ def build_conv_settings(config: m.Hyperparams) -> ConvSettings:
 
 
 def build_slim_conv_settings(config: m.Hyperparams) -> ConvSettings:
-    """Build the settings of convolutions outside the backbone, as TF1 means them.
-
-    Initializer and penalty are for kernels of every kind.
-    """
+    """Build the settings of convolutions outside the backbone as in TF1, where they apply to kernels of every kind."""
     rule = _kernel_rule(config)
     return replace(
         build_conv_settings(config),
@@ -48,7 +45,7 @@ def build_slim_conv_settings(config: m.Hyperparams) -> ConvSettings:
     )
 
 
-# Version of TensorFlow → what its message of hyperparameters means.
+# Version of TensorFlow → builder of its settings.
 CONV_SETTINGS: dict[int, Callable[[m.Hyperparams], ConvSettings]] = {
     1: build_slim_conv_settings,
     2: build_conv_settings,
@@ -58,7 +55,7 @@ CONV_SETTINGS: dict[int, Callable[[m.Hyperparams], ConvSettings]] = {
 def _kernel_rule(config: m.Hyperparams) -> KernelRule:
     initializer = config.initializer or m.Initializer()
     chosen = initializer.which("initializer_oneof")
-    # Without one, TF-Slim's and Keras's convolutions start with Glorot's uniform.
+    # TF-Slim's and Keras's default is Glorot's uniform.
     initialize = _INITIALIZERS[chosen](getattr(initializer, chosen)) if chosen else nn.init.xavier_uniform_
     return KernelRule(initialize, _regularizer(config.regularizer or m.Regularizer()))
 
@@ -93,24 +90,16 @@ def _variance_scaling(config: m.VarianceScalingInitializer) -> Initialize:
 
 
 def caffe_xavier(kernel: Tensor) -> object:
-    """Fill a kernel as Caffe's "xavier" does: uniformly, with a variance of one over what comes in.
-
-    Args:
-        kernel: [out, in, k, k], changed in place.
-    """
+    """Fill a kernel [out, in, k, k] as Caffe's "xavier" does: uniformly, with a variance of 1 / fan-in."""
     limit = math.sqrt(3 / _fan(kernel, "FAN_IN"))
     return nn.init.uniform_(kernel, -limit, limit)
 
 
 def variance_scaling(factor: float, mode: str) -> Initialize:
-    """Make an initializer whose variance follows from the kernel's shape: a normal, cut at two deviations.
-
-    Args:
-        mode: FAN_IN, FAN_OUT or FAN_AVG: what divides it.
-    """
+    """Return a truncated normal initializer of variance `factor` over the fan of `mode`: FAN_IN, FAN_OUT or FAN_AVG."""
 
     def initialize(kernel: Tensor) -> object:
-        # Cutting at two deviations shrinks the spread by this factor.
+        # Truncation at two deviations reduces the deviation by this factor.
         stddev = math.sqrt(factor / _fan(kernel, mode)) / 0.87962566103423978
         return nn.init.trunc_normal_(kernel, 0.0, stddev, -2 * stddev, 2 * stddev)
 

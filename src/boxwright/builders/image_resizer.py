@@ -1,4 +1,4 @@
-"""`ImageResizer`: how images reach the network's size."""
+"""`ImageResizer`: the resizing of images to the network's input."""
 
 from __future__ import annotations
 
@@ -28,11 +28,7 @@ _METHODS: dict[str, Resize] = {
 
 
 def build_image_resizer(config: m.ImageResizer) -> ImageResizer:
-    """Build a resizer.
-
-    Raises:
-        ConfigError: For a kind or a method that is not supported, or sizes that cannot be.
-    """
+    """Build a resizer."""
     return build_chosen(config, "image_resizer_oneof", _RESIZERS)
 
 

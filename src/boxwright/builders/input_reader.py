@@ -1,4 +1,4 @@
-"""`InputReader`: where samples come from."""
+"""`InputReader`: the source of samples."""
 
 from __future__ import annotations
 
@@ -24,15 +24,7 @@ from boxwright.types import Categories
 
 
 def check_reader(config: m.InputReader | None, path: str, *, known: bool = False) -> m.InputReader:
-    """Return a reader that names data and, where it must, classes; the data are not looked for.
-
-    Args:
-        config: The message, or None where it is missing.
-        known: Whether the classes are known from elsewhere.
-
-    Raises:
-        ConfigError: Where something is missing, or not supported.
-    """
+    """Return a reader that names data and, unless the classes are `known`, a label map; the data are not opened."""
     if config is None:
         raise ConfigError(f"{path} is missing from the configuration")
     refuse_unsupported(config, path)
@@ -42,15 +34,7 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
 
 
 def build_dataset(config: m.InputReader | None, path: str, categories: Categories | None = None) -> Dataset:
-    """Open the data that a reader describes.
-
-    Args:
-        config: The message, or None where it is missing.
-        categories: The classes, where the reader names no label map.
-
-    Raises:
-        ConfigError: Where the message is missing, empty, or asks for what is not supported.
-    """
+    """Open the data of a reader; `categories` are the classes if it names no label map."""
     reader = check_reader(config, path, known=categories is not None)
     categories = load_label_map(as_here(reader.label_map_path)) if reader.label_map_path else categories
     dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
@@ -145,12 +129,7 @@ _READERS: dict[str, Callable[..., Dataset]] = {
 
 
 def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:
-    """Find the classes that a configuration names, without opening the data.
-
-    Returns:
-        The label map of the training reader, else of the first evaluation reader; None where
-        neither names one.
-    """
+    """Return the label map of the training reader, else of the first evaluation reader, else None; opens no data."""
     readers = [config.train_input_reader, *config.eval_input_reader]
     path = next((reader.label_map_path for reader in readers if reader and reader.label_map_path), None)
     return load_label_map(as_here(path)) if path else None

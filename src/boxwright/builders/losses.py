@@ -1,4 +1,4 @@
-"""`Loss` and what belongs to it: the SSD's criterion."""
+"""`Loss`: the criterion of an SSD."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ from boxwright.criteria.target_assigner import Assigner
 def build_criterion(
     loss: m.Loss, assigner: Assigner, *, by_num_matches: bool = True, by_code_size: bool = False
 ) -> AnchorCriterion:
-    """Build the criterion of an SSD, or of one step of a detector with several.
+    """Build the criterion of an SSD, or of one step of a multi-step detector.
 
     Args:
-        assigner: Decides what each anchor should predict.
-        by_num_matches: Whether losses are divided by the matched anchors.
-        by_code_size: Whether the box loss is divided by the numbers of a code.
+        by_num_matches: Whether losses are divided by the number of matched anchors.
+        by_code_size: Whether the box loss is divided by the code's length.
     """
     miner = loss.hard_example_miner
     return AnchorCriterion(
@@ -122,12 +121,7 @@ _LOCALIZATION: dict[str, Callable[[Any], LocalizationLoss]] = {
 def build_hard_example_miner(
     config: m.HardExampleMiner, classification_weight: float, localization_weight: float
 ) -> HardExampleMiner:
-    """Build a miner.
-
-    Args:
-        classification_weight: Weight of the classification loss, for `loss_type: BOTH`.
-        localization_weight: Weight of the localization loss, for `loss_type: BOTH`.
-    """
+    """Build a miner; the weights are those of `loss_type: BOTH`."""
     shares = {
         "BOTH": (classification_weight, localization_weight),
         "CLASSIFICATION": (1.0, 0.0),

@@ -1,4 +1,4 @@
-"""What a configuration lacks before it can be trained: all of it at once, and what to write."""
+"""The fields that a configuration lacks for training, with what to write."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from boxwright.config.message import Message
 
 @dataclass(frozen=True)
 class Missing:
-    """A field that a configuration lacks.
+    """A missing field.
 
     Attributes:
         path: Its path in the whole configuration.
-        text: Where it belongs, and what to write, in one line.
+        text: One line with its place and what to write.
     """
 
     path: str
@@ -29,11 +29,7 @@ class Missing:
 
 
 def missing_for_training(config: m.TrainEvalPipelineConfig) -> list[Missing]:
-    """Return what a configuration lacks.
-
-    Returns:
-        The fields, in the order in which they stand in a file; none where training can start.
-    """
+    """Return the missing fields in the order of a file; empty if training can start."""
     return [*_of_model(config), *_of_training(config), *_of_reader(config)]
 
 
@@ -42,13 +38,9 @@ def _lacks(message: Message, field: str, what: str) -> Missing:
 
 
 def require_for_training(config: m.TrainEvalPipelineConfig) -> None:
-    """Raise where a configuration lacks anything that training needs.
-
-    Raises:
-        ConfigError: Naming all that is missing.
-    """
+    """Raise a ConfigError that names all fields missing for training."""
     if config.has("preset"):
-        raise config.refusal("preset", "it is laid under a configuration as that is read from a file, by load_config")
+        raise config.refusal("preset", "presets are applied when a configuration is read from a file, by load_config")
     if lines := missing_for_training(config):
         raise ConfigError("\n".join(["training cannot start, as this is missing:", *(f"  {line}" for line in lines)]))
 

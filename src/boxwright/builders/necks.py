@@ -1,4 +1,4 @@
-"""Necks by name: what stands between a backbone and the heads."""
+"""Necks between a backbone and the heads."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Pyramid = m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNetworks
 
 @dataclass(frozen=True)
 class BuiltNeck:
-    """A neck, and what it hands on.
+    """A neck and its output channels.
 
     Attributes:
-        module: A backbone's maps to those that are predicted from.
-        channels: Channels of each of the latter.
+        module: A backbone's maps to the heads'.
+        channels: Channels of each output map.
     """
 
     module: nn.Module
@@ -31,14 +31,7 @@ class BuiltNeck:
 
 
 def pyramid_levels(pyramid: Pyramid, finest: int) -> list[int]:
-    """Return the levels of a pyramid that come from the backbone itself.
-
-    Args:
-        finest: The finest level that the backbone has.
-
-    Raises:
-        ConfigError: Where the levels contradict each other.
-    """
+    """Return the levels of a pyramid that are the backbone's own; `finest` is the finest available."""
     coarsest = min(pyramid.max_level, COARSEST_OF_BACKBONE)
     if not finest <= pyramid.min_level <= coarsest:
         raise pyramid.refusal(
@@ -92,9 +85,9 @@ def build_bifpn(
 def build_extra_maps(
     widths: tuple[int, ...], channels: tuple[int, ...], request: BackboneRequest, kernels: tuple[int, ...] = ()
 ) -> BuiltNeck:
-    """Return ever smaller maps appended to a backbone's; widths are those between and behind the two convolutions.
+    """Return smaller maps appended to a backbone's; `widths` are the channels between and after two convolutions.
 
-    Strided convolutions have kernels of side 3, where `kernels` names no other.
+    Strided convolutions have kernels of side 3 unless `kernels` gives another.
     """
     neck = MultiResolutionFeatureMaps(
         channels,
@@ -108,6 +101,6 @@ def build_extra_maps(
 
 
 def build_pooling_pyramid(depth: int, channels: tuple[int, ...], request: BackboneRequest, levels: int) -> BuiltNeck:
-    """Return a pooling pyramid over a backbone's one map; a depth of 0 keeps its channels."""
+    """Return a pooling pyramid over a backbone's single map; a depth of 0 keeps its channels."""
     neck = PoolingPyramid(channels[-1], depth, request.neck_settings(), levels=levels)
     return BuiltNeck(neck, neck.channels)

@@ -21,11 +21,9 @@ from boxwright.optimization.schedules import (
 
 @dataclass(frozen=True)
 class OptimizerPlan:
-    """How weights are trained.
+    """The optimizer of a run.
 
     Attributes:
-        rule: How parameters follow their gradients.
-        schedule: The learning rate at each step.
         average_decay: The decay of the weights' moving average; None for none.
     """
 
@@ -35,20 +33,13 @@ class OptimizerPlan:
 
 
 def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
-    """Build an optimizer's plan.
-
-    Args:
-        version: Which TensorFlow's meaning it has: 1 or 2.
-
-    Raises:
-        ConfigError: For an empty message, or a schedule that cannot be.
-    """
+    """Build an optimizer's plan with the semantics of TensorFlow `version` 1 or 2."""
     rule = build_chosen(config, "optimizer", _OPTIMIZERS[version])
     chosen = getattr(config, config.which("optimizer") or "")
     schedule = build_schedule(require(chosen.learning_rate, chosen, "learning_rate"))
     rms_prop = config.rms_prop_optimizer
     if version == 2 and rms_prop is not None and rms_prop.decay:
-        # TF2's object detection hands the field to Keras as a decay of the rate.
+        # TF2's object detection passes the field to Keras as a decay of the rate.
         schedule = InverseTimeDecay(schedule, rms_prop.decay)
     return OptimizerPlan(
         rule=rule,
@@ -87,7 +78,7 @@ _TF2: dict[str, Callable[[Any], UpdateRule]] = {
     "adam_optimizer": _adam,
     "adamw_optimizer": _adamw,
 }
-# Version of TensorFlow → what its members mean.
+# Version of TensorFlow → builders of its members.
 _OPTIMIZERS: dict[int, dict[str, Callable[[Any], UpdateRule]]] = {
     1: {**_TF2, "momentum_optimizer": _momentum_tf1, "rms_prop_optimizer": _rms_prop_tf1},
     2: _TF2,
@@ -95,11 +86,7 @@ _OPTIMIZERS: dict[int, dict[str, Callable[[Any], UpdateRule]]] = {
 
 
 def build_schedule(config: m.LearningRate) -> Schedule:
-    """Build a learning-rate schedule.
-
-    Raises:
-        ConfigError: For an empty message, or steps that contradict each other.
-    """
+    """Build a learning-rate schedule."""
     return build_chosen(config, "learning_rate", _SCHEDULES)
 
 

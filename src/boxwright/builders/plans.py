@@ -1,4 +1,4 @@
-"""Everything that a configuration describes, built at once to see whether it can be."""
+"""A trial build of everything that a configuration describes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def build_plans(config: m.TrainEvalPipelineConfig) -> None:
     """Build the model without weights, and the plans of training and evaluation.
 
     Args:
-        config: The whole configuration; without `train_config` no training is planned.
+        config: The whole configuration; without `train_config`, no training is planned.
 
     Raises:
         ConfigError: For the first thing that cannot be built.

@@ -32,17 +32,13 @@ def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, backgroun
 
 
 def build_score_converter(config: m.PostProcessing) -> ScoreConverter:
-    """Build a score converter.
-
-    Raises:
-        ConfigError: For a logit scale of 0.
-    """
+    """Build a score converter."""
     convert = _CONVERTERS[config.score_converter.name]
     calibration = config.calibration_config
     if calibration is None:
         return ScoreConverter(convert, config.logit_scale)
     if calibration.temperature_scaling_calibration is not None:
-        # The one calibration that comes before the conversion.
+        # The only calibration before the conversion.
         temperature = calibration.temperature_scaling_calibration
         scaler = temperature.scaler
         return ScoreConverter(convert, config.logit_scale * scaler)
@@ -72,12 +68,8 @@ _CALIBRATIONS: dict[str, Callable[..., Calibration]] = {
 
 
 def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
-    """Build batch NMS.
-
-    Raises:
-        ConfigError: For settings that contradict each other.
-    """
-    # TF's suppression of static shapes drops boxes that overlap by exactly the threshold too.
+    """Build batch NMS."""
+    # TF's suppression with static shapes also drops boxes that overlap by exactly the threshold.
     threshold = math.nextafter(config.iou_threshold, 0.0) if config.use_static_shapes else config.iou_threshold
     suppression: Suppression = PerClass(threshold, config.max_detections_per_class)
     if config.use_class_agnostic_nms:

@@ -1,4 +1,4 @@
-"""`pretrained` of the feature extractors: whether a backbone's weights are fetched."""
+"""`pretrained` of the feature extractors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boxwright.config import messages as m
 
 
 def wants_pretrained(model: m.DetectionModel) -> bool:
-    """Return whether weights of the backbone are fetched where a run starts without others."""
+    """Return whether the backbone's weights are fetched for a run without a checkpoint."""
     family = getattr(model, model.which("model") or "", None)
     extractor: Any = getattr(family, "feature_extractor", None)
     return bool(getattr(extractor, "pretrained", False))

@@ -1,4 +1,4 @@
-"""`Srn`: a detector that looks twice, selectively. What its message leaves out is as the authors have it."""
+"""`Srn`: a two-step detector with selective refinement. Defaults are the authors'."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondSt
 from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.anchors.rounded import rounded_sides
-from boxwright.ops.box_coder import BoxCoder, PixelCentreBoxCoder
+from boxwright.ops.box_coder import BoxCoder, PixelCenterBoxCoder
 from boxwright.ops.matcher import ArgmaxMatcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor
@@ -53,7 +53,7 @@ _LEVELS = (2, 3, 4, 5, 6, 7)
 _OF_BACKBONE = (2, 3, 4, 5)
 _LOSS = focal_loss()
 _FIRST_MATCHER, _MATCHER = ArgmaxMatcher(0.7, 0.3), ArgmaxMatcher(0.5, 0.4)
-# Thresholds are the levels' own.
+# Thresholds are set per level.
 _PRESETS = {
     "RELEASED": (Nms(PerClass(0.4, 750), 0.0, 750), BestOfLevel(6000, 0.05, any_score_below_cells=120)),
     "PAPER": (Nms(PerClass(0.5, 750), 0.0, 750), BestOfLevel(2000, 0.05, any_score_below_cells=120)),
@@ -61,16 +61,12 @@ _PRESETS = {
 
 
 def build_srn(config: m.Srn, categories: Categories | None) -> Detector:
-    """Build an SRN, or what is left of it where parts are left out.
-
-    Args:
-        categories: The classes, for detections to carry.
-    """
+    """Build an SRN, possibly without some of its parts."""
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(config, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
     backbone = build_classifier_backbone(config, _OF_BACKBONE, resizer.channels)
-    coder = build_coder(config.box_coder, PixelCentreBoxCoder())
+    coder = build_coder(config.box_coder, PixelCenterBoxCoder())
     network = _network(config, backbone.module, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
     return Detector(

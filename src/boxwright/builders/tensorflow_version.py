@@ -1,4 +1,4 @@
-"""Which TensorFlow's meaning a configuration has: of a name that only TF1 knows, TF1's."""
+"""The TensorFlow version whose semantics a configuration has: TF1's for names that only TF1 knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from boxwright.config.messages.ssd import TF1_EXTRACTORS
 
 
 def tensorflow_version(model: m.DetectionModel | None) -> int:
-    """Return 1 or 2; what neither has is ours, and counts as 2."""
+    """Return 1 or 2; Boxwright's own models count as 2."""
     two_stage = model.faster_rcnn.feature_extractor if model is not None and model.faster_rcnn is not None else None
     if two_stage is not None:
         return two_stage_version(two_stage)
@@ -19,7 +19,7 @@ def tensorflow_version(model: m.DetectionModel | None) -> int:
 
 
 def two_stage_version(extractor: m.FasterRcnnFeatureExtractor) -> int:
-    """Return 1 or 2: no type of a two-stage detector has both meanings."""
+    """Return 1 or 2, which the type of a two-stage detector determines."""
     return 1 if extractor.type in FASTER_RCNN_TF1_EXTRACTORS else 2
 
 
@@ -28,19 +28,19 @@ def _extractor(model: m.DetectionModel | None) -> m.SsdFeatureExtractor | None:
 
 
 def extractor_version(extractor: m.SsdFeatureExtractor) -> int:
-    """Return 1 or 2, as the message says, else as its type's name does."""
+    """Return 1 or 2, from the message if set, else from its type's name."""
     return extractor.tensorflow_version or (1 if extractor.type in TF1_EXTRACTORS else 2)
 
 
 def with_version_of(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
-    """Return a configuration with the meaning that a run of the same model began with."""
+    """Return a configuration with the version that a run of the same model started with."""
     ours, theirs = _extractor(config.model), _extractor(begun.model)
     same = ours is not None and theirs is not None and ours.type == theirs.type
     return with_version(config, tensorflow_version(begun.model)) if same else config
 
 
 def with_version(config: m.TrainEvalPipelineConfig, version: int) -> m.TrainEvalPipelineConfig:
-    """Return a configuration with a version's meaning, where its model has one."""
+    """Return a configuration with a version set, if its model has the field."""
     if tensorflow_version(config.model) == version:
         return config
     changed = copy.deepcopy(config)
@@ -50,7 +50,7 @@ def with_version(config: m.TrainEvalPipelineConfig, version: int) -> m.TrainEval
 
 
 def explain_version(config: m.TrainEvalPipelineConfig) -> str:
-    """Return what a configuration means otherwise than the other TensorFlow would; empty where both agree."""
+    """Return the differences from the other TensorFlow version's semantics; empty if both agree."""
     ssd = config.model.ssd if config.model is not None else None
     extractor = _extractor(config.model)
     train = config.train_config
@@ -85,7 +85,7 @@ _RMS_PROP = {
     1: "the decay of the average of squares, which starts at 1 (TF2: a decay of the learning rate)",
     2: "a decay of the learning rate, divided by 1 + decay · step (TF1: the decay of the average of squares)",
 }
-# A part of a type → what such backbones keep of their own.
+# A part of a type → the settings that such backbones keep.
 _OWN = (
     ("mobilenet_v2", "the backbone keeps RELU_6, and learns gain and bias of normalization"),
     ("mobilenet_v3", "the backbone keeps its activations, and learns gain and bias of normalization"),

@@ -1,4 +1,4 @@
-"""`TrainConfig` and the training reader: all that a run needs to know."""
+"""`TrainConfig` and the training reader: the plan of a run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ENDLESS = 10**9
 
 @dataclass(frozen=True)
 class FineTune:
-    """Which weights a run starts from.
+    """The initial weights of a run.
 
     Attributes:
         source: A checkpoint; empty for fresh weights.
-        scope: What of it is restored: "full", "detection" or "classification".
-        channels: Which colour its first convolution takes first.
-        folder: Where the file lies that names it; empty where none does.
-        min_share: The share of what the scope wants that must be restored: TF1 warns of what is missing, and goes on.
+        scope: The part of it to restore: "full", "detection" or "classification".
+        channels: The order of colors in its first convolution's inputs.
+        folder: The folder of the file that names it; empty if none does.
+        min_share: The minimum fraction of the scope to restore: TF1 warns of missing weights and continues.
     """
 
     source: str
@@ -47,22 +47,18 @@ class FineTune:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A run, described.
+    """The parameters of a run.
 
     Attributes:
-        num_steps: Steps in all; `ENDLESS` where TF1 goes on until it is stopped.
-        stream: How samples become batches.
-        optimizer: How weights are trained.
-        clip_norm: The largest norm of all gradients together; 0 for no limit.
-        regularize: Whether penalties on kernels are part of the loss.
-        precision: In which the network computes; weights and losses are float32 always.
-        accumulation: In how many parts a batch is learnt from.
-        freezing: Which weights learn.
-        bias_multiplier: What gradients of biases are multiplied with.
-        fine_tune: Which weights it starts from.
-        pretrained: Whether a run without such a source starts from weights that its backbone's library fetches.
-        summarize_gradients: Whether the log has the gradient norm of each variable.
-        keep_every_n_hours: How often a checkpoint stays for good.
+        num_steps: Total steps; `ENDLESS` where TF1 trains until it is stopped.
+        stream: The batching of samples.
+        clip_norm: The maximum global norm of gradients; 0 for no limit.
+        regularize: Whether the loss includes penalties on kernels.
+        precision: The network's precision; weights and losses are always float32.
+        accumulation: The number of parts of a batch whose gradients are accumulated.
+        pretrained: Whether a run without a checkpoint starts from weights fetched by its backbone's library.
+        summarize_gradients: Whether to log the gradient norm of each variable.
+        keep_every_n_hours: The interval of checkpoints that are kept permanently.
     """
 
     num_steps: int
@@ -80,7 +76,7 @@ class TrainingPlan:
     keep_every_n_hours: float
 
     def with_seed(self, seed: int) -> TrainingPlan:
-        """Return the same plan with it."""
+        """Return the same plan with another seed."""
         return replace(self, stream=replace(self.stream, seed=seed))
 
 
@@ -90,11 +86,8 @@ def build_training(
     """Build a run's plan.
 
     Args:
-        seed: Decides order and augmentation.
-        skip_bad: Whether records that cannot be read are left out.
-
-    Raises:
-        ConfigError: Where something is missing, contradictory or not supported.
+        seed: Determines order and augmentation.
+        skip_bad: Whether to skip unreadable records.
     """
     train = require(config.train_config, config, "train_config")
     refuse_unsupported(train, "train_config")
@@ -104,7 +97,7 @@ def build_training(
         raise problem
     if config.model is not None and config.model.faster_rcnn is not None:
         check_sampling(config.model.faster_rcnn)
-    build_augmentation(config)  # what is wrong with it is said before data are read
+    build_augmentation(config)  # reports its errors before data are read
     version = tensorflow_version(config.model)
     return TrainingPlan(
         num_steps=train.num_steps or (ENDLESS if version == 1 else 0),
@@ -161,7 +154,7 @@ def _fine_tune(config: m.TrainConfig, version: int) -> FineTune:
 
 
 def _scope(config: m.TrainConfig) -> Scope:
-    """Read the checkpoint's type; the deprecated switch decides where it is not set, as in TF."""
+    """Return the checkpoint's scope from its type, or if that is not set from the deprecated switch, as in TF."""
     kind = config.fine_tune_checkpoint_type
     if not kind:
         return "detection" if config.from_detection_checkpoint else "classification"

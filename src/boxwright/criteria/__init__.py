@@ -1,1 +1,1 @@
-"""What a prediction should have been, and what it costs that it was not."""
+"""Training targets, and losses against them."""

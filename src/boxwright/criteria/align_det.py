@@ -1,4 +1,4 @@
-"""AlignDet's assignment: an anchor's class may be another object's than its box.
+"""AlignDet's assignment, in which an anchor's class and box may belong to different objects.
 
 Dimensions: B batch, A anchors.
 """
@@ -20,12 +20,12 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class OwnBoxAssigner:
-    """Give each matched anchor the class of its match, but the box that it overlaps most (as released).
+    """Assign each matched anchor the class of its match, but the box that it overlaps most (as released).
 
-    Boxes less than a pixel wide or high, as clipping leaves them, are ignored; the release has none of them.
+    Boxes less than a pixel wide or high, as left by clipping, are ignored; the release has none.
 
     Attributes:
-        assigner: Matches, and writes targets.
+        assigner: Matches anchors and encodes targets.
     """
 
     assigner: TargetAssigner
@@ -37,12 +37,12 @@ class OwnBoxAssigner:
 
     @property
     def box_coder(self) -> BoxCoder:
-        """Writes boxes as codes."""
+        """Encodes boxes."""
         return self.assigner.box_coder
 
     @property
     def unit_free(self) -> bool:
-        """Whether the same comes out whatever the units of x and y."""
+        """Whether the result is independent of the units of x and y."""
         return self.assigner.unit_free
 
     @torch.no_grad()

@@ -24,17 +24,15 @@ from boxwright.ops.constants import constants
 from boxwright.ops.matcher import IGNORED, UNMATCHED, has_match
 from boxwright.types import AnchorPredictions, Targets
 
-# TF1 writes the family twice, around the scope.
+# TF1 repeats the family before and after the scope.
 TARGET_ASSIGNMENT = "TargetAssignment/Loss/TargetAssignment"
 
 
 @dataclass(frozen=True)
 class LossNormalizer:
-    """What the summed losses are multiplied with and divided by.
+    """The weights and divisors of the summed losses.
 
     Attributes:
-        classification_weight: Multiplies the classification loss.
-        localization_weight: Multiplies the localization loss.
         by_num_matches: Whether to divide by the batch's matched anchors (at least 1).
         by_code_size: Whether to divide the localization loss by the box code's size.
     """
@@ -50,13 +48,11 @@ class AnchorCriterion:
     """Compare predictions with groundtruth.
 
     Attributes:
-        assigner: Decides what each anchor should predict.
-        classification: The loss of class logits.
-        localization: The loss of box codes, or of the boxes that they stand for.
+        localization: The loss of box codes, or of decoded boxes.
         normalizer: Weights and divisors.
-        miner: Chooses the anchors that count by their losses, or None for all.
-        sampler: Chooses anchors at random before that, or None for all.
-        expected: Weighs anchors as sampling would on average; then nothing is mined. None for no weights.
+        miner: Selects anchors by their losses; None for all.
+        sampler: Samples anchors before mining; None for all.
+        expected: Weights anchors as sampling would on average, in place of mining; None for no weights.
     """
 
     assigner: Assigner
@@ -76,15 +72,8 @@ class AnchorCriterion:
     def losses(
         self, predictions: AnchorPredictions, assigned: AnchorTargets, anchors: Tensor, targets: Targets
     ) -> dict[str, LossTerm]:
-        """Say what predictions cost.
-
-        Args:
-            anchors: In the units in which boxes are coded.
-
-        Returns:
-            `Loss/localization_loss` and `Loss/classification_loss`.
-        """
-        # TF counts the matches of images that nobody looked at, too.
+        """Return `Loss/localization_loss` and `Loss/classification_loss`; anchors are in the coder's units."""
+        # TF also counts the matches of unannotated images.
         count = assigned.box_weights.sum() if self.normalizer.by_num_matches else None
         class_logits, box_codes = predictions.class_logits.float(), predictions.box_codes.float()
         if targets.annotated is not None:
@@ -110,15 +99,7 @@ class AnchorCriterion:
         }
 
     def assign(self, predictions: AnchorPredictions, targets: Targets) -> tuple[AnchorTargets, Tensor, Targets]:
-        """Decide what each anchor should predict.
-
-        Args:
-            predictions: For their anchors and the size of the input.
-            targets: The groundtruth, in pixels of the network's input.
-
-        Returns:
-            What each anchor should predict; anchors and groundtruth in the units in which boxes are coded.
-        """
+        """Return the targets of every anchor, and anchors and groundtruth in the coder's units."""
         anchors = predictions.anchors
         if not self.assigner.unit_free:
             anchors, targets = _in_units_of_input(predictions, targets)
@@ -129,15 +110,7 @@ class AnchorCriterion:
 
     @torch.no_grad()
     def describe(self, predictions: AnchorPredictions, targets: Targets) -> Description:
-        """Say how a batch was assigned and what its anchors cost, for a run's log.
-
-        Args:
-            targets: The groundtruth, in pixels of the network's input.
-
-        Returns:
-            TF's tags: averages over images, and the classification losses of positive and negative
-            anchors before mining.
-        """
+        """Return TF's tags: assignment averages over images, and classification losses before mining."""
         assigned, _, targets = self.assign(predictions, targets)
         match, weights = assigned.match, assigned.class_weights
         counted = weights.sum(-1) > 0
@@ -172,15 +145,15 @@ class AnchorCriterion:
     def _box_losses(self, codes: Tensor, assigned: AnchorTargets, anchors: Tensor) -> Tensor:
         wanted = assigned.box_codes
         if self.localization.of_boxes:
-            # TF compares the codes themselves as if they were corners, which means nothing.
+            # TF compares the codes themselves as if they were corners, which is meaningless.
             coder = self.assigner.box_coder
             return self.localization(coder.decode(codes, anchors), coder.decode(wanted, anchors), assigned.box_weights)
-        # What is not known, such as a hidden keypoint, costs nothing.
+        # Unknown values, such as a hidden keypoint's, have no loss.
         return self.localization(codes, torch.where(wanted.isnan(), codes, wanted), assigned.box_weights)
 
 
 def _in_units_of_input(predictions: AnchorPredictions, targets: Targets) -> tuple[Tensor, Targets]:
-    """Bring anchors and groundtruth from pixels to 0..1 of the input, in which TF codes boxes."""
+    """Return anchors and groundtruth in 0..1 of the input, TF's unit for coding boxes."""
     height, width = predictions.input_size
     unit = constants([width, height, width, height], predictions.anchors.device)
     keypoints = None if targets.keypoints is None else targets.keypoints / unit[:2]
@@ -188,7 +161,7 @@ def _in_units_of_input(predictions: AnchorPredictions, targets: Targets) -> tupl
 
 
 def _ignoring(assigned: AnchorTargets, filtered: Tensor) -> AnchorTargets:
-    """Take anchors out of the negatives; what is matched stays."""
+    """Return targets that ignore filtered negatives; matched anchors stay."""
     ignored = filtered & (assigned.match == UNMATCHED)
     weights = assigned.class_weights
     return replace(
@@ -199,14 +172,14 @@ def _ignoring(assigned: AnchorTargets, filtered: Tensor) -> AnchorTargets:
 
 
 def _foreground(classes: Tensor, columns: ClassColumns) -> Tensor:
-    """Return how much of an object each anchor has, float [B, A]."""
+    """Return the sum of each anchor's foreground targets, float [B, A]."""
     if classes.ndim == 2:
         return columns.with_object(classes).float()
     return classes[..., columns.background :].sum(-1)
 
 
 def _classes_where(annotated: Tensor, classes: Tensor) -> Tensor:
-    """Return class targets, of images that nobody looked at none."""
+    """Return class targets, none for unannotated images."""
     if classes.ndim == 2:
         return torch.where(annotated[:, None], classes, NO_COLUMN)
     return classes * annotated.to(classes.dtype)[:, None, None]
@@ -215,7 +188,7 @@ def _classes_where(annotated: Tensor, classes: Tensor) -> Tensor:
 def _only_annotated(
     class_logits: Tensor, box_codes: Tensor, assigned: AnchorTargets, annotated: Tensor
 ) -> tuple[Tensor, Tensor, AnchorTargets]:
-    """Multiply predictions, targets and weights of images that nobody looked at with 0, as TF does."""
+    """Return predictions, targets and weights with those of unannotated images multiplied by 0, as in TF."""
     image = annotated.to(class_logits.dtype)[:, None]
     weights = assigned.class_weights
     kept = replace(

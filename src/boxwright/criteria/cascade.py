@@ -1,4 +1,4 @@
-"""The criterion of detectors that look several times (RefineDet, SRN, AlignDet): that of SSD, once a step.
+"""The criterion of multi-step detectors (RefineDet, SRN, AlignDet): SSD's for each step.
 
 Dimensions: B batch, A anchors.
 """
@@ -21,25 +21,25 @@ _CLASSIFICATION, _LOCALIZATION = "Loss/classification_loss", "Loss/localization_
 
 
 def as_classes(targets: Targets) -> Targets:
-    """Return the groundtruth as it is: a step learns which class an object has."""
+    """Return the groundtruth unchanged: a step learns classes."""
     return targets
 
 
 def as_objects(targets: Targets) -> Targets:
-    """Return the groundtruth with one class for all: a step learns whether there is an object."""
+    """Return the groundtruth with a single class: a step learns objectness."""
     return replace(targets, labels=torch.zeros_like(targets.labels), class_scores=None, confidences=None)
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step learns.
+    """The criterion of one step.
 
     Attributes:
-        criterion: Judges its predictions.
-        name: Stands in the names of its losses, as in `Loss/refinement/localization_loss`; empty for the last step.
-        classification: What its class loss is called.
-        targets: Makes of the groundtruth what it learns.
-        class_levels: The levels whose anchors learn classes, by number from the finest; None for all, () for none.
+        criterion: Computes the step's losses.
+        name: Part of its losses' names, as in `Loss/refinement/localization_loss`; empty for the last step.
+        classification: The name of its class loss.
+        targets: Converts the groundtruth for this step.
+        class_levels: The levels whose anchors learn classes, by index from the finest; None for all, () for none.
         box_levels: The levels whose anchors learn boxes.
     """
 
@@ -59,7 +59,7 @@ class Step:
             return {names[name]: term for name, term in criterion(predictions, wanted).items()}
         assigned, anchors, wanted = criterion.assign(predictions, wanted)
         terms = {}
-        # Processes that share gradients wait for all of them: what no term judges is part of one, by nothing.
+        # Data-parallel processes wait for every gradient: predictions without a loss join a term, multiplied by 0.
         unjudged = 0.0 * (predictions.box_codes.sum() + predictions.class_logits.sum())
         for name, levels in ((_LOCALIZATION, self.box_levels), (_CLASSIFICATION, self.class_levels)):
             if levels != ():
@@ -70,7 +70,7 @@ class Step:
 
     @property
     def tag(self) -> str:
-        """What stands before its tags in a log."""
+        """The prefix of its tags in a log."""
         return f"{self.name.title().replace('_', '')}/" if self.name else ""
 
 
@@ -78,11 +78,11 @@ class Step:
 class CascadeCriterion:
     """Compare the predictions of every step with groundtruth.
 
-    Each step is matched anew, on the boxes that it starts from, and has positives, negatives and a divisor of its own.
-    No gradient of a later step reaches an earlier one through boxes or through a filter (the network sees to it).
+    Each step matches the boxes that it starts from, and has its own positives, negatives and divisor. No gradient of a
+    later step reaches an earlier one through boxes or a filter (the network detaches them).
 
     Attributes:
-        steps: What each step learns.
+        steps: Each step's criterion, first to last.
     """
 
     steps: tuple[Step, ...]
@@ -96,14 +96,9 @@ class CascadeCriterion:
 
     @torch.no_grad()
     def describe(self, predictions: CascadePredictions, targets: Targets) -> Description:
-        """Say how a batch was assigned in each step, and what its anchors cost.
+        """Return SSD's tags of each step, earlier ones' with a prefix such as `Refinement/`, and filter counts.
 
-        Args:
-            targets: The groundtruth, in pixels of the network's input.
-
-        Returns:
-            The last step's tags as SSD's; an earlier one's with its name before them, as `Refinement/`, and how many
-            anchors it filtered out. Anchors of all levels are described, also of those that a step does not learn on.
+        Anchors of all levels are described, including those that a step does not learn from.
         """
         whole = Description({}, {})
         following = (*predictions.steps[1:], None)
@@ -121,7 +116,7 @@ class CascadeCriterion:
 def _on_levels(
     predictions: AnchorPredictions, assigned: AnchorTargets, anchors: Tensor, levels: tuple[int, ...] | None
 ) -> tuple[AnchorPredictions, AnchorTargets, Tensor]:
-    """Return predictions, targets and anchors of some levels alone."""
+    """Return predictions, targets and anchors restricted to some levels."""
     if levels is None:
         return predictions, assigned, anchors
     rows = predictions.rows_of_levels(levels)

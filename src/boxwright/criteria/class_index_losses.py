@@ -1,7 +1,7 @@
-"""Losses whose targets are column numbers, with their gradients: both computed in one pass over the logits.
+"""Losses with class-index targets, whose values and gradients are computed in one pass over the logits.
 
-A dense target costs as much memory as the logits, and each step of a formula one more pass over both. Here a column
-number stands for a row of zeros with a 1 in that column, or `NO_COLUMN` for a row of zeros.
+Dense targets would take as much memory as the logits, and each step of a formula another pass over both. A target is
+the index of the column that is 1, or `NO_COLUMN` for a row of zeros.
 
 Dimensions: B batch, A anchors, C columns.
 """
@@ -18,19 +18,12 @@ from torch.nn import functional as F
 from boxwright.ops.slices import rows_at_once
 
 NO_COLUMN = -1
-# So many numbers at a time stay in a core's cache, through all steps of the formula.
+# The chunk size that stays in a core's cache through all steps of the formula.
 _IN_CACHE = 1 << 17
 
 
 def as_rows(classes: Tensor, count: int) -> Tensor:
-    """Return targets as rows.
-
-    Args:
-        classes: int64 [B, A], columns; or float [B, A, C], which are returned as they are.
-
-    Returns:
-        float [B, A, C].
-    """
+    """Return targets int64 [B, A] as rows float [B, A, C]; rows are returned unchanged."""
     if classes.ndim == 3:
         return classes
     known = (classes != NO_COLUMN)[..., None]
@@ -40,7 +33,7 @@ def as_rows(classes: Tensor, count: int) -> Tensor:
 
 
 def as_columns(classes: Tensor) -> Tensor:
-    """Return the column that each target, int64 [B, A] or float [B, A, C], is greatest in, int64 [B, A]; 0 of zeros."""
+    """Return the argmax column int64 [B, A] of targets int64 [B, A] or float [B, A, C]; 0 for zeros."""
     return classes.argmax(-1) if classes.ndim == 3 else classes.clamp(min=0)
 
 
@@ -49,9 +42,9 @@ def sigmoid_focal_loss(logits: Tensor, classes: Tensor, gamma: float, alpha: flo
 
     Args:
         logits: float [B, A, C].
-        classes: int64 [B, A]: which column is positive, or NO_COLUMN.
+        classes: int64 [B, A]; the positive column, or NO_COLUMN.
         gamma: How fast the weight of easy columns falls.
-        alpha: The weight of positive columns, 1 - alpha that of negative ones; None weighs them alike, by 1.
+        alpha: The weight of positive columns, 1 - alpha that of negative ones; None weights both by 1.
 
     Returns:
         float [B, A].
@@ -61,11 +54,11 @@ def sigmoid_focal_loss(logits: Tensor, classes: Tensor, gamma: float, alpha: flo
 
 
 def softmax_loss(logits: Tensor, classes: Tensor) -> Tensor:
-    """Return the cross entropy of each anchor; 0 where it has no column.
+    """Return the cross entropy of each anchor; 0 for NO_COLUMN.
 
     Args:
         logits: float [B, A, C].
-        classes: int64 [B, A]: the right column, or NO_COLUMN.
+        classes: int64 [B, A]; the target column, or NO_COLUMN.
 
     Returns:
         float [B, A].
@@ -74,14 +67,14 @@ def softmax_loss(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def _negative(x: Tensor, gamma: float, *, gradient: bool) -> tuple[Tensor, Tensor | None]:
-    """Return what a negative column costs, and what that changes by with its logit.
+    """Return the loss of a negative column and, if requested, its derivative by the logit.
 
     With s = sigmoid(x) and c = softplus(x) = -log(1 - s):
 
         value     s^gamma c
         gradient  s^gamma (s + gamma (1 - s) c)
 
-    A positive column costs what a negative one does whose logit is -x.
+    A positive column has the loss of a negative one with logit -x.
     """
     s, c = torch.sigmoid(x), F.softplus(x)
     if gamma == 0:
@@ -92,7 +85,7 @@ def _negative(x: Tensor, gamma: float, *, gradient: bool) -> tuple[Tensor, Tenso
 
 
 class _SigmoidFocal(torch.autograd.Function):
-    """Focal loss summed over columns; the gradient is computed on the way, while the logits are at hand."""
+    """Focal loss summed over columns, with the gradient computed in the same pass."""
 
     @staticmethod
     def forward(
@@ -129,7 +122,7 @@ class _SigmoidFocal(torch.autograd.Function):
 
 
 class _Softmax(torch.autograd.Function):
-    """Cross entropy: -log p of the right column, with gradient p, less 1 in that column."""
+    """Cross entropy: -log p of the target column, with gradient p minus the one-hot target."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, classes: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
 """Classification losses over anchors.
 
-Each takes logits, the column that each anchor should have (or targets of every column, where they are soft), and a
-weight for each anchor (or for each of its columns), and returns one loss for each anchor: summing, mining and
-normalising are the criterion's business.
+Each takes logits, targets as column indices or soft rows, and weights per anchor or per column, and returns one loss
+per anchor; the criterion sums, mines and normalizes.
 
-Dimensions: B batch, A anchors, C columns (classes, and background where there is one).
+Dimensions: B batch, A anchors, C columns (classes, and background if any).
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ class ClassificationLoss(Protocol):
     """A loss for each anchor."""
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Compute.
+        """Return the weighted losses.
 
         Args:
             logits: float [B, A, C].
             targets: int64 [B, A], columns or NO_COLUMN; or float [B, A, C] in 0..1.
-            weights: float [B, A, 1], or [B, A, C] where columns count apart.
+            weights: float [B, A, 1], or [B, A, C] for weights per column.
 
         Returns:
             float [B, A].
@@ -38,7 +37,7 @@ class ClassificationLoss(Protocol):
 
 @dataclass(frozen=True)
 class SigmoidCrossEntropy:
-    """Binary cross entropy of each column on its own, summed over columns."""
+    """Binary cross entropy summed over columns."""
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
@@ -50,11 +49,11 @@ class SigmoidCrossEntropy:
 
 @dataclass(frozen=True)
 class SigmoidFocal:
-    """Focal loss: easy columns count less (Focal Loss for Dense Object Detection, equation 5).
+    """Focal loss, which reduces the weight of easy columns (Focal Loss for Dense Object Detection, equation 5).
 
     Attributes:
         gamma: How fast the weight of easy columns falls.
-        alpha: The weight of positive columns, 1 - alpha that of negative ones; None weighs them alike.
+        alpha: The weight of positive columns, 1 - alpha that of negative ones; None weights both by 1.
     """
 
     gamma: float = 2.0
@@ -67,7 +66,7 @@ class SigmoidFocal:
         targets = as_rows(targets, logits.shape[-1])
         cross_entropy = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         probability = torch.sigmoid(logits)
-        # 1 - p_t, written so that it takes no second pass over p.
+        # 1 - p_t in a form that needs no second pass over p.
         error = probability + targets - 2 * probability * targets
         loss = cross_entropy * (error * error if self.gamma == 2.0 else error**self.gamma)
         if self.alpha is not None:
@@ -77,7 +76,7 @@ class SigmoidFocal:
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy:
-    """Cross entropy of all columns together.
+    """Softmax cross entropy.
 
     Attributes:
         logit_scale: Divides the logits.
@@ -95,7 +94,7 @@ class SoftmaxCrossEntropy:
 
 @dataclass(frozen=True)
 class SoftmaxAgainstLogits:
-    """Cross entropy of all columns together, where targets are logits too.
+    """Softmax cross entropy against targets that are logits too.
 
     Attributes:
         logit_scale: Divides the logits of predictions and targets.
@@ -111,11 +110,11 @@ class SoftmaxAgainstLogits:
 
 @dataclass(frozen=True)
 class BootstrappedSigmoid:
-    """Sigmoid cross entropy that partly believes the prediction (Reed et al., 2014, section 3.3).
+    """Sigmoid cross entropy with targets mixed with the prediction (Reed et al., 2014, section 3.3).
 
     Attributes:
-        alpha: How much the targets are believed; the prediction is believed by the rest.
-        hard: Whether the prediction is rounded to 0 or 1 before it is believed.
+        alpha: The weight of the targets; the prediction's is 1 - alpha.
+        hard: Whether the prediction is rounded to 0 or 1 first.
     """
 
     alpha: float
@@ -138,7 +137,7 @@ class PenaltyReducedFocal:
     Attributes:
         alpha: How fast the weight of easy columns falls.
         beta: How fast the cost of negatives falls near objects.
-        clip: Probabilities stay so far from 0 and 1.
+        clip: The margin by which probabilities are clipped from 0 and 1.
     """
 
     alpha: float = 2.0
@@ -156,9 +155,9 @@ class PenaltyReducedFocal:
 
 @dataclass(frozen=True)
 class Dice:
-    """One minus twice the overlap of prediction and target over their sum, for each class of an image.
+    """One minus the Dice coefficient of prediction and target, for each class of an image.
 
-    A class whose targets and weights are all 0 costs 1: the sum is taken as at least 1.
+    The denominator is at least 1, so a class whose targets and weights are all 0 has loss 1.
 
     Attributes:
         squared: Whether predictions and targets are squared first.
@@ -169,7 +168,7 @@ class Dice:
     from_probabilities: bool = False
 
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return float [B, C]: the anchors of an image are judged together."""
+        """Return float [B, C], over all anchors of an image."""
         targets = as_rows(targets, logits.shape[-1])
         found = logits if self.from_probabilities else torch.sigmoid(logits)
         power = 2 if self.squared else 1
@@ -179,12 +178,12 @@ class Dice:
 
 
 def _are_columns(targets: Tensor, weights: Tensor) -> bool:
-    """Return whether each anchor has one column that counts, and one weight for all."""
+    """Return whether targets are column indices with one weight per anchor."""
     return targets.ndim == 2 and weights.shape[-1] == 1
 
 
 def _weigh(losses: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted sum over columns, [B, A]."""
     if weights.shape[-1] == 1:
-        return losses.sum(-1) * weights.squeeze(-1)  # the same, with a pass over all columns less
+        return losses.sum(-1) * weights.squeeze(-1)  # the same, with one pass over all columns fewer
     return (losses * weights).sum(-1)

@@ -1,4 +1,4 @@
-"""What every criterion offers: losses for training, and a description for the log."""
+"""The interface of criteria: losses for training, and a description for the log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ P = TypeVar("P", contravariant=True)
 
 @dataclass(frozen=True)
 class Description:
-    """What a log shows of a batch beside its losses.
+    """What a log shows about a batch in addition to its losses.
 
     Attributes:
         scalars: Tag to a scalar tensor.
-        distributions: Tag to the values [N] whose cumulative distribution is drawn; N may be 0.
+        distributions: Tag to values [N] plotted as a cumulative distribution; N may be 0.
     """
 
     scalars: dict[str, Tensor]
@@ -38,7 +38,7 @@ class Criterion(Protocol[P]):
         ...
 
     def describe(self, predictions: P, targets: Targets) -> Description:
-        """Return how a batch was assigned and what it costs, for the log.
+        """Return a description of a batch's assignment and losses for the log.
 
         Args:
             targets: The groundtruth, in pixels of the network's input.

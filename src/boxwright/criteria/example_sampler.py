@@ -1,4 +1,4 @@
-"""Sampling: a random balance of positive and negative anchors is learnt from.
+"""Random sampling of positive and negative anchors.
 
 Dimensions: B batch, A anchors.
 """
@@ -13,13 +13,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class BalancedSampler:
-    """Keep all positives, and at random so many negatives that positives are a wanted share.
+    """Keep all positives, and as many random negatives as give a wanted fraction of positives.
 
-    An image without positives gives no examples at all. (TensorFlow's random_example_sampler; the
-    choice is drawn from PyTorch's generator, which training seeds at each step.)
+    An image without positives yields no examples. (TensorFlow's random_example_sampler; it draws from PyTorch's
+    generator, which training seeds at each step.)
 
     Attributes:
-        positive_fraction: The share of positives, over 0 and at most 1.
+        positive_fraction: The fraction of positives, above 0 and at most 1.
     """
 
     positive_fraction: float = 0.01
@@ -36,14 +36,13 @@ class BalancedSampler:
 
 @dataclass(frozen=True)
 class MinibatchSampler:
-    """Choose at random so many examples of each image, of which at most a share is positive.
+    """Sample a fixed number of examples per image, with a maximum fraction of positives.
 
-    Where positives are too few, negatives fill their places. (Faster R-CNN, section 3.1.3; TensorFlow's
-    BalancedPositiveNegativeSampler.)
+    Negatives fill up missing positives. (Faster R-CNN, section 3.1.3; TensorFlow's BalancedPositiveNegativeSampler.)
 
     Attributes:
-        size: Examples of an image, at least 1.
-        positive_fraction: The largest share of positives, 0 to 1.
+        size: Examples per image, at least 1.
+        positive_fraction: The maximum fraction of positives, 0 to 1.
     """
 
     size: int
@@ -51,18 +50,18 @@ class MinibatchSampler:
 
     @property
     def most_positives(self) -> int:
-        """The most positives that an image gives."""
+        """The maximum number of positives per image."""
         return int(self.positive_fraction * self.size)
 
     def __call__(self, positive: Tensor, candidates: Tensor) -> Tensor:
-        """Return bool [B, A]: the examples, of the candidates."""
+        """Return which candidates are examples, bool [B, A]."""
         positives = _draw(positive & candidates, self.most_positives)
         room = self.size - positives.sum(1)
         return positives | _draw(~positive & candidates, self.size, room)
 
 
 def _draw(among: Tensor, most: int, count: Tensor | None = None) -> Tensor:
-    """Choose at random the most of each row [B, A], or as many as `count` [B] says; fewer where there are fewer."""
+    """Return random elements of each row [B, A], at most `most` or `count` [B]."""
     most = min(most, among.shape[1])
     lots = torch.rand(among.shape, device=among.device).masked_fill(~among, -1.0)
     best = lots.topk(most, dim=1)

@@ -1,9 +1,8 @@
-"""Expected loss weights: what sampling of negatives would give on average, without its noise.
+"""Expected loss weights: the average effect of sampling negatives, without its noise.
 
-TensorFlow's configuration describes these methods, but its public code lacks their functions; what
-follows is built from the fields' descriptions. Both give the negatives of an image a common weight β,
-so that they count as `negative_ratio` per positive, but as `min_negatives` at least:
-β = min(1, max(negative_ratio × positives, min_negatives) / negatives).
+TensorFlow's configuration describes these methods, but its public code lacks them; they are implemented from the
+fields' descriptions. Both weight the negatives of an image by a common β, so that they count as `negative_ratio` per
+positive, but at least as `min_negatives`: β = min(1, max(negative_ratio × positives, min_negatives) / negatives).
 
 Dimensions: B batch, A anchors, C columns.
 """
@@ -17,10 +16,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Balance:
-    """How many negatives are wanted.
+    """The effective number of negatives.
 
     Attributes:
-        min_negatives: Effective negatives of an image, at least.
+        min_negatives: The minimum of effective negatives per image.
         negative_ratio: Effective negatives per positive.
     """
 
@@ -28,14 +27,7 @@ class Balance:
     negative_ratio: float = 3.0
 
     def beta(self, positive: Tensor) -> Tensor:
-        """Compute the weight of negatives.
-
-        Args:
-            positive: float [B, A]; the probability that each anchor is positive.
-
-        Returns:
-            float [B, 1].
-        """
+        """Return the weight of negatives, float [B, 1], from each anchor's probability to be positive, float [B, A]."""
         positives = positive.sum(1, keepdim=True)
         negatives = (positive.shape[1] - positives).clamp(min=1.0)
         return ((self.negative_ratio * positives).clamp(min=self.min_negatives) / negatives).clamp(max=1.0)
@@ -43,24 +35,16 @@ class Balance:
 
 @dataclass(frozen=True)
 class ExpectedSampling:
-    """Weigh each anchor by how likely it is foreground, as its targets say (EXPECTED_SAMPLING).
-
-    Attributes:
-        balance: How many negatives are wanted.
-    """
+    """Weight each anchor by the foreground probability in its targets (EXPECTED_SAMPLING)."""
 
     balance: Balance
 
     def __call__(self, foreground: Tensor, match: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the weights.
+        """Return the weights, float [B, A], of each anchor's loss against its targets and against unmatched targets.
 
         Args:
             foreground: float [B, A] in 0..1; the sum of an anchor's foreground targets.
-            match: int64 [B, A]; not needed.
-
-        Returns:
-            The weights, float [B, A] each, of an anchor's loss against its targets, and of its loss
-            against those of an unmatched anchor.
+            match: Unused.
         """
         likely = foreground.clamp(0.0, 1.0)
         return likely, (1 - likely) * self.balance.beta(likely)
@@ -68,25 +52,12 @@ class ExpectedSampling:
 
 @dataclass(frozen=True)
 class ReweightUnmatched:
-    """Leave matched anchors as they are, and weigh unmatched ones (REWEIGHTING_UNMATCHED_ANCHORS).
-
-    Attributes:
-        balance: How many negatives are wanted.
-    """
+    """Weight unmatched anchors only (REWEIGHTING_UNMATCHED_ANCHORS)."""
 
     balance: Balance
 
     def __call__(self, foreground: Tensor, match: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the weights.
-
-        Args:
-            foreground: float [B, A]; not needed.
-            match: int64 [B, A], from a matcher.
-
-        Returns:
-            The weights, float [B, A] each, of an anchor's loss against its targets, and of its loss
-            against those of an unmatched anchor.
-        """
+        """Return the weights as `ExpectedSampling` does, from `match` int64 [B, A]; `foreground` is unused."""
         matched = (match >= 0).to(foreground.dtype)
         return matched, (1 - matched) * self.balance.beta(matched)
 

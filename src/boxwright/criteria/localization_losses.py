@@ -1,7 +1,6 @@
 """Localization losses over anchors.
 
-Each takes box codes, their targets and a weight for each anchor, and returns one loss for each
-anchor.
+Each takes box codes, their targets and a weight per anchor, and returns one loss per anchor.
 
 Dimensions: B batch, A anchors, S code size.
 """
@@ -23,11 +22,11 @@ class LocalizationLoss(Protocol):
 
     @property
     def of_boxes(self) -> bool:
-        """Whether boxes (xyxy) are compared, rather than their codes."""
+        """Whether boxes (xyxy) rather than codes are compared."""
         ...
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor, /) -> Tensor:
-        """Compute.
+        """Return the weighted losses.
 
         Args:
             codes: float [B, A, S], or boxes [B, A, 4].
@@ -42,7 +41,7 @@ class LocalizationLoss(Protocol):
 
 @dataclass(frozen=True)
 class SquaredError:
-    """Half the squared weighted difference; the weight is squared with it, as in TensorFlow's."""
+    """Half the squared weighted difference; the weight is squared too, as in TensorFlow."""
 
     @property
     def of_boxes(self) -> bool:
@@ -74,7 +73,7 @@ class SmoothL1:
     """Huber's loss: quadratic up to `delta`, linear with slope `delta` beyond.
 
     Attributes:
-        delta: Where the two parts meet.
+        delta: The boundary between the two parts.
     """
 
     delta: float = 1.0
@@ -91,7 +90,7 @@ class SmoothL1:
 
 @dataclass(frozen=True)
 class IouLoss:
-    """One minus intersection over union; 1 for boxes that do not meet."""
+    """One minus intersection over union; 1 for disjoint boxes."""
 
     @property
     def of_boxes(self) -> bool:
@@ -115,10 +114,10 @@ class GeneralizedIouLoss:
         return True
 
     def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return float [...]; in 0..2 for boxes that are not turned inside out, times the weight."""
+        """Return float [...]; in 0..2 for valid boxes, times the weight."""
         intersection, union, hull = _overlap(boxes, targets)
         iou = torch.where(union == 0, 0.0, intersection / torch.where(union == 0, 1.0, union))
-        # TF's rule for two boxes without extent: nothing is gained or lost.
+        # TF's rule for two empty boxes: the penalty is 0.
         outside = torch.where(hull > 0, (hull - union) / torch.where(hull > 0, hull, 1.0), iou)
         return (1 - (iou - outside)) * weights
 

@@ -1,4 +1,4 @@
-"""What a mask head should predict: the groundtruth's mask, cropped as regions are (TF's FasterRCNNMetaArch).
+"""The mask head's targets: groundtruth masks cropped to regions (TF's FasterRCNNMetaArch).
 
 Dimensions: B batch, D regions, h w mask, N = B·D.
 """
@@ -21,16 +21,13 @@ def mask_targets(
     *,
     fade: bool = False,
 ) -> Tensor:
-    """Crop the mask of each region's object at the region.
+    """Return each region's crop of its object's mask, float32 [B, D, h, w] in 0..1; 0 for regions without an object.
 
     Args:
         masks: The groundtruth's, in the frame of the network's input.
         match: int64 [B, D]; the object of each region, below 0 for none.
         boxes: float32 [B, D, 4], xyxy in pixels of the input.
         fade: As for `crop_and_resize`.
-
-    Returns:
-        float32 [B, D, h, w] in 0..1; 0 where a region has no object.
     """
     if not masks.windows.shape[1]:
         return boxes.new_zeros(*match.shape, *size)
@@ -48,6 +45,6 @@ def mask_targets(
     weights = row_weights[:, :, None, :, None] * column_weights[:, None, :, None, :]
     if not len(masks.values):
         return weights.new_zeros(*match.shape, *size)
-    # What lies outside its window counts nothing, wherever it points.
+    # Samples outside the window have weight 0, so their indices are arbitrary.
     picked = masks.values[places.clamp(max=len(masks.values) - 1)]
     return (picked * weights).sum((-2, -1)).view(*match.shape, *size)

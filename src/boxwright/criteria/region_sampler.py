@@ -1,4 +1,4 @@
-"""Which proposals a second stage learns from (Faster R-CNN, section 3.2; TF's FasterRCNNMetaArch).
+"""Sampling of proposals for training a second stage (Faster R-CNN, section 3.2; TF's FasterRCNNMetaArch).
 
 Dimensions: B batch, R proposals of an image, S sampled ones, G groundtruth boxes (padded).
 """
@@ -17,12 +17,10 @@ from boxwright.types import Proposals, Targets
 
 @dataclass(frozen=True)
 class RegionSampler:
-    """Sample proposals, of which at most a share holds an object; they keep their order.
+    """Sample proposals with a maximum fraction of positives, keeping their order.
 
     Attributes:
-        assigner: Decides which proposals hold an object.
-        sampler: Chooses.
-        add_groundtruth: Whether groundtruth boxes are among the proposals.
+        add_groundtruth: Whether groundtruth boxes are added to the proposals.
     """
 
     assigner: Assigner
@@ -31,7 +29,7 @@ class RegionSampler:
 
     @torch.no_grad()
     def __call__(self, proposals: Proposals, targets: Targets) -> Proposals:
-        """Return S proposals an image, and which of them hold an object."""
+        """Return S proposals per image, and which of them are positive."""
         if self.add_groundtruth:
             proposals = with_groundtruth(proposals, targets)
         assigned = self.assigner(proposals.boxes, targets)
@@ -50,7 +48,7 @@ class RegionSampler:
 
 
 def with_groundtruth(proposals: Proposals, targets: Targets) -> Proposals:
-    """Return the proposals and, behind them, the groundtruth boxes that count, with score 1."""
+    """Return the proposals followed by the groundtruth boxes with weight, with score 1."""
     valid = targets.valid & (targets.weights > 0)
     return Proposals(
         torch.cat([proposals.boxes, targets.boxes * valid[..., None]], dim=1),

@@ -1,7 +1,7 @@
-"""Target assignment: what each anchor should predict, and how much it counts.
+"""Target assignment: the targets and weights of each anchor.
 
-Groundtruth and anchors come in one frame: pixels, or units of the network's input (0..1) where a
-coder or similarity depends on that, as TensorFlow's frame is the latter.
+Groundtruth and anchors share a frame: pixels, or units of the network's input (0..1) for coders or similarities that
+depend on the unit, as TensorFlow uses the latter.
 
 Dimensions: B batch, G groundtruth boxes (padded), A anchors, C columns of the class targets.
 """
@@ -25,13 +25,13 @@ from boxwright.types import Targets
 
 @dataclass(frozen=True)
 class ClassColumns:
-    """Which columns a class head has, and what they say of an anchor without an object.
+    """A class head's columns, and the column of unmatched anchors.
 
     Attributes:
         num_classes: Foreground classes, K.
         background: Columns before the foreground: 1 where column 0 is background, else 0.
-        unmatched: The column of an anchor without an object; NO_COLUMN where background is encoded as all zeros.
-            Where there is no background, TF takes the first class for it.
+        unmatched: The column of an unmatched anchor; NO_COLUMN for all zeros. Without background, TF uses the first
+            class.
     """
 
     num_classes: int
@@ -40,24 +40,24 @@ class ClassColumns:
 
     @property
     def count(self) -> int:
-        """Columns in all, C."""
+        """The number of columns, C."""
         return self.num_classes + self.background
 
     def with_object(self, classes: Tensor) -> Tensor:
-        """Return which targets, int64 [B, A] or float [B, A, C], are of anything but background: bool [B, A]."""
+        """Return which targets, int64 [B, A] or float [B, A, C], are foreground: bool [B, A]."""
         return classes >= self.background if classes.ndim == 2 else (classes[..., self.background :] > 0).any(-1)
 
 
 @dataclass(frozen=True)
 class AnchorTargets:
-    """What each anchor should predict.
+    """The targets of each anchor.
 
     Attributes:
         match: int64 [B, A]: the matched groundtruth box, or the matcher's UNMATCHED or IGNORED.
-        box_codes: float32 [B, A, code size]; zeros where unmatched, NaN where not known (keypoints).
-        box_weights: float32 [B, A]; zero where unmatched.
-        classes: int64 [B, A]: the column that should be 1, or NO_COLUMN; float32 [B, A, C] where targets are soft.
-        class_weights: float32 [B, A, 1], or [B, A, C] where columns count apart; zero where ignored.
+        box_codes: float32 [B, A, code size]; zeros if unmatched, NaN if unknown (keypoints).
+        box_weights: float32 [B, A]; zero if unmatched.
+        classes: int64 [B, A]: the column that should be 1, or NO_COLUMN; float32 [B, A, C] for soft targets.
+        class_weights: float32 [B, A, 1], or [B, A, C] for weights per column; zero if ignored.
     """
 
     match: Tensor
@@ -67,27 +67,19 @@ class AnchorTargets:
     class_weights: Tensor
 
     def rows(self, index: Tensor) -> AnchorTargets:
-        """Return the targets of some anchors, whose index int64 [B, N] differs from image to image."""
+        """Return the targets of the anchors of an index int64 [B, N]."""
         return AnchorTargets(*(rows_of(getattr(self, field.name), index) for field in fields(self)))
 
 
 def rows_of(values: Tensor, index: Tensor) -> Tensor:
-    """Return some rows of each image.
-
-    Args:
-        values: [B, A, …].
-        index: int64 [B, N].
-
-    Returns:
-        [B, N, …].
-    """
+    """Return the rows [B, N, …] of values [B, A, …] at an index int64 [B, N]."""
     if values.ndim == 2:
         return values.gather(1, index)
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
 
 
 class Assigner(Protocol):
-    """Decides what each anchor should predict."""
+    """Assigns targets to anchors."""
 
     @property
     def columns(self) -> ClassColumns:
@@ -96,33 +88,31 @@ class Assigner(Protocol):
 
     @property
     def box_coder(self) -> BoxCoder:
-        """Writes boxes as codes."""
+        """Encodes boxes."""
         ...
 
     @property
     def unit_free(self) -> bool:
-        """Whether the same comes out whatever the units of x and y."""
+        """Whether the result is independent of the units of x and y."""
         ...
 
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
-        """Assign.
+        """Return the targets of every anchor.
 
         Args:
             anchors: float32 [A, 4] or [B, A, 4], xyxy.
-            targets: The groundtruth, in the same frame.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TargetAssigner:
-    """Compare, match, and write down the targets of the whole batch.
+    """Compare, match, and encode the targets of a batch.
 
     Attributes:
-        columns: The class head's columns.
-        matcher: Decides from similarities.
-        box_coder: Writes the matched box as the anchor's code.
-        similarity: Compares [B, G, 4] and [A, 4] boxes into [B, G, A].
+        matcher: Matches anchors by similarity.
+        box_coder: Encodes the matched box relative to the anchor.
+        similarity: From boxes [B, G, 4] and [A, 4] to [B, G, A].
         negative_class_weight: The weight of unmatched anchors in classification.
     """
 
@@ -134,7 +124,7 @@ class TargetAssigner:
 
     @property
     def unit_free(self) -> bool:
-        """Whether the same comes out whatever the units of x and y."""
+        """Whether the result is independent of the units of x and y."""
         return self.box_coder.unit_free and self.similarity is not negative_squared_distance
 
     @torch.no_grad()
@@ -144,7 +134,8 @@ class TargetAssigner:
             targets = _one_padding_row(targets)
         similarity = self.similarity(targets.boxes, anchors).masked_fill_(~targets.valid[..., None], -torch.inf)
         match = self.matcher(similarity, targets.valid & (targets.weights > 0))
-        # Whatever the matcher makes of padding: in an image without boxes nothing matches, and nothing is ignored.
+        # In an image without boxes nothing matches and nothing is ignored, regardless of the matcher's result for
+        # padding.
         match = match.masked_fill(~targets.valid.any(dim=1, keepdim=True), UNMATCHED)
         unmatched, row = match < 0, match.clamp(min=0)
         weights = targets.weights.gather(1, row)
@@ -180,16 +171,16 @@ class TargetAssigner:
 
 @dataclass(frozen=True)
 class ConfidenceTargetAssigner:
-    """Take confidences as class targets (TF's `use_confidences_as_targets`).
+    """Use confidences as class targets (TF's `use_confidences_as_targets`).
 
-    A confidence above 0 is an explicit positive, and the target itself; one below 0 an explicit
-    negative, with target 0; 0 says nothing. Explicit columns count fully, others by
-    `implicit_weight`. Boxes are learnt where some class is positive. The weights of objects do not
-    enter, and anchors between the matcher's thresholds are implicit negatives, as in TensorFlow.
+    A confidence above 0 is an explicit positive and its own target; one below 0 is an explicit negative with target 0;
+    0 is implicit. Explicit columns have weight 1, others `implicit_weight`. Boxes are learned if some class is
+    positive. As in TensorFlow, object weights are ignored, and anchors between the matcher's thresholds are implicit
+    negatives.
 
     Attributes:
-        assigner: Matches anchors and writes box codes.
-        implicit_weight: What a column counts of which nothing is said.
+        assigner: Matches anchors and encodes boxes.
+        implicit_weight: The weight of columns without explicit confidence.
     """
 
     assigner: TargetAssigner
@@ -202,12 +193,12 @@ class ConfidenceTargetAssigner:
 
     @property
     def box_coder(self) -> BoxCoder:
-        """Writes boxes as codes."""
+        """Encodes boxes."""
         return self.assigner.box_coder
 
     @property
     def unit_free(self) -> bool:
-        """Whether the same comes out whatever the units of x and y."""
+        """Whether the result is independent of the units of x and y."""
         return self.assigner.unit_free
 
     @torch.no_grad()
@@ -231,7 +222,7 @@ class ConfidenceTargetAssigner:
         )
 
     def _confidences(self, targets: Targets, match: Tensor) -> Tensor:
-        """Return the confidences of each anchor's object, float [B, A, K]; 0 where it has none."""
+        """Return the confidences of each anchor's object, float [B, A, K]; 0 if it has none."""
         stated = targets.confidences
         if stated is None:
             stated = F.one_hot(targets.labels, self.columns.num_classes).float()
@@ -242,7 +233,7 @@ class ConfidenceTargetAssigner:
 
 
 def _one_padding_row(targets: Targets) -> Targets:
-    """Give a batch without any box one row of padding, so that there is a row to gather."""
+    """Return targets with a row of padding for a batch without boxes, so that gathering works."""
     batch = targets.boxes.shape[0]
     return Targets(
         boxes=targets.boxes.new_zeros(batch, 1, 4),

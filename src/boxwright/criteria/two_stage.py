@@ -29,17 +29,12 @@ from boxwright.types.predictions import TwoStagePredictions
 
 @dataclass(frozen=True)
 class ProposalCriterion:
-    """Judge the region proposal network, on a sample of anchors.
+    """Losses of the region proposal network on sampled anchors.
 
     Attributes:
-        assigner: Decides what each anchor should predict; its one class is "object".
-        sampler: Chooses the anchors that count.
-        classification: The loss of the two logits.
-        localization: The loss of box codes.
-        objectness_weight: Multiplies the former.
-        localization_weight: Multiplies the latter.
-        by_weight: Whether an anchor counts by its object's weight in objectness too, and an image by the sum of weights
-            (kerod); if not, the weight is the code's alone, and an image counts by its anchors (TF).
+        assigner: Assigns targets to anchors; the only class is "object".
+        by_weight: Whether objectness is weighted by the object's weight and each image normalized by the sum of weights
+            (kerod), rather than by its number of anchors (TF).
     """
 
     assigner: Assigner
@@ -51,10 +46,10 @@ class ProposalCriterion:
     by_weight: bool = False
 
     def __call__(self, predictions: AnchorPredictions, targets: Targets, images: Tensor) -> dict[str, LossTerm]:
-        """Return the terms, means over so many images, each of which counts by its sampled anchors alone."""
+        """Return the terms, averaged over `images`, each normalized by its sampled anchors."""
         assigned = self.assigner(predictions.anchors, as_objects(targets))
         sampled = self.sample(assigned)
-        # A few hundred of hundreds of thousands of anchors: what costs nothing is not computed.
+        # A few hundred of hundreds of thousands of anchors are sampled: only their losses are computed.
         rows = sampled.float().topk(min(self.sampler.size, sampled.shape[1]), dim=1).indices
         sampled, assigned = sampled.gather(1, rows), assigned.rows(rows)
         counts = assigned.class_weights.squeeze(-1) * sampled if self.by_weight else sampled
@@ -71,22 +66,18 @@ class ProposalCriterion:
 
     @torch.no_grad()
     def sample(self, assigned: AnchorTargets) -> Tensor:
-        """Return bool [B, A]: the anchors that count."""
+        """Return which anchors are sampled, bool [B, A]."""
         return self.sampler(assigned.match >= 0, assigned.class_weights.squeeze(-1) > 0)
 
 
 @dataclass(frozen=True)
 class BoxClassifierCriterion:
-    """Judge the second stage.
+    """Losses of the second stage.
 
     Attributes:
-        assigner: Decides what each proposal should predict.
-        classification: The loss of class logits.
-        localization: The loss of box codes.
-        classification_weight: Multiplies the former.
-        localization_weight: Multiplies the latter.
-        miner: Chooses the proposals that count by their losses, or None for all.
-        by_weight: Whether an image counts by the sum of its proposals' weights (kerod), rather than by their number.
+        miner: Selects proposals by their losses; None for all.
+        by_weight: Whether each image is normalized by the sum of its proposals' weights (kerod), rather than their
+            number.
     """
 
     assigner: Assigner
@@ -100,7 +91,7 @@ class BoxClassifierCriterion:
     def __call__(
         self, regions: RegionPredictions, proposals: Proposals, targets: Targets, images: Tensor
     ) -> dict[str, LossTerm]:
-        """Return the terms, means over so many images, each of which counts by its proposals alone."""
+        """Return the terms, averaged over `images`, each normalized by its proposals."""
         assigned = self.assigner(proposals.boxes, targets)
         counts = assigned.class_weights.mean(-1) * proposals.valid if self.by_weight else proposals.valid
         share = proposals.valid / counts.sum(1, keepdim=True).clamp(min=1) * _annotated(targets)[:, None]
@@ -122,12 +113,10 @@ class BoxClassifierCriterion:
 
 @dataclass(frozen=True)
 class MaskCriterion:
-    """Judge the third stage: the mask of the groundtruth's class, for regions that have an object.
+    """The loss of the third stage: the mask of the groundtruth's class, for regions with an object.
 
     Attributes:
-        assigner: Decides which object each region has.
-        weight: Multiplies the loss.
-        fade: How groundtruth is cropped, as for `crop_and_resize`.
+        fade: As for `crop_and_resize`, which crops the groundtruth.
     """
 
     assigner: Assigner
@@ -137,16 +126,10 @@ class MaskCriterion:
     def __call__(
         self, instances: InstancePredictions, targets: Targets, input_size: tuple[int, int]
     ) -> dict[str, LossTerm]:
-        """Return the term, divided by the pixels of the masks that count in the whole batch.
-
-        Args:
-            input_size: (height, width) of the network's input.
-
-        Returns:
-            `Loss/BoxClassifierLoss/mask_loss`.
+        """Return `Loss/BoxClassifierLoss/mask_loss`, divided by the pixels of the batch's masks.
 
         Raises:
-            DataError: Where there are objects without masks.
+            DataError: If there are objects without masks.
         """
         if targets.masks is None:
             if bool(targets.valid.any()):
@@ -169,14 +152,14 @@ class MaskCriterion:
 
 @dataclass(frozen=True)
 class TwoStageCriterion:
-    """Compare what each stage predicts with groundtruth.
+    """Compare the predictions of each stage with groundtruth.
 
-    No gradient of a later stage reaches an earlier one through the boxes that it chose.
+    No gradient of a later stage reaches an earlier one through its boxes.
 
     Attributes:
-        first: Judges the region proposal network.
-        second: Judges the box classifier; None where there is none.
-        masks: Judges the masks; None where there are none.
+        first: The region proposal network's criterion.
+        second: The box classifier's criterion, if any.
+        masks: The masks' criterion, if any.
     """
 
     first: ProposalCriterion
@@ -195,15 +178,7 @@ class TwoStageCriterion:
 
     @torch.no_grad()
     def describe(self, predictions: TwoStagePredictions, targets: Targets) -> Description:
-        """Say how well a batch was proposed and classified.
-
-        Args:
-            targets: The groundtruth, in pixels of the network's input.
-
-        Returns:
-            Shares of groundtruth boxes that are proposed, of proposals that are classified right, of those with an
-            object that are, and of those that are taken for background.
-        """
+        """Return the fractions of groundtruth boxes that are proposed, and the accuracies of classification."""
         valid = targets.valid & (targets.weights > 0)
         proposals = predictions.proposals
         scalars: dict[str, Tensor] = {}
@@ -222,14 +197,11 @@ class TwoStageCriterion:
 
 
 def accuracies(logits: Tensor, assigned: AnchorTargets, valid: Tensor) -> dict[str, Tensor]:
-    """Return what share of proposals has its class, by kerod's names.
+    """Return accuracies by kerod's tags: over all proposals, over positives, and positives predicted as background.
 
     Args:
         logits: float [B, R, K + 1].
         valid: bool [B, R].
-
-    Returns:
-        Tag to a scalar tensor: of all; of those with an object; and of those, the share taken for background.
     """
     guess, wanted = logits.argmax(-1), as_columns(assigned.classes)
     counted = valid & (assigned.class_weights.mean(-1) > 0)
@@ -246,24 +218,24 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def as_objects(targets: Targets) -> Targets:
-    """Return the groundtruth with one class for all that is an object."""
+    """Return the groundtruth with the single class "object"."""
     return replace(targets, labels=torch.zeros_like(targets.labels), confidences=None, class_scores=None, masks=None)
 
 
 def object_labels(assigned: AnchorTargets) -> Tensor:
-    """Return the class of each region's object, int64 [B, R]; 0 where it has none."""
+    """Return the class of each region's object, int64 [B, R]; 0 if it has none."""
     return (as_columns(assigned.classes) - 1).clamp(min=0)
 
 
 def codes_of_classes(codes: Tensor, labels: Tensor) -> Tensor:
-    """Return the codes [B, R, 4] of some classes, of [B, R, K or 1, 4]."""
+    """Return the codes [B, R, 4] of labels, selected from [B, R, K or 1, 4]."""
     if codes.shape[2] == 1:
         return codes.squeeze(2)
     return codes.gather(2, labels[..., None, None].expand(-1, -1, 1, codes.shape[3])).squeeze(2)
 
 
 def _annotated(targets: Targets) -> Tensor:
-    """Return float [B]: 0 for images that nobody looked at."""
+    """Return float [B]: 0 for unannotated images, else 1."""
     if targets.annotated is None:
         return torch.ones(len(targets.boxes), device=targets.boxes.device)
     return targets.annotated.float()

@@ -1,4 +1,4 @@
-"""Activations by TF's names."""
+"""Activations by TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ Activation = str
 
 
 class _ClampInPlace(torch.autograd.Function):
-    """Clamp to 0..6 in place, remembering the result alone: it tells where gradients pass, as the input does.
-
-    PyTorch's own in-place version keeps a copy of its input for that.
-    """
+    """Clamp to 0..6 in place, saving only the output for backward; PyTorch's in-place version also copies the input."""
 
     @staticmethod
     def forward(context: Any, inputs: Tensor) -> Tensor:
@@ -36,11 +33,11 @@ class ReLU6(nn.Module):
     """min(max(x, 0), 6), in place."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the input, changed."""
+        """Return the input, clamped in place."""
         if input.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             clamped: Tensor = _ClampInPlace.apply(input)
             return clamped
-        return F.relu6(input, inplace=True)  # compiled, it becomes part of what comes before
+        return F.relu6(input, inplace=True)  # a compiler fuses it into the preceding operation
 
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -53,9 +50,5 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def make_activation(name: Activation) -> nn.Module:
-    """Make an activation.
-
-    Args:
-        name: TF's name: NONE, RELU, RELU_6 or SWISH; or HARD_SWISH.
-    """
+    """Return the activation of TF's name NONE, RELU, RELU_6 or SWISH, or HARD_SWISH."""
     return _ACTIVATIONS[name]()

@@ -1,7 +1,7 @@
 """AlignDet: Revisiting Feature Alignment for One-stage Object Detection (Chen et al., 2019).
 
-A RetinaNet with one box a cell says what is there and where; later steps look at that box by RoIConv, on the same
-maps, and say it again.
+A RetinaNet predicts one box per cell; later steps sample that box's features by RoIConv, on the same maps, and
+refine its class and position.
 
 Dimensions: B batch, C channels, H W image, A anchors, S anchors a location.
 """
@@ -25,7 +25,7 @@ from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
 
 class AlignDet(Network):
-    """Backbone, pyramid, a dense head, and heads that are aligned with the boxes of the step before."""
+    """Backbone, pyramid, a dense head, and heads aligned with the boxes of the previous step."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class AlignDet(Network):
 
         Args:
             backbone: Images to feature maps, finest first.
-            neck: Those to the maps that every step sees.
+            neck: Backbone maps to the maps that all steps share.
             head: The first step's head: maps to box codes [B, A, 4] and class logits [B, A, C].
             aligned: The head of each later step.
             anchors: Lays anchors over the maps, in the order of the head's rows.
-            anchors_per_location: S; of several the later steps look at the one most sure of an object.
+            anchors_per_location: S; later steps refine only the most confident of them.
         """
         super().__init__()
         self.backbone = backbone
@@ -59,7 +59,7 @@ class AlignDet(Network):
 
     @property
     def parts(self) -> Parts:
-        """What the network is made of."""
+        """The network's modules by role."""
         heads = ("head", *(f"aligned.{number}" for number in range(len(self.aligned))))
         names = (self.head.class_layers, *(head.class_layers for head in self._aligned()))
         columns = self.head.output.columns
@@ -81,12 +81,12 @@ class AlignDet(Network):
         return [head for head in self.aligned if isinstance(head, AlignedHead)]
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
-        """Return the maps that every step sees, finest first."""
+        """Return the maps that all steps share, finest first."""
         maps: list[Tensor] = self.neck(self.backbone(inputs))
         return maps
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CascadePredictions:
-        """Return every step's codes and logits, with the boxes that it starts from, clipped to the true sizes."""
+        """Return every step's codes and logits, with its input boxes, clipped to the true sizes."""
         del targets
         maps = self.feature_maps(inputs)
         size = (inputs.shape[-2], inputs.shape[-1])
@@ -94,17 +94,17 @@ class AlignDet(Network):
         codes, logits = self.head(maps)
         steps = [AnchorPredictions(codes, logits, anchors, tuple(maps), size, level_sizes)]
         height, width = true_sizes[:, :1], true_sizes[:, 1:]
-        said = steps[0] if self.anchors_per_location == 1 else _surest_of_cell(steps[0], self.anchors_per_location)
+        previous = steps[0] if self.anchors_per_location == 1 else _top_anchors(steps[0], self.anchors_per_location)
         for head in self._aligned():
-            boxes = clip_boxes(self.start(said), height, width)
+            boxes = clip_boxes(self.start(previous), height, width)
             codes, logits = head(maps, boxes)
-            said = AnchorPredictions(codes, logits, boxes, tuple(maps), size, said.level_sizes)
-            steps.append(said)
+            previous = AnchorPredictions(codes, logits, boxes, tuple(maps), size, previous.level_sizes)
+            steps.append(previous)
         return CascadePredictions(tuple(steps))
 
 
-def _surest_of_cell(first: AnchorPredictions, count: int) -> AnchorPredictions:
-    """Return, of the `count` anchors of each cell, what is said of the one most sure of some class."""
+def _top_anchors(first: AnchorPredictions, count: int) -> AnchorPredictions:
+    """Return the predictions of the most confident of the `count` anchors of each cell."""
     batch = first.class_logits.shape[0]
     likeliest = first.class_logits.detach().amax(-1).view(batch, -1, count).argmax(-1)[..., None, None]
 

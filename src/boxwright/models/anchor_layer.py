@@ -17,7 +17,7 @@ from boxwright.device import without_wait
 from boxwright.ops.anchors.grid import AnchorGenerator, Size
 
 T = TypeVar("T")
-# Of as many sizes of input anchors are kept; RetinaNet's at 800 × 1344 take 4 MB each.
+# Input sizes whose anchors are cached; RetinaNet's at 800 × 1344 take 4 MB each.
 _MOST_SIZES = 64
 
 
@@ -30,10 +30,10 @@ class HasFeatureMaps(Protocol):
 
 
 class AnchorLayer(nn.Module):
-    """Lay anchors over feature maps, once for each size of input.
+    """Lay anchors over feature maps, once for each input size.
 
-    Those of a detector whose inputs have one size are buffers, which a graph can carry. Of others those of the last
-    sizes are kept on the device: laying RetinaNet's at 800 × 1344 takes a CPU 23 ms, and they follow from the sizes.
+    A detector with a fixed input size keeps its anchors in buffers, which a graph can carry. Other detectors cache them
+    on the device by size: laying RetinaNet's at 800 × 1344 takes 23 ms on a CPU.
     """
 
     anchors: Tensor
@@ -44,21 +44,21 @@ class AnchorLayer(nn.Module):
 
         Args:
             generator: Lays anchors, in the order of a head's rows.
-            finds_inside: Whether `lay` also keeps which anchors do not cross the input's border.
+            finds_inside: Whether `lay` also stores which anchors do not cross the input's border.
         """
         super().__init__()
         self.generator, self.finds_inside = generator, finds_inside
         self.laid_for: tuple[tuple[Size, ...], Size] | None = None
         self.level_sizes: tuple[int, ...] = ()
         self.register_buffer("anchors", torch.zeros(0, 4), persistent=False)
-        # Of those, the ones that do not cross the border; and how many each map has.
+        # The indices of anchors that do not cross the border, and their number on each map.
         self.register_buffer("inside", None, persistent=False)
         self.inside_sizes: tuple[int, ...] = ()
-        self._kept: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
-        self._kept_within: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
+        self._cache: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
+        self._cached_within: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
 
     def lay(self, grids: Sequence[Size], input_size: Size) -> None:
-        """Keep the anchors of one size of input, on the device that the buffer has.
+        """Store the anchors of one input size in the buffers, on the buffers' device.
 
         Args:
             grids: (height, width) of each feature map.
@@ -71,7 +71,7 @@ class AnchorLayer(nn.Module):
             self.inside, self.inside_sizes = _within(self.anchors, self.level_sizes, input_size)
 
     def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
-        """Return anchors float32 [A, 4], xyxy in pixels of the input; and how many of them each map has, in order."""
+        """Return anchors float32 [A, 4], xyxy in pixels of the input, and the number of anchors on each map."""
         grids = _grids(maps)
         if self.laid_for == (grids, input_size):
             return self.anchors, self.level_sizes
@@ -84,12 +84,12 @@ class AnchorLayer(nn.Module):
             anchors, sizes = self.generate(grids, input_size)
             return without_wait(anchors, device), sizes
 
-        return _once(self._kept, (grids, input_size, device), lay)
+        return _cached(self._cache, (grids, input_size, device), lay)
 
     def within(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
-        """Return the numbers int64 [n] of the anchors that do not cross the input's border; how many each map has.
+        """Return the indices int64 [n] of the anchors within the input's border, and their number on each map.
 
-        They follow from sizes alone: found in a mask on the device, they would have to be waited for at each step.
+        Computed from sizes alone: a mask on the device would force a synchronization at each step.
         """
         if self.inside is not None and self.laid_for == (_grids(maps), input_size):
             return self.inside, self.inside_sizes
@@ -105,10 +105,10 @@ class AnchorLayer(nn.Module):
             inside, counts = _within(anchors, sizes, input_size)
             return without_wait(inside, device), counts
 
-        return _once(self._kept_within, (grids, input_size, device), find)
+        return _cached(self._cached_within, (grids, input_size, device), find)
 
     def generate(self, grids: Sequence[Size], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
-        """Return what `forward` returns, on the CPU; nothing is kept."""
+        """Return what `forward` returns, on the CPU and uncached."""
         by_level = self.generator(grids, input_size)
         return torch.cat(by_level), tuple(len(anchors) for anchors in by_level)
 
@@ -121,7 +121,7 @@ def _grids(maps: Sequence[Tensor]) -> tuple[Size, ...]:
 
 
 def _within(anchors: Tensor, sizes: tuple[int, ...], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the numbers of the anchors [A, 4] that do not cross the input's border; how many each map has."""
+    """Return the indices of the anchors [A, 4] within the input's border, and their number on each map."""
     height, width = input_size
     border = torch.tensor([width, height], device=anchors.device)
     inside = ((anchors[:, :2] >= 0) & (anchors[:, 2:] <= border)).all(1)
@@ -129,14 +129,14 @@ def _within(anchors: Tensor, sizes: tuple[int, ...], input_size: Size) -> tuple[
     return inside.nonzero().squeeze(1), counts
 
 
-def _once(kept: dict[_Key, T], key: _Key, make: Callable[[], T]) -> T:
-    """Return what is kept under a key, made where it is not; with very many keys those before are forgotten."""
-    found = kept.get(key)
+def _cached(cache: dict[_Key, T], key: _Key, make: Callable[[], T]) -> T:
+    """Return the cached value of a key, made if missing; a full cache is cleared first."""
+    found = cache.get(key)
     if found is None:
         found = make()
-        if len(kept) >= _MOST_SIZES:
-            kept.clear()
-        kept[key] = found
+        if len(cache) >= _MOST_SIZES:
+            cache.clear()
+        cache[key] = found
     return found
 
 
@@ -151,8 +151,8 @@ class _FeatureMaps(nn.Module):
         return cast(HasFeatureMaps, self.network).feature_maps(inputs)
 
 
-class _ShapesAlone(TorchFunctionMode):
-    """Leave out what changes no shape: on the device of shapes each such operation costs milliseconds."""
+class _ShapesOnly(TorchFunctionMode):
+    """Skip operations that keep the shape: each costs milliseconds on the meta device."""
 
     _SAME_SHAPE = frozenset((F.batch_norm, F.hardtanh, F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, F.dropout))
 
@@ -169,8 +169,8 @@ def grids_of(network: nn.Module, input_size: Size, channels: int) -> list[Size]:
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     meta = {name: value.detach().to("meta") for name, value in state.items()}
     with torch.no_grad():
-        # Two images: normalization in training wants more than one value a channel.
+        # Two images: normalization in training needs more than one value per channel.
         inputs = torch.empty(2, channels, *input_size, device="meta")
-        with _ShapesAlone():
+        with _ShapesOnly():
             maps = torch.func.functional_call(module, meta, (inputs,))
     return [(level.shape[-2], level.shape[-1]) for level in maps]

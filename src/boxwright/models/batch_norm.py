@@ -1,4 +1,4 @@
-"""Batch normalization: as TF's trains, over the batches of all processes, or with its stored statistics.
+"""Batch normalization as TF trains it, over the batches of all processes, or with stored statistics.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -16,13 +16,13 @@ from torch.nn.modules import _functions as functions
 
 @dataclass(frozen=True)
 class BatchNormSettings:
-    """How batch normalization is done.
+    """The settings of batch normalization.
 
     Attributes:
-        decay: The share of the old moving average that a step keeps.
+        decay: The decay of the moving averages.
         epsilon: Added to the variance.
-        center: Whether a bias is learnt.
-        scale: Whether a gain is learnt.
+        center: Whether a bias is learned.
+        scale: Whether a gain is learned.
         sync: Whether the statistics are those of all processes' batches together.
     """
 
@@ -34,17 +34,17 @@ class BatchNormSettings:
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """Batch normalization that also trains on a single value a channel, as TF's does.
+    """Batch normalization that also trains on a single value per channel, as TF's does.
 
-    A batch of one image has one value in SSD's last map. Its deviation is 0: what comes out is the bias.
+    A batch of one image has one value per channel in SSD's last map: its deviation is 0, and the output is the bias.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the same shape."""
-        if self.momentum is None:  # the mean of all batches, which have to be counted
+        if self.momentum is None:  # a cumulative average, which needs the count of batches
             return super().forward(input)
         if not self.training or input.shape[0] * input.shape[2] * input.shape[3] > 1:
-            # Not PyTorch's own `forward`, which counts batches: one launch a layer for a number that nothing reads.
+            # PyTorch's own `forward` counts batches: one launch per layer for a number that nothing reads.
             return F.batch_norm(
                 input,
                 self.running_mean,
@@ -62,14 +62,14 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     @torch.no_grad()
     def move_averages(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the stored statistics towards a batch's, float32 [C] each."""
+        """Update the stored statistics with a batch's, float32 [C] each."""
         if self.running_mean is not None and self.running_var is not None and self.momentum is not None:
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance, self.momentum)
 
 
 class _Total(torch.autograd.Function):
-    """The sum of a tensor over all processes; each process's loss depends on all of it."""
+    """The sum of a tensor over all processes, differentiable on each."""
 
     @staticmethod
     def forward(context: Any, value: Tensor) -> Tensor:
@@ -89,11 +89,11 @@ class _Total(torch.autograd.Function):
 class SyncBatchNorm2d(BatchNorm2d):
     """Batch normalization over the batches of all processes of a run (TF's `sync_batch_norm`).
 
-    PyTorch's own works on GPUs alone, and is taken there. On CPUs mean and variance are summed one after the other, so
-    that two processes agree with one that has both batches.
+    PyTorch's version is used on GPUs, the only devices that it supports. On CPUs mean and variance are summed in
+    sequence, so that two processes agree with one that has both batches.
 
     Attributes:
-        alone: Whether to normalize over this process's batch only, as where no other does the same step.
+        alone: Whether to normalize over this process's batch only, as when other processes do not take the same step.
     """
 
     alone: bool = False
@@ -103,19 +103,19 @@ class SyncBatchNorm2d(BatchNorm2d):
         together = distributed.is_initialized() and distributed.get_world_size() > 1 and not self.alone
         if not (self.training and together):
             return super().forward(input)
-        if input.is_cuda:  # one gathering of mean, variance and count, where the sums below take two
+        if input.is_cuda:  # gathers mean, variance and count at once; the sums below take two exchanges
             return self._by_pytorch(input)
         values = input.float()
         count = values.new_full((1,), input.shape[0] * input.shape[2] * input.shape[3])
         sums: Tensor = _Total.apply(torch.cat([values.sum((0, 2, 3)), count]))
         count = sums[-1].detach()
         mean = sums[:-1] / count
-        centred = values - mean[:, None, None]
-        squares: Tensor = _Total.apply(centred.square().sum((0, 2, 3)))
+        centered = values - mean[:, None, None]
+        squares: Tensor = _Total.apply(centered.square().sum((0, 2, 3)))
         variance = squares / count
         self.move_averages(mean, variance * count / (count - 1).clamp(min=1))
         gain = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
+        return (centered * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)
 
     def _by_pytorch(self, input: Tensor) -> Tensor:
         group = distributed.group.WORLD
@@ -134,14 +134,7 @@ class SyncBatchNorm2d(BatchNorm2d):
 
 
 def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
-    """Make a batch normalization.
-
-    Args:
-        settings: How, or None for no normalization.
-
-    Returns:
-        The module; an identity for None.
-    """
+    """Return a batch normalization; an identity for None."""
     if settings is None:
         return nn.Identity()
     kind = SyncBatchNorm2d if settings.sync else BatchNorm2d

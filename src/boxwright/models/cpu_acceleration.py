@@ -1,8 +1,7 @@
-"""Layers that a CPU computes faster in another way, to the last digits of float32.
+"""Layers with faster algorithms on a CPU, equal up to float32 rounding.
 
-Plain layers (`layers.py`) know nothing of it: `accelerate_for_cpu` exchanges those of a network that may gain. Whether
-one does depends on what it is given. On other devices, in graphs that are compiled or exported, under autocast and for
-inputs that are too small an exchanged layer computes as the plain one.
+`accelerate_for_cpu` replaces the plain layers (`layers.py`) of a network that may gain. A replaced layer still computes
+as the plain one on other devices, in compiled or exported graphs, under autocast and for small inputs.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from boxwright.ops.winograd import conv_3x3
 
 
 def accelerate_for_cpu(network: nn.Module) -> None:
-    """Exchange the layers that may gain; their weights, names and hooks stay, and they can be trained."""
+    """Replace the layers that may gain; weights, names and hooks stay, and the network remains trainable."""
     for module in network.modules():
-        # By class, as a wrapper would change the names of weights, and a method set on an object is lost in copies.
+        # By class: a wrapper would rename weights, and a method set on an object is lost in copies.
         if type(module) is Conv2d and is_wide_3x3(module):
             module.__class__ = WinogradOrDirectConv2d
         elif type(module) is ConvNormAct and is_expansion(*module[:2]):
@@ -39,10 +38,10 @@ class WinogradOrDirectConv2d(Conv2d):
 
 
 class ExpansionNormAct(ConvNormAct):
-    """A 1×1 convolution to many channels, normalized in training by what is known of the few channels in."""
+    """A 1×1 convolution to many channels, whose batch statistics are computed from the few input channels."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return what the last layer gives."""
+        """Return the last layer's output."""
         conv, norm, activation = self
         if gains_from_covariance(conv, norm, input):
             output = expand_normalized(input, cast(Conv2d, conv), cast(BatchNorm2d, norm))

@@ -26,12 +26,12 @@ from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
 
 Judge = Callable[[Any, Tensor, int], dict[str, Tensor]]
-# Of a network that takes inputs of any size, what it is tried on.
+# The trial size for networks that take inputs of any size.
 _TRIAL_SIZE = (256, 256)
 
 
 class Detector(nn.Module):
-    """A whole detector; as a module it is its network."""
+    """A complete detector; as a module it is its network."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class Detector(nn.Module):
         self.categories = categories
         self.optimized, self.dtype = False, torch.float32
         self._penalty: Tensor | None = None
-        # How many images fit into the memory together; None as long as all did.
+        # The number of images that fit into memory together; None while all have fit.
         self._at_once: int | None = None
 
     def forward(self, inputs: Tensor, true_sizes: Tensor | None = None, targets: Targets | None = None) -> Any:
         """Return the network's predictions for inputs float [B, C, H, W], before any decoding.
 
-        `true_sizes` int64 [B, 2] is what `preprocess` returned; without, inputs have no padding. From `targets`
-        two-stage networks sample in training.
+        `true_sizes` int64 [B, 2] is what `preprocess` returned; without it, inputs have no padding. Two-stage networks
+        sample proposals from `targets` in training.
         """
         if true_sizes is None:
             true_sizes = without_wait(torch.tensor([inputs.shape[-2:]] * len(inputs)), inputs.device)
@@ -101,20 +101,19 @@ class Detector(nn.Module):
         return detections_of(self.postprocessor, predictions, true_sizes, self.categories)
 
     def regularization(self) -> Tensor:
-        """Sum the penalties on the network's kernels; of an optimized detector, what they were before."""
+        """Return the sum of the penalties on the network's kernels; if optimized, the sum before optimization."""
         return regularization_loss(self.network) if self._penalty is None else self._penalty
 
     @torch.no_grad()
     def optimize(self, *, compile: bool = False, dtype: torch.dtype = torch.float32) -> Self:
-        """Make inference faster, for good: the detector can neither be trained nor saved any more.
+        """Speed up inference irreversibly: the detector can no longer be trained or saved.
 
-        Batch normalization is folded into convolutions, which is checked layer by layer, channels lie last, and on a
-        CPU wide convolutions of 3×3 take a quarter of the multiplications; to the last digits of float32 the
-        detections are the same.
+        Batch normalization is folded into convolutions, verified layer by layer, memory is channels-last, and on a CPU
+        wide 3×3 convolutions take a quarter of the multiplications; detections are equal up to float32 rounding.
 
         Args:
-            compile: Whether the network is compiled at its first use, which takes a minute or more.
-            dtype: The type that the network computes in; bfloat16 is faster on few processors, and changes scores.
+            compile: Whether the network is compiled on first use, which takes a minute or more.
+            dtype: The network's compute type; bfloat16 is faster on few processors, and changes scores.
 
         Returns:
             The detector itself.
@@ -135,29 +134,30 @@ class Detector(nn.Module):
         return self
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode; what was optimized cannot be trained, which is a ConfigError."""
+        """Set the mode; raises a ConfigError for an optimized detector."""
         if mode and self.optimized:
-            raise ConfigError("an optimized detector cannot be trained: its normalization is part of its convolutions")
+            raise ConfigError(
+                "an optimized detector cannot be trained: its normalization is folded into its convolutions"
+            )
         return super().train(mode)
 
     @torch.no_grad()
     def detect(self, images: Images, scale: Scale = "guess") -> list[Detections]:
         """Detect objects in images of any sizes.
 
-        Images that have one size once resized share a batch; a mode of training is left for the
-        time of the call.
+        Images of the same size after resizing share a batch; the network is in evaluation mode during the call.
 
         Args:
-            images: HWC arrays, CHW tensors or PIL images, RGB (or one channel, which is repeated); none give none.
-            scale: What floats are: "pixels" for 0..255, "unit" for 0..1, as torchvision has them. To "guess" takes
-                them for pixels, and refuses a call whose largest float is no more than 1.
+            images: HWC arrays, CHW tensors or PIL images, RGB (or one channel, which is repeated); may be empty.
+            scale: The scale of floats: "pixels" for 0..255, "unit" for 0..1, as in torchvision. "guess" assumes
+                pixels, and rejects a call whose largest float is no more than 1.
 
         Returns:
-            One result an image, in pixels of that image; on the CPU, whatever the detector's device.
+            One result per image, in pixels of that image, on the CPU.
 
         Raises:
-            DataError: For what is no list of images, for an image that has not three dimensions with 1, 3 or 4
-                channels, or no pixels, and for floats on another scale.
+            DataError: For an argument that is not a list of images, an image that is empty or has not three dimensions
+                with 1, 3 or 4 channels, and floats on another scale.
         """
         training = self.training
         self.eval()
@@ -170,20 +170,20 @@ class Detector(nn.Module):
     def detect_runs(
         self, images: Images, judge: Judge | None = None, scale: Scale = "guess"
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
-        """Detect, run by run; the mode is the caller's to choose.
+        """Detect, run by run, in the network's current mode.
 
-        Where the memory is too small for all images, they are processed in halves, and a log line says so; later calls
-        begin with as many as fitted. A GPU is waited for once a run.
+        If memory is too small for all images, they are processed in halves, with a log line; later calls start with the
+        number that fit. A GPU is synchronized once per run.
 
         Args:
             images: As for `detect`.
-            judge: Is given the raw predictions of a run, its true sizes (int64 [B, 2], on the CPU) and the number of
-                its first image, as an evaluation's losses need them; its numbers come with the detections.
+            judge: Takes the raw predictions of a run, its true sizes (int64 [B, 2], on the CPU) and the index of its
+                first image, as an evaluation's losses need them; its numbers are yielded with the detections.
             scale: As for `detect`.
 
         Yields:
-            For each run of images that have one size once resized: their detections, and what `judge` returned;
-            nothing without.
+            For each run of images of the same size after resizing: their detections, and what `judge` returned, empty
+            without it.
         """
         tensors = image_tensors(images, scale)
 
@@ -198,7 +198,7 @@ class Detector(nn.Module):
     def _look(
         self, images: list[Tensor], judge: Judge | None, number: int
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
-        """Yield as `detect_runs`, of images [H, W, 3] of which the first has a number."""
+        """Yield as `detect_runs` for images [H, W, 3]; `start` is the index of the first."""
         groups = _runs([(*image.shape, image.dtype, image.device) for image in images])
         inputs = [self.preprocessor.inputs_of(_joined([one[None] for one in images[a:b]])) for a, b in groups]
         for first, last in _runs([pixels.shape[1:] for pixels, _ in inputs]):
@@ -217,18 +217,18 @@ class Detector(nn.Module):
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    """Return parts of a batch together; of one, itself."""
+    """Return the concatenated parts of a batch."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _runs(shapes: Sequence[object]) -> list[tuple[int, int]]:
-    """Split a sequence into runs of equal neighbours."""
+    """Return the (start, stop) of each run of equal neighbors."""
     starts = [i for i in range(len(shapes)) if i == 0 or shapes[i] != shapes[i - 1]]
     return list(zip(starts, [*starts[1:], len(shapes)], strict=True)) if shapes else []
 
 
 def _to_image(found: Detections, image: Tensor) -> Detections:
-    """Scale boxes from the network's input to the image as it was given."""
+    """Return detections with boxes scaled from the network's input to the original image."""
     height, width = image.shape[:2]
     true_height, true_width = found.image_size
     scale = torch.tensor([width / true_width, height / true_height] * 2)

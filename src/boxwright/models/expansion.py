@@ -1,10 +1,10 @@
 """A 1×1 convolution to many channels and its batch normalization, at little more than the convolution's cost.
 
-The statistics of each channel out follow from means and covariances of the few channels in, as each is a weighted sum
-of those. So the large map is neither read for its statistics nor kept before and after normalization, and its gradients
-are passed on once. To the last digits of float32 the result is the same.
+Each output channel is a weighted sum of the few input channels, so its statistics follow from their means and
+covariances. The large map is neither read for its statistics nor kept before and after normalization, and its gradients
+are passed back once. Results are equal up to float32 rounding.
 
-Dimensions: B batch, C channels in, D channels out, H W grid.
+Dimensions: B batch, C input channels, D output channels, H W grid.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch.nn import functional as F
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.ops.channel_sums import channel_sums
 
-# From so many channels out for each channel in, this was faster or as fast (`benchmarks/layers.py`).
+# The ratio of output to input channels from which this was at least as fast (`benchmarks/layers.py`).
 _LEAST_EXPANSION = 4
 _MOST_CHANNELS_IN = 32
 
 
 def is_expansion(conv: nn.Module, norm: nn.Module) -> bool:
-    """Return whether two layers are of the kind that may gain, whatever their inputs."""
+    """Return whether two layers may gain, regardless of their inputs."""
     return (
         isinstance(conv, nn.Conv2d)
         and type(norm) is BatchNorm2d
@@ -37,30 +37,27 @@ def is_expansion(conv: nn.Module, norm: nn.Module) -> bool:
 
 
 def gains_from_covariance(conv: nn.Module, norm: nn.Module, inputs: Tensor) -> bool:
-    """Return whether `expand_normalized` computes an expansion of these inputs, and is faster.
-
-    Where hooks look at the outputs of single layers, they run one by one.
-    """
+    """Return whether `expand_normalized` supports these inputs and is faster; layers with hooks run one by one."""
     return (
-        not torch.compiler.is_compiling()  # which fuses normalization into what is around it
-        and type(norm) is BatchNorm2d  # which it is no more once it is folded
+        not torch.compiler.is_compiling()  # a compiler fuses normalization with its neighbors
+        and type(norm) is BatchNorm2d  # false once it is folded
         and norm.training
         and inputs.device.type == "cpu"
         and inputs.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
         and inputs.is_contiguous(memory_format=torch.channels_last)
-        and inputs.numel() > inputs.shape[1]  # more than one value a channel
+        and inputs.numel() > inputs.shape[1]  # more than one value per channel
         and not conv._forward_hooks
         and not norm._forward_hooks
     )
 
 
 def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Tensor:
-    """Convolve and normalize, as in training; the moving averages are moved on.
+    """Convolve and normalize as in training, updating the moving averages.
 
     Args:
         inputs: float32 [B, C, H, W], channels last.
-        conv: Of 1×1, stride 1, without a bias.
+        conv: 1×1, stride 1, without a bias.
 
     Returns:
         float32 [B, D, H, W], channels last.
@@ -68,8 +65,8 @@ def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Ten
     rows = inputs.permute(0, 2, 3, 1).flatten(0, 2)  # [BHW, C], a view
     count = len(rows)
     mean_in = channel_sums(inputs) / count
-    centred = rows - mean_in
-    covariance = centred.t() @ (centred / count)
+    centered = rows - mean_in
+    covariance = centered.t() @ (centered / count)
     kernel = conv.weight.flatten(1)
     mean = kernel @ mean_in
     variance = ((kernel @ covariance) * kernel).sum(1)

@@ -1,4 +1,4 @@
-"""Faster R-CNN (Ren et al., 2015) and Mask R-CNN (He et al., 2017): proposals, then a closer look at each.
+"""Faster R-CNN (Ren et al., 2015) and Mask R-CNN (He et al., 2017): proposals, then a classifier of each.
 
 Dimensions: B batch, C channels, H W image, A anchors, R regions of an image, K foreground classes, D detections.
 """
@@ -23,21 +23,21 @@ from boxwright.ops.padding import padded_to_multiple
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
 
 Size = tuple[int, int]
-# What becomes of anchors that cross the input's border: they are clipped to it; left out in training, clipped
-# otherwise; or kept as they are.
+# The treatment of anchors that cross the input's border: clipped to it; dropped in training and clipped otherwise;
+# or kept unchanged.
 Crossing = Literal["clip", "prune", "keep"]
 
 
 class Propose(Protocol):
-    """Chooses proposals from what the first stage predicted."""
+    """Selects proposals from the first stage's predictions."""
 
     def __call__(self, predictions: AnchorPredictions, true_sizes: Tensor, *, training: bool) -> Proposals:
-        """Return the proposals of a batch, without gradient; clipped to the true sizes [B, 2]."""
+        """Return the proposals of a batch, detached and clipped to the true sizes [B, 2]."""
         ...
 
 
 class RegionProposalNetwork(nn.Module):
-    """Predicts for every anchor whether it holds an object, and where rather."""
+    """Predicts objectness and a box for every anchor."""
 
     def __init__(
         self, head: RegionProposalHead, anchors: AnchorGenerator, crossing: Crossing, propose: Propose
@@ -45,16 +45,16 @@ class RegionProposalNetwork(nn.Module):
         """Assemble the stage.
 
         Args:
-            head: Maps to box codes [B, A, 4] and logits of no object and object, [B, A, 2].
+            head: Maps to box codes [B, A, 4] and logits of background and object, [B, A, 2].
             anchors: Lays anchors over those maps, in the order of the head's rows.
-            crossing: What becomes of anchors that cross the input's border.
+            crossing: The treatment of anchors that cross the input's border.
         """
         super().__init__()
         self.head, self.crossing, self.propose = head, crossing, propose
         self.anchors = AnchorLayer(anchors, finds_inside=crossing == "prune")
 
     def forward(self, maps: list[Tensor], input_size: Size) -> AnchorPredictions:
-        """Return codes and logits of the anchors that count, with the anchors."""
+        """Return codes and logits of the anchors in use, with the anchors."""
         codes, logits = self.head(maps)
         anchors, level_sizes = self.anchors(maps, input_size)
         height, width = input_size
@@ -85,12 +85,12 @@ class FasterRCNN(Network):
 
         Args:
             backbone: Images to feature maps, finest first.
-            neck: Those to the maps that proposals come from, and that are cropped.
-            rpn: Those to what each anchor holds, and to proposals.
-            second: Looks at each proposal; None for a network that only proposes.
+            neck: Backbone maps to the maps that the RPN reads and that are cropped.
+            rpn: Those maps to predictions for each anchor.
+            second: Classifies each proposal; None for a network that only proposes.
             masks: Predicts masks; None for none.
-            sample: Chooses the proposals to learn from, in training; None for all.
-            final: What is given out of each detection beside its box; None for nothing.
+            sample: Samples proposals in training; None for all.
+            final: Additional outputs of each detection; None for none.
             pad_to_multiple: Inputs are padded with 0 below and right until both sides are multiples of it; anchors
                 and regions are laid as if they were not.
         """
@@ -101,7 +101,7 @@ class FasterRCNN(Network):
 
     @property
     def parts(self) -> Parts:
-        """What the network is made of; what a second stage sees is the backbone's, or for pyramids a head's."""
+        """The network's modules by role; a second stage's features count as backbone, or with a pyramid as head."""
         second, masks = self.second, self.masks
         layers = () if second is None else second.class_layers
         own = tuple(ClassLayer(f"second.{layer.name}", layer.columns, layer.numbers) for layer in layers)
@@ -129,24 +129,24 @@ class FasterRCNN(Network):
         )
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
-        """Return the maps that proposals come from, finest first."""
+        """Return the maps that the RPN reads, finest first."""
         maps: list[Tensor] = self.neck(self.backbone(padded_to_multiple(inputs, self.pad_to_multiple)))
         return maps
 
     def first_stage(self, inputs: Tensor) -> AnchorPredictions:
-        """Return the maps, and what is predicted of each anchor; its shapes follow from the inputs' alone."""
+        """Return the maps and each anchor's predictions, whose shapes depend on the inputs' shapes alone."""
         size = (inputs.shape[-2], inputs.shape[-1])
         first: AnchorPredictions = self.rpn(self.feature_maps(inputs), size)
         return first
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> TwoStagePredictions:
-        """Return what each stage predicts; in training proposals are sampled against the targets."""
+        """Return each stage's predictions; in training, proposals are sampled by the targets."""
         return self.later_stages(self.first_stage(inputs), true_sizes, targets)
 
     def later_stages(
         self, first: AnchorPredictions, true_sizes: Tensor, targets: Targets | None = None
     ) -> TwoStagePredictions:
-        """Return what `forward` does, from what the first stage predicts."""
+        """Return `forward`'s result from the first stage's predictions."""
         maps, size = list(first.feature_maps), first.input_size
         proposals = self.rpn.propose(first, true_sizes, training=self.training)
         if self.second is None:

@@ -1,7 +1,7 @@
-"""Batch normalization folded into convolutions: one multiplication less for every value, in inference.
+"""Batch normalization folded into convolutions for inference.
 
-With stored statistics, normalization multiplies each channel with a number and adds another; the convolution before it
-can do both. To the last digits of float32 the result is the same.
+With stored statistics, normalization is an affine map of each channel that the preceding convolution can absorb; the
+result is equal up to float32 rounding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import ConfigError
 
-# Of the largest number of a layer, what rounding may come to where a channel's deviation is far below its mean.
+# Tolerance relative to a layer's largest value, for channels whose deviation is far below their mean.
 _ALLOWED = 1e-2
 
 Pairs = dict[nn.BatchNorm2d, nn.Conv2d]
@@ -26,22 +26,21 @@ Pairs = dict[nn.BatchNorm2d, nn.Conv2d]
 
 @torch.no_grad()
 def fold_batch_norms(network: nn.Module, run: Callable[[], object]) -> int:
-    """Fold each normalization into the convolution before it, where that is used for nothing else.
+    """Fold each normalization into the preceding convolution, if nothing else uses that one's output.
 
-    What follows what is seen by running the network, not guessed from names. Each pair is tried before anything is
-    changed: on what the convolution is given, folded, it must give what the normalization gave; and nothing but the
-    normalization may look at what the convolution alone gives. A convolution that runs several times, as a pyramid's
-    shared tower does, stays with its normalizations.
+    The order of layers is observed by running the network, not guessed from names. Each pair is verified before any
+    change: the folded convolution must reproduce the normalization's output, and nothing but the normalization may use
+    the convolution's output. A convolution that runs several times, as in a pyramid's shared tower, is not folded.
 
     Args:
         network: In evaluation mode; its modules are changed.
 
     Raises:
-        ConfigError: Where a pair does not pass; nothing is changed then.
+        ConfigError: If a pair fails; the network is then unchanged.
     """
     pairs, broken = _pairs(network, run)
     folded = {norm: _folded(conv, norm) for norm, conv in pairs.items()}
-    problem = _tried(network, pairs, folded, run, broken)
+    problem = _problems(network, pairs, folded, run, broken)
     if problem:
         raise ConfigError(problem)
     for parent in list(network.modules()):
@@ -54,8 +53,8 @@ def fold_batch_norms(network: nn.Module, run: Callable[[], object]) -> int:
 
 
 def _pairs(network: nn.Module, run: Callable[[], object]) -> tuple[Pairs, set[nn.Module]]:
-    """Return normalizations with the convolutions, each run once, that they follow; and the layers that give NaN."""
-    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # the tensor is kept, so that no other has its id
+    """Return normalizations with the convolutions, run once each, that they follow; and the layers that output NaN."""
+    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # holds the tensor, so that its id is not reused
     runs: Counter[nn.Module] = Counter()
     before: dict[nn.BatchNorm2d, list[nn.Conv2d | None]] = defaultdict(list)
     broken: set[nn.Module] = set()
@@ -67,7 +66,7 @@ def _pairs(network: nn.Module, run: Callable[[], object]) -> tuple[Pairs, set[nn
     def normalizes(norm: nn.BatchNorm2d, inputs: tuple[Tensor, ...]) -> None:
         before[norm].append(made.get(id(inputs[0]), (None,))[0])
 
-    def looked_at(layer: nn.Module, _: Any, output: Tensor) -> None:
+    def reads_output(layer: nn.Module, _: Any, output: Tensor) -> None:
         if bool(output.isnan().any()):
             broken.add(layer)
 
@@ -75,7 +74,7 @@ def _pairs(network: nn.Module, run: Callable[[], object]) -> tuple[Pairs, set[nn
         for module in network.modules():
             if isinstance(module, nn.Conv2d):
                 hooks.enter_context(module.register_forward_hook(convolved))
-                hooks.enter_context(module.register_forward_hook(looked_at))
+                hooks.enter_context(module.register_forward_hook(reads_output))
             elif isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
                 hooks.enter_context(module.register_forward_pre_hook(normalizes))
         run()
@@ -84,14 +83,14 @@ def _pairs(network: nn.Module, run: Callable[[], object]) -> tuple[Pairs, set[nn
     return {norm: conv for norm, conv in found.items() if runs[conv] == takers[conv] == 1}, broken
 
 
-def _tried(
+def _problems(
     network: nn.Module,
     pairs: Pairs,
     folded: dict[nn.BatchNorm2d, nn.Conv2d],
     run: Callable[[], object],
     broken: set[nn.Module],
 ) -> str:
-    """Run once more, with NaN for all that convolutions of pairs give; return what does not pass, or nothing."""
+    """Run once more, with NaN in place of paired convolutions' outputs; return the problems."""
     names = {module: name for name, module in network.named_modules()}
     given_by = set(pairs.values())
     given: dict[nn.Conv2d, tuple[Tensor, Tensor]] = {}
@@ -105,7 +104,7 @@ def _tried(
         return (given[pairs[norm]][1],)
 
     def gave(norm: nn.BatchNorm2d, _: Any, output: Tensor) -> None:
-        # By `forward` itself, as the copy has the hooks of its original.
+        # `forward` itself: the copy has the hooks of its original.
         ours = _without_norm(norm)(folded[norm].forward(given.pop(pairs[norm])[0]))
         limit = _ALLOWED * float(output.abs().nan_to_num().amax())
         if not torch.allclose(ours, output, rtol=0.0, atol=limit, equal_nan=True):
@@ -113,33 +112,33 @@ def _tried(
                 f"{names[pairs[norm]]} cannot be folded: it differs by {float((ours - output).abs().amax()):g}"
             )
 
-    def looked_at(layer: nn.Module, _: Any, output: Tensor) -> None:
+    def reads_output(layer: nn.Module, _: Any, output: Tensor) -> None:
         if layer not in broken and bool(output.isnan().any()):
-            problems.append(f"a convolution before {names[layer]} cannot be folded: not only normalization looks at it")
+            problems.append(f"a convolution before {names[layer]} cannot be folded: other layers also use its output")
 
     with ExitStack() as hooks:
         for norm, conv in pairs.items():
-            hooks.enter_context(conv.register_forward_hook(looked_at))
+            hooks.enter_context(conv.register_forward_hook(reads_output))
             hooks.enter_context(conv.register_forward_hook(hides))
             hooks.enter_context(norm.register_forward_pre_hook(sees))
             hooks.enter_context(norm.register_forward_hook(gave))
         for module in network.modules():
             if isinstance(module, nn.Conv2d) and module not in given_by:
-                hooks.enter_context(module.register_forward_hook(looked_at))
+                hooks.enter_context(module.register_forward_hook(reads_output))
         run()
     return problems[0] if problems else ""
 
 
 def _without_norm(norm: nn.BatchNorm2d) -> nn.Module:
-    """Return what a layer does besides normalizing; timm's have an activation inside."""
+    """Return what a layer does besides normalizing; timm's include an activation."""
     return nn.Sequential(norm.drop, norm.act) if isinstance(norm, BatchNormAct2d) else nn.Identity()
 
 
 def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
-    """Return a convolution that does what one and its normalization do; computed in float64."""
+    """Return a convolution combined with its normalization, computed in float64."""
     mean, variance = norm.running_mean, norm.running_var
     if mean is None or variance is None:
-        raise TypeError("normalization without stored statistics has nothing to fold")
+        raise TypeError("normalization without stored statistics cannot be folded")
     gain = torch.rsqrt(variance.double() + norm.eps)
     shift = -mean.double() * gain
     if norm.affine:
@@ -149,7 +148,7 @@ def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     kernel = (conv.weight.double() * gain[:, None, None, None]).float()
     layout = conv.weight.is_contiguous(memory_format=torch.channels_last)
     made = copy.copy(conv)
-    made._parameters = {}  # its own, not those of the one that it is a copy of
+    made._parameters = {}  # not shared with the original
     made.weight = nn.Parameter(
         kernel.contiguous(memory_format=torch.channels_last if layout else torch.contiguous_format), False
     )

@@ -1,8 +1,7 @@
 """Convolutions as TensorFlow computes them.
 
-TF's SAME padding puts the odd pixel below and right where PyTorch's symmetric padding puts it above
-and left; with stride 2 the two see different pixels. Layers are written so that a trained TF
-network gives the same numbers here.
+TF's SAME padding puts the odd pixel below and right where PyTorch's symmetric padding puts it above and left; with
+stride 2 the two read different pixels. These layers reproduce the numbers of a trained TF network.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -32,12 +31,12 @@ def _glorot(kernel: Tensor) -> object:
 
 @dataclass(frozen=True)
 class KernelRule:
-    """How a kernel starts and what it costs.
+    """A kernel's initializer and penalty.
 
     Attributes:
-        initialize: Fills a kernel, in place; Keras's default is Glorot's uniform.
-        regularizer: The penalty.
-        bias_regularizer: The penalty on the bias, where there is one.
+        initialize: Fills a kernel in place; Keras's default is Glorot's uniform.
+        regularizer: The penalty on the kernel.
+        bias_regularizer: The penalty on the bias, if any.
     """
 
     initialize: Callable[[Tensor], object] = _glorot
@@ -45,7 +44,7 @@ class KernelRule:
     bias_regularizer: Regularizer = Regularizer()
 
     def apply(self, conv: Conv2d) -> Conv2d:
-        """Fill a layer and put its price on it; a bias starts at 0."""
+        """Initialize a layer and attach its regularizer; a bias starts at 0."""
         with torch.no_grad():
             # Keras counts the channels of a depthwise kernel as inputs, PyTorch as outputs.
             self.initialize(conv.weight.transpose(0, 1) if conv.groups > 1 else conv.weight)
@@ -57,17 +56,16 @@ class KernelRule:
 
 @dataclass(frozen=True)
 class ConvSettings:
-    """What all convolutions of a part of a network share (TF's `conv_hyperparams`).
+    """Settings shared by a part of a network's convolutions (TF's `conv_hyperparams`).
 
     Attributes:
         kernel: Kernels of full convolutions.
-        depthwise: Kernels of convolutions channel by channel.
+        depthwise: Kernels of depthwise convolutions.
         separable_depthwise: The first kernels of separable convolutions.
-        separable_pointwise: The second kernels of separable convolutions; TF leaves them to
-            Keras's default unless told otherwise.
+        separable_pointwise: The second kernels of separable convolutions; Keras's default in TF unless configured.
         norm: Batch normalization, or None for none.
         activation: The name of the activation.
-        force_bias: Whether convolutions that are normalized learn a bias too.
+        force_bias: Whether normalized convolutions learn a bias too.
     """
 
     kernel: KernelRule = KernelRule()
@@ -85,11 +83,10 @@ class ConvSettings:
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution with TF's padding, that knows the penalty on its kernel.
+    """A convolution with TF's padding, which carries the penalty on its kernel.
 
-    With "same" padding the output has ceil(size / stride) pixels and the padding's odd pixel lies
-    below and right. With "explicit" padding it is the same whatever the size: (k - 1) // 2 before
-    and the rest after. With "valid" there is none. A number pads by so many pixels on every side.
+    With "same" padding the output has ceil(size / stride) pixels and the odd pixel of padding is below and right.
+    "explicit" padding is (k - 1) // 2 before and the rest after, at any size. "valid" is none; a number pads all sides.
     """
 
     regularizer: Regularizer
@@ -115,7 +112,7 @@ class Conv2d(nn.Conv2d):
         """
         height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         odd = height % 2 == width % 2 == 1
-        # A kernel of side 1 looks at no neighbour, whatever the stride.
+        # A kernel of side 1 needs no padding at any stride.
         pad_by_size = padding == "same" and not (height == width == 1 or (stride == 1 and odd))
         uneven = padding == "explicit" and not odd
         if isinstance(padding, int):
@@ -149,9 +146,9 @@ class Conv2d(nn.Conv2d):
 
 
 class Dense(Conv2d):
-    """A dense layer over crops of one size: the convolution whose kernel is as large as they are.
+    """A dense layer over crops of one size, as a convolution with a kernel of that size.
 
-    As such its kernel has the penalties of any other, and Keras's row by row flattening is its own order.
+    It is regularized like other convolutions, and its weights have the order of Keras's flattening.
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int = 1, *, bias: bool = True) -> None:
@@ -170,15 +167,15 @@ class Dense(Conv2d):
 
 
 class Deconv2d(nn.ConvTranspose2d):
-    """A convolution that doubles height and width, and knows the penalty on its kernel."""
+    """A transposed convolution that doubles height and width, and carries the penalty on its kernel."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, rule: KernelRule, *, bias: bool) -> None:
-        """Make the layer, and fill it.
+        """Make and initialize the layer.
 
         Args:
-            kernel_size: The side of the square kernel, which is even.
-            rule: Initializer and penalty; what comes in counts as a convolution's inputs do.
-            bias: Whether a bias is learnt; it starts at 0.
+            kernel_size: The side of the square kernel, an even number.
+            rule: Initializer and penalty; fan-in and fan-out are as a convolution's.
+            bias: Whether a bias is learned; it starts at 0.
         """
         super().__init__(in_channels, out_channels, kernel_size, 2, padding=(kernel_size - 2) // 2, bias=bias)
         with torch.no_grad():
@@ -217,7 +214,7 @@ def make_conv(
 
     Args:
         kernel_size: The side of a square kernel, or (height, width).
-        bias: Whether a bias is learnt; it starts at 0.
+        bias: Whether a bias is learned; it starts at 0.
         padding: "same", "explicit", "valid", or pixels on every side.
     """
     conv = Conv2d(in_channels, out_channels, kernel_size, stride=stride, groups=groups, bias=bias, padding=padding)
@@ -227,7 +224,7 @@ def make_conv(
 def full_conv(
     in_channels: int, out_channels: int, kernel_size: int, settings: ConvSettings, *, bias: bool
 ) -> nn.Sequential:
-    """Make a full convolution of stride 1, wrapped as `separable_conv` wraps its two."""
+    """Make a full convolution of stride 1 in a sequence, as `separable_conv` returns its two."""
     return nn.Sequential(make_conv(in_channels, out_channels, kernel_size, settings.kernel, bias=bias))
 
 
@@ -242,11 +239,11 @@ def separable_conv(
     bias: bool = False,
     padding: Padding = "same",
 ) -> nn.Sequential:
-    """Make a depthwise convolution followed by a pointwise one, with nothing between (Keras's SeparableConv2D).
+    """Make a depthwise convolution followed by a pointwise one, with nothing in between (Keras's SeparableConv2D).
 
     Args:
         kernel_size: The side of the depthwise kernel.
-        multiplier: Channels between the two for each channel in.
+        multiplier: Depthwise channels for each input channel.
         bias: Whether the pointwise convolution learns a bias.
     """
     rule, between = settings.separable_depthwise, in_channels * multiplier
@@ -273,7 +270,7 @@ def conv_norm_act(
 
     Args:
         kernel_size: The side of a square kernel, or (height, width).
-        depthwise: Whether each channel is convolved on its own.
+        depthwise: Whether each channel is convolved separately.
     """
     conv = Conv2d(
         in_channels,

@@ -27,13 +27,13 @@ from boxwright.types import Categories, Detections
 
 @dataclass(frozen=True)
 class InputSize:
-    """One input size, for an image and its mirror image, and which of its boxes are kept.
+    """One input size, for an image and its mirror image, and the sizes of boxes kept from it.
 
     Attributes:
         long_side: Pixels of the network's input along the image's longer side.
-        short_side: Along its shorter one; the aspect ratio is not kept.
-        larger_than: Boxes whose longer side has so many pixels of the image or fewer are dropped.
-        smaller_than: Boxes whose shorter side has so many or more are dropped.
+        short_side: Pixels along the shorter side; the aspect ratio is not kept.
+        larger_than: Boxes are dropped whose longer side, in pixels of the image, is at most this.
+        smaller_than: Boxes are dropped whose shorter side is at least this.
     """
 
     long_side: int
@@ -47,20 +47,20 @@ class InputSize:
         return (self.long_side, self.short_side) if upright else (self.short_side, self.long_side)
 
     def keeps(self, boxes: Tensor) -> Tensor:
-        """Return by their sides which boxes [D, 4], xyxy in pixels of the image, are kept: bool [D]."""
+        """Return which boxes [D, 4], xyxy in pixels of the image, are kept for their size: bool [D]."""
         sides = boxes[:, 2:] - boxes[:, :2]
         return (sides.amax(1) > self.larger_than) & (sides.amin(1) < self.smaller_than)
 
 
 @dataclass(frozen=True)
 class View:
-    """An image as one input size sees it.
+    """An image mirrored or resized for one pass.
 
     Attributes:
         image: [C, H, W]; mirrored or scaled.
-        size: (height, width) of the network's input; None where the detector's own resizer says.
-        to_original: Brings boxes [D, 4] in pixels of the view to pixels of the image.
-        keeps: From boxes in pixels of the image to which are kept, bool [D].
+        size: (height, width) of the network's input; None for the detector's own resizer.
+        to_original: Maps boxes [D, 4] from pixels of the view to pixels of the image.
+        keeps: Returns which boxes in pixels of the image are kept, bool [D].
     """
 
     image: Tensor
@@ -74,10 +74,7 @@ class MultiScale:
     """Several sizes of the network's input, each with its mirror image, and how their detections are merged.
 
     Attributes:
-        input_sizes: The sizes.
-        voting: Merges their detections of a class.
-        max_detections: The most that an image keeps.
-        clips: Whether boxes are clipped to the image at the end.
+        clips: Whether merged boxes are clipped to the image.
     """
 
     input_sizes: tuple[InputSize, ...]
@@ -86,7 +83,7 @@ class MultiScale:
     clips: bool = False
 
     def check(self, detector: Detector) -> None:
-        """Raise where a detector resizes images to no fixed size, which the input sizes replace."""
+        """Raise if a detector does not resize images to a fixed size, which the input sizes replace."""
         if not isinstance(detector.preprocessor.resizer, FixedShapeResizer):
             raise ConfigError(
                 "multi_scale: many input sizes are for a detector with image_resizer { fixed_shape_resizer { } }"
@@ -104,17 +101,15 @@ _HALF = Voting(0.5, least_members=2)
 
 @dataclass(frozen=True)
 class ScalePyramid:
-    """The image, its mirror image, and it smaller and ever larger (SRN's test script).
+    """The image, its mirror image, and the image scaled down and up (SRN's test script).
 
-    Up to `max_size`² pixels: half as large, for faces of more than 30 pixels; 1.5 times as large, again and again, and
-    at last as large as may be, for faces of fewer than 100. Larger images are scaled down to that, and then to
-    three and two quarters of it, for faces of more than 30 pixels.
+    Images of up to `max_size`² pixels are halved, for faces of more than 30 pixels, and enlarged 1.5 times repeatedly
+    up to the limit, for faces of fewer than 100. Larger images are scaled down to the limit, and then to three and two
+    quarters of it, for faces of more than 30 pixels.
 
     Attributes:
-        max_size: The side of a square as large as the largest input.
-        voting: Merges their detections of a class.
-        max_detections: The most that an image keeps.
-        clips: Whether boxes are clipped to the image at the end.
+        max_size: The square root of the largest input's area.
+        clips: Whether merged boxes are clipped to the image.
     """
 
     max_size: int
@@ -123,7 +118,7 @@ class ScalePyramid:
     clips: bool = True
 
     def check(self, detector: Detector) -> None:
-        """Raise where a detector resizes images itself."""
+        """Raise if a detector resizes images itself."""
         if not isinstance(detector.preprocessor.resizer, IdentityResizer):
             raise ConfigError(
                 "multi_scale: scales of the image are for a detector with image_resizer { identity_resizer { } }"
@@ -146,7 +141,7 @@ class ScalePyramid:
         flipped, unmirrored = plain.flip(-1), _mirrored(plain.shape[-1])
         yield View(flipped, None, lambda boxes: _from_scale(base)(unmirrored(boxes)), _all)
         for scale, keeps in scales:
-            # OpenCV leaves nothing of what rounds to no pixel.
+            # OpenCV rejects a size that rounds to 0 pixels.
             if min(height, width) * base * scale >= 1:
                 yield View(scaled_by_opencv(plain, scale), None, _from_scale(base * scale), keeps)
 
@@ -160,12 +155,12 @@ def _all(boxes: Tensor) -> Tensor:
 
 
 def _mirrored(width: int) -> Callable[[Tensor], Tensor]:
-    """Return the function that brings boxes of a mirror image of some width back."""
+    """Return the function that maps boxes of a mirrored image back."""
     return lambda boxes: torch.cat([width - boxes[:, 2:3], boxes[:, 1:2], width - boxes[:, 0:1], boxes[:, 3:4]], 1)
 
 
 def _from_scale(scale: float) -> Callable[[Tensor], Tensor]:
-    """Return the function that brings boxes of a scaled image back, by the centres of their outermost pixels."""
+    """Return the function that maps boxes of a scaled image back, by the centers of their outermost pixels."""
     return lambda boxes: torch.cat([(boxes[:, :2] + 0.5) / scale - 0.5, (boxes[:, 2:] - 0.5) / scale + 0.5], 1)
 
 
@@ -196,18 +191,10 @@ MULTI_SCALE: dict[str, MultiScale | ScalePyramid] = {
 
 
 class MultiScaleDetector:
-    """Detects in many views of each image; for evaluation and prediction it takes the place of a detector."""
+    """Detects in many views of each image; replaces a detector in evaluation and prediction."""
 
     def __init__(self, detector: Detector, rules: MultiScale | ScalePyramid) -> None:
-        """Prepare.
-
-        Args:
-            detector: Detects in each view; it stays as it is.
-
-        Raises:
-            ConfigError: Where the detector resizes images otherwise than the views need, or predicts masks, which
-                cannot vote.
-        """
+        """Check that the detector has the resizer that the views need, and predicts no masks, which cannot vote."""
         if detector.network.learns_masks:
             raise ConfigError("multi_scale: voting merges boxes, but not the masks that this detector predicts")
         rules.check(detector)
@@ -220,7 +207,7 @@ class MultiScaleDetector:
 
     @property
     def categories(self) -> Categories | None:
-        """The classes, where known."""
+        """The classes, if known."""
         return self.detector.categories
 
     @property
@@ -234,7 +221,7 @@ class MultiScaleDetector:
         return self.detector.criterion
 
     def regularization(self) -> Tensor:
-        """Sum the penalties on the network's kernels."""
+        """Return the sum of the penalties on the network's kernels."""
         return self.detector.regularization()
 
     def train(self, mode: bool = True) -> None:
@@ -246,22 +233,13 @@ class MultiScaleDetector:
         self.detector.eval()
 
     def detect(self, images: Images, scale: Scale = "guess") -> list[Detections]:
-        """Return one result an image, in pixels of that image; without anchors and scores of other classes."""
+        """Return one result per image, in its pixels, without anchors and scores of other classes."""
         return self._merged([image.permute(2, 0, 1) for image in image_tensors(images, scale)])
 
     def detect_runs(
         self, images: Images, judge: Judge | None = None, scale: Scale = "guess"
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
-        """Detect, run by run.
-
-        Args:
-            images: As for `Detector.detect`.
-            judge: As for `Detector.detect_runs`; it is given the predictions of the plain image.
-            scale: As for `Detector.detect`.
-
-        Yields:
-            As `Detector.detect_runs`.
-        """
+        """Yield as `Detector.detect_runs`; `judge` takes the predictions of the unscaled image."""
         tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale)]
         start = 0
         for found, judged in self.detector.detect_runs(tensors, judge, "pixels"):
@@ -313,11 +291,7 @@ def _merge(views: list[Detections], image: Tensor, rules: MultiScale | ScalePyra
 
 
 def at_scales(detector: Detector, name: str) -> Detector | MultiScaleDetector:
-    """Return what detects at many scales; the detector itself for none.
-
-    Args:
-        name: A key of `MULTI_SCALE`; empty for the detector's own size.
-    """
+    """Return a detector for the rules of `MULTI_SCALE` under a name; the detector itself for an empty name."""
     if not name:
         return detector
     if name not in MULTI_SCALE:

@@ -1,4 +1,4 @@
-"""What every network offers: predictions, and the parts that it is made of."""
+"""The base class of networks, and the description of their parts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ClassLayer:
 
     Attributes:
         name: The layer's name in the network.
-        columns: Columns of an anchor: the classes, and before them the background where there is one.
-        numbers: Rows of a column, such as the 4 of a box code.
+        columns: Columns per anchor: the background, if any, and the classes.
+        numbers: Rows per column, such as the 4 of a box code.
     """
 
     name: str
@@ -28,15 +28,15 @@ class ClassLayer:
 
 @dataclass(frozen=True)
 class Parts:
-    """Which modules of a network do what, by their names in it.
+    """The names of a network's modules by role.
 
-    Restoring, mapping of classes, freezing and TensorFlow's names go by it.
+    Used for restoring, mapping classes, freezing and TensorFlow's names.
 
     Attributes:
-        backbone: The parts that an image classifier has, too.
-        beyond_classifier: Modules within them that a classifier has not.
-        necks: What stands between backbone and heads.
-        heads: What predicts.
+        backbone: The parts that an image classifier has too.
+        beyond_classifier: Modules within them that a classifier lacks.
+        necks: Modules between backbone and heads.
+        heads: Modules that predict.
         class_outputs: The modules of a head that end in class logits.
         box_outputs: Those that end in box codes.
         class_layers: The layers whose rows are classes.
@@ -51,12 +51,12 @@ class Parts:
     beyond_classifier: tuple[str, ...] = ()
 
     def in_classifier(self, name: str) -> bool:
-        """Return whether an image classifier has a tensor, too."""
+        """Return whether an image classifier has a tensor too."""
         return is_within(name, self.backbone) and not is_within(name, self.beyond_classifier)
 
 
 def is_within(name: str, modules: tuple[str, ...]) -> bool:
-    """Return whether a tensor lies in one of some modules."""
+    """Return whether a tensor belongs to one of the modules."""
     return any(name.startswith(f"{module}.") for module in modules)
 
 
@@ -73,7 +73,7 @@ class Network(nn.Module):
     learns_masks: bool = False
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of all but frozen normalization, which stays in inference."""
+        """Set the mode of all but frozen normalization, which stays in evaluation mode."""
         super().train(mode)
         for part in self.frozen_statistics:
             for module in self.get_submodule(part).modules():
@@ -83,14 +83,11 @@ class Network(nn.Module):
 
     @property
     def parts(self) -> Parts:
-        """What the network is made of."""
+        """The network's modules by role."""
         raise NotImplementedError
 
     def statistics(self) -> list[Tensor]:
-        """Return the buffers that training changes, float32.
-
-        Anchors and constants, which follow from the network, are none; nor are counts of batches, which nothing reads.
-        """
+        """Return the float32 buffers that training changes, without counts of batches, which nothing reads."""
         return [
             buffer
             for module in self.modules()
@@ -99,7 +96,7 @@ class Network(nn.Module):
         ]
 
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
-        """Keep the anchors of a size of input as buffers, where the network has any."""
+        """Store the anchors of an input size as buffers, if the network has any."""
         layers = [module for module in self.modules() if isinstance(module, AnchorLayer)]
         grids = grids_of(self, input_size, channels) if layers else []
         for layer in layers:
@@ -109,6 +106,6 @@ class Network(nn.Module):
         """Return the family's predictions for inputs float [B, C, H, W], preprocessed.
 
         `true_sizes` int64 [B, 2] is the (height, width) of each input without its padding; two-stage networks clip
-        proposals to it. From `targets` they sample in training.
+        proposals to it, and sample them from `targets` in training.
         """
         raise NotImplementedError

@@ -18,9 +18,9 @@ from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
 
 class RefineDet(Network):
-    """Backbone, anchor refinement, transfer connection, object detection: two looks at one image.
+    """Backbone, anchor refinement, transfer connection, object detection: two steps over one image.
 
-    Without its first step it would be an `SSD`, with the transfer connection as its neck.
+    Without its first step it is an `SSD` with the transfer connection as its neck.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class RefineDet(Network):
 
         Args:
             backbone: Images to feature maps, finest first.
-            neck: Those to the maps that the first step sees.
+            neck: Backbone maps to the first step's maps.
             refinement: The anchor refinement module's head: those maps to box codes [B, A, 4] and logits of
-                no object and object, [B, A, 2].
-            transfer: The same maps to those that the second step sees; an identity to share them.
-            head: The object detection module's head: box codes [B, A, 4] and class logits [B, A, C]; one that looks at
-                the boxes that it starts from, too (RefineDet++).
+                background and object, [B, A, 2].
+            transfer: The first step's maps to the second's; an identity to share them.
+            head: The object detection module's head: box codes [B, A, 4] and class logits [B, A, C]; RefineDet++'s
+                also takes the refined boxes.
             anchors: Lays anchors over the maps, in the order of the heads' rows.
-            second_step: Says what the second step starts from.
+            second_step: Selects the boxes and anchors of the second step.
         """
         super().__init__()
         self.backbone = backbone
@@ -57,7 +57,7 @@ class RefineDet(Network):
 
     @property
     def parts(self) -> Parts:
-        """What the network is made of."""
+        """The network's modules by role."""
         return Parts(
             backbone=("backbone",),
             beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
@@ -69,12 +69,12 @@ class RefineDet(Network):
         )
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
-        """Return the maps that the first step sees, finest first."""
+        """Return the first step's maps, finest first."""
         maps: list[Tensor] = self.neck(self.backbone(inputs))
         return maps
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CascadePredictions:
-        """Return both steps' codes and logits for every anchor, with the boxes that each starts from."""
+        """Return both steps' codes and logits for every anchor, with each step's input boxes."""
         del true_sizes, targets
         maps = self.feature_maps(inputs)
         size = (inputs.shape[-2], inputs.shape[-1])

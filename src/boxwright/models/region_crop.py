@@ -1,4 +1,4 @@
-"""How a second stage cuts regions out of feature maps.
+"""Cropping regions of feature maps for a second stage.
 
 Dimensions: B batch, R regions of an image, C channels, h w crop.
 """
@@ -19,7 +19,7 @@ Size = tuple[int, int]
 
 
 class RegionCrop(Protocol):
-    """Cuts regions out of the maps of a batch."""
+    """Crops regions of a batch's feature maps."""
 
     @property
     def side(self) -> int:
@@ -34,20 +34,20 @@ class RegionCrop(Protocol):
             boxes: float32 [B, R, 4], xyxy in pixels of the network's input.
 
         Returns:
-            float [B · R, C, h, w], in the order of images, then of regions.
+            float [B · R, C, h, w], ordered by image, then by region.
         """
         ...
 
 
 @dataclass(frozen=True)
 class CornerCrop:
-    """TF's crop, from the corners of a region, with a maximum over windows behind it.
+    """TF's crop, from the corners of a region, followed by max pooling.
 
-    Maps that were padded to a multiple are sampled as if they were not, as in TF; a trained network relies on it.
+    Maps of padded inputs are sampled as if they had no padding, as in TF; trained networks rely on it.
 
     Attributes:
-        size: Height and width before the pool.
-        pool: The windows.
+        size: Height and width before pooling.
+        pool: The pooling after the crop.
         fade: As for `crop_and_resize`.
     """
 
@@ -70,14 +70,14 @@ class CornerCrop:
 
 @dataclass(frozen=True)
 class RoiAlign:
-    """The paper's crop: samples at the centres of equal parts, averaged; levels by the region's size alone.
+    """The paper's crop: the average of samples at the centers of equal parts; levels by the region's size alone.
 
     Attributes:
         size: Height and width.
-        samples: Samples of a cell in either direction.
+        samples: Samples per cell in each direction.
         aligned: As for `roi_align`.
-        levels: How many levels are cropped from.
-        finest: The first of them: its map has a stride of 2 to that power.
+        levels: The number of levels to crop from.
+        finest: The first level, whose map has a stride of 2 to that power.
     """
 
     size: int
@@ -95,7 +95,7 @@ class RoiAlign:
         """Return float [B · R, C, h, w]."""
         del input_size
         used = maps[: self.levels]
-        # What the maps span: the input with its padding.
+        # The extent of the maps: the input with its padding.
         stride = 2**self.finest
         height, width = used[0].shape[-2] * stride, used[0].shape[-1] * stride
         crops = roi_align(

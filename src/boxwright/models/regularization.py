@@ -1,4 +1,4 @@
-"""Penalties on kernels and biases: what each costs, and all of a network's together."""
+"""Penalties on kernels and biases, and their sum over a network."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Regularizer:
 
 
 def regularization_loss(network: nn.Module) -> Tensor:
-    """Return the sum of all penalties, a scalar; 0 where nothing is penalized."""
+    """Return the sum of all penalties, a scalar; 0 without any."""
     penalties: list[Tensor] = [
-        _Penalty.apply(price.l1, price.l2, *values) for (price, _), values in _priced(network).items()
+        _Penalty.apply(price.l1, price.l2, *values) for (price, _), values in _by_regularizer(network).items()
     ]
     if penalties:
         return torch.stack(penalties).sum()
-    # Where the weights are: a zero of the CPU's would have to be copied at each step.
+    # On the weights' device: a zero on the CPU would be copied at each step.
     return torch.zeros((), device=next((one.device for one in network.parameters()), None))
 
 
 @torch.no_grad()
 def add_penalty_gradients(network: nn.Module) -> None:
-    """Add the penalties' gradients to those that are there, as a backward pass from `regularization_loss` would.
+    """Add the penalties' gradients to the existing ones, as a backward pass from `regularization_loss` would.
 
-    That pass adds them weight by weight, each by a launch of its own; here all of one price are added at once.
+    That pass takes one launch per weight; this one adds all weights with the same regularizer at once.
     """
-    for (price, _), values in _priced(network).items():
+    for (price, _), values in _by_regularizer(network).items():
         learning = [one for one in values if one.requires_grad]
         slopes = _slopes(price.l1, price.l2, learning) if learning else []
         there = [(one.grad, slope) for one, slope in zip(learning, slopes, strict=True) if one.grad is not None]
@@ -56,11 +56,11 @@ def add_penalty_gradients(network: nn.Module) -> None:
                 one.grad = slope
 
 
-def _priced(network: nn.Module) -> dict[tuple[Regularizer, bool], list[Tensor]]:
-    """Return the tensors of each price, those that are spread over processes (True) and those that are not."""
+def _by_regularizer(network: nn.Module) -> dict[tuple[Regularizer, bool], list[Tensor]]:
+    """Return the tensors of each regularizer, separately for those sharded over processes (True) and others."""
     priced: dict[tuple[Regularizer, bool], list[Tensor]] = defaultdict(list)
     for module in network.modules():
-        # Others' convolutions may have been given a price, too.
+        # Convolutions of other libraries may also carry a regularizer.
         for tensor, rule in (("weight", "regularizer"), ("bias", "bias_regularizer")):
             price, value = getattr(module, rule, None), getattr(module, tensor, None)
             if isinstance(price, Regularizer) and price != Regularizer() and isinstance(value, Tensor):
@@ -77,12 +77,12 @@ def _slopes(l1: float, l2: float, values: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _norms(values: Sequence[Tensor], order: int) -> Tensor:
-    """Return the norm of each tensor, [n]; where they are spread over processes, the whole ones', by one exchange."""
+    """Return the norm of each tensor, [n]; of sharded tensors the full norm, by one exchange."""
     return gathered(torch.stack(torch._foreach_norm(list(values), order)))
 
 
 class _Penalty(torch.autograd.Function):
-    """The penalty on many tensors of one price; a graph of one node, where there would be several for each tensor.
+    """The penalty on tensors with one regularizer, as a single graph node instead of several per tensor.
 
     value     l1 Σ|w| + l2 Σw² / 2
     gradient  l1 sign(w) + l2 w

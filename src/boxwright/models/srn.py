@@ -1,8 +1,8 @@
 """SRN: Selective Refinement Network for High Performance Face Detection (Chi et al., 2019).
 
-Two steps look at an image, each at maps of its own. What the first says is used selectively: its classes filter
-anchors on fine levels (selective two-step classification, STC), its boxes are where the second step starts from on
-coarse ones (selective two-step regression, STR). Both rules are `ops.anchor_refinement.SecondStep`.
+Two steps process an image, each on its own maps. The first step's classes filter anchors on fine levels (selective
+two-step classification, STC), and its boxes are the second step's anchors on coarse levels (selective two-step
+regression, STR). Both rules are in `ops.anchor_refinement.SecondStep`.
 
 Dimensions: B batch, C channels, H W image, A anchors.
 """
@@ -24,7 +24,7 @@ from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 class SRN(Network):
     """Backbone, six maps for the first step, a pyramid of six for the second, and a head for both.
 
-    Without both rules it would be an `SSD` with the second step's pyramid as its neck.
+    Without both rules it is an `SSD` with the second step's pyramid as its neck.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class SRN(Network):
 
         Args:
             backbone: Images to C2–C5.
-            coarser: Those to C2–C7.
-            first_maps: C2–C7 to what the first step sees.
-            pyramid: C2–C5 to P2–P7, which the second step sees.
+            coarser: C2–C5 to C2–C7.
+            first_maps: C2–C7 to the first step's maps.
+            pyramid: C2–C5 to P2–P7, the second step's maps.
             head: Maps to box codes [B, A, 4] and class logits [B, A, C].
             anchors: Lays anchors over the maps, in the order of the head's rows.
-            second_step: Says what the second step starts from.
-            first_head: The first step's head; None where both steps share one.
+            second_step: Selects the boxes and anchors of the second step.
+            first_head: The first step's head; None to share one.
         """
         super().__init__()
         self.backbone = backbone
@@ -63,7 +63,7 @@ class SRN(Network):
 
     @property
     def parts(self) -> Parts:
-        """What the network is made of."""
+        """The network's modules by role."""
         heads = ("head",) if self.first_head is None else ("head", "first_head")
         return Parts(
             backbone=("backbone",),
@@ -85,7 +85,7 @@ class SRN(Network):
         return maps
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CascadePredictions:
-        """Return both steps' codes and logits for every anchor, with the boxes that each starts from."""
+        """Return both steps' codes and logits for every anchor, with each step's input boxes."""
         del true_sizes, targets
         stages = self.backbone(inputs)
         first_maps: list[Tensor] = self.first_maps(self.coarser(stages))

@@ -1,4 +1,4 @@
-"""SSD: Single Shot MultiBox Detector (Liu et al., 2016), and its heirs with pyramids and focal loss.
+"""SSD: Single Shot MultiBox Detector (Liu et al., 2016), and its successors with pyramids and focal loss.
 
 Dimensions: B batch, C channels, H W image, A anchors.
 """
@@ -17,7 +17,7 @@ from boxwright.types import AnchorPredictions, Targets
 
 
 class SSD(Network):
-    """Backbone, neck, head: one look at the image predicts every box."""
+    """Backbone, neck, head: one pass over the image predicts every box."""
 
     def __init__(
         self,
@@ -32,11 +32,10 @@ class SSD(Network):
 
         Args:
             backbone: Images to feature maps, finest first.
-            neck: Feature maps to the maps that are predicted from.
+            neck: Backbone maps to the head's maps.
             head: Those maps to box codes [B, A, …] and class logits [B, A, C].
             anchors: Lays anchors over those maps, in the order of the head's rows.
-            pad_to_multiple: Inputs are padded with 0 below and right until both sides are multiples
-                of it; anchors are laid as if they were not.
+            pad_to_multiple: Inputs are padded below and right to its multiples; anchors are laid as if they were not.
         """
         super().__init__()
         self.backbone = backbone
@@ -47,7 +46,7 @@ class SSD(Network):
 
     @property
     def parts(self) -> Parts:
-        """What the network is made of."""
+        """The network's modules by role."""
         return Parts(
             backbone=("backbone",),
             beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
@@ -59,7 +58,7 @@ class SSD(Network):
         )
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
-        """Return the maps that are predicted from, finest first."""
+        """Return the head's input maps, finest first."""
         maps: list[Tensor] = self.neck(self.backbone(padded_to_multiple(inputs, self.pad_to_multiple)))
         return maps
 

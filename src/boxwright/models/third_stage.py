@@ -1,4 +1,4 @@
-"""The third stage: masks of what was found (Mask R-CNN, section 3).
+"""The third stage: masks of detections (Mask R-CNN, section 3).
 
 Dimensions: B batch, R proposals of an image, D detections (padded), P positives, K foreground classes, h w mask.
 """
@@ -20,7 +20,7 @@ from boxwright.types import InstancePredictions, PaddedDetections, Proposals, Tw
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some of the proposals: `index` int64 [B, P] of R, boxes [B, P, 4], valid [B, P]."""
+    """A subset of the proposals: `index` int64 [B, P] into R, boxes [B, P, 4], valid [B, P]."""
 
     index: Tensor
     boxes: Tensor
@@ -28,7 +28,7 @@ class _Rows:
 
 
 class MaskPredictor(nn.Module):
-    """Predicts a mask for each detection; in training, for the proposals that were sampled for their objects."""
+    """Predicts a mask for each detection; in training, for each positive proposal."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class MaskPredictor(nn.Module):
 
         Args:
             head: A region's features to logits [N, K or 1, h, w].
-            crop: Cuts regions out of the maps for it; None where it sees the second stage's features.
-            detect: Chooses the detections, given the true sizes.
-            most_positives: The most proposals an image that are sampled for their objects.
+            crop: Crops regions for the head; None to share the second stage's features.
+            detect: Selects the detections, given the true sizes.
+            most_positives: The maximum of positive proposals per image.
         """
         super().__init__()
         self.head, self.crop, self.detect, self.most_positives = head, crop, detect, most_positives
@@ -64,14 +64,14 @@ class MaskPredictor(nn.Module):
             return InstancePredictions(rows.boxes, rows.valid, self._logits(features, rows.valid))
         detections = self.detect(found, true_sizes)
         if self.crop is None:
-            features = second.look(maps, detections.boxes, detections.valid, size)
+            features = second.features_of(maps, detections.boxes, detections.valid, size)
         else:
             features = self.crop(maps, detections.boxes, size)
         logits = self._logits(features, detections.valid)
         return InstancePredictions(detections.boxes, detections.valid, logits, detections)
 
     def _positives(self, proposals: Proposals, positive: Tensor) -> _Rows:
-        """Gather what was sampled for its object: only these learn masks."""
+        """Return the positive proposals: only these learn masks."""
         count = min(self.most_positives, positive.shape[1])
         index = (~positive).byte().argsort(dim=1, stable=True)[:, :count]
         boxes = proposals.boxes.gather(1, index[..., None].expand(-1, -1, 4))

@@ -1,4 +1,4 @@
-"""Looking only at the rows that count."""
+"""Running a module on valid rows only."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from torch import Tensor, nn
 
 
 def of_valid_rows(module: nn.Module, rows: Tensor, valid: Tensor, *, all_rows: bool = False) -> Tensor:
-    """Return what a module makes of each row; 0 for rows that are padding, which it is not shown.
+    """Return a module's output for each valid row, and 0 for padding, which the module does not process.
 
-    The one place in networks that looks at data. A graph that is compiled or exported has one shape: there the module
-    sees all rows, and what it makes of padding means nothing.
+    The only place in networks that depends on data. A compiled or exported graph has one shape: its module processes
+    all rows, and the outputs for padding are meaningless.
 
     Args:
-        module: Makes of float [N, ...] something of N rows.
+        module: Maps float [N, ...] to N rows.
         rows: float [N, ...].
-        valid: bool, N in all, in the order of the rows.
-        all_rows: Whether to show all rows: where statistics are over all of them, padding too, as TF's are.
-
-    Returns:
-        float [N, ...].
+        valid: bool, N values, in the order of the rows.
+        all_rows: Whether to process all rows, when batch statistics include padding, as TF's do.
     """
     if all_rows or torch.compiler.is_compiling() or bool(valid.all()):
         every: Tensor = module(rows)

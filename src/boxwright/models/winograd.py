@@ -1,8 +1,8 @@
-"""Which convolutions of 3×3 gain from Winograd's algorithm, with a quarter of the multiplications, on a CPU.
+"""The choice of 3×3 convolutions that Winograd's algorithm, with a quarter of the multiplications, speeds up on a CPU.
 
-It costs nothing in exactness (`ops/winograd.py`), and its overhead grows with channels where its gain grows with their
-product: from 128 channels it is faster (`benchmarks/layers.py`). A kernel is transformed anew for each step; in an
-optimized detector once.
+It is as exact as the direct way (`ops/winograd.py`). Its overhead grows with channels and its gain with their product:
+from 128 channels it is faster (`benchmarks/layers.py`). A kernel is transformed at each step; in an optimized detector
+once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from boxwright.ops.winograd import conv_3x3_transformed, transformed_kernel
 
 _LEAST_CHANNELS = 128
-# Tiles of 4×4 outputs, of all images: for less, transforming a kernel costs more than is gained, or running at all.
+# Tiles of 4×4 outputs over all images: below, transforming a kernel, or the algorithm itself, costs more than it saves.
 _LEAST_TILES, _LEAST_TILES_TRANSFORMED = 100, 16
 
 
 def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
-    """Return whether `conv_3x3` computes a wide convolution of these inputs, and is faster."""
+    """Return whether `conv_3x3` supports these inputs of a wide convolution and is faster."""
     return (
-        not torch.compiler.is_compiling()  # before sizes are read, which a graph may leave open
+        not torch.compiler.is_compiling()  # checked before sizes, which may be dynamic in a graph
         and _tiles(inputs) >= _LEAST_TILES
         and inputs.device.type == "cpu"
         and inputs.dtype == conv.weight.dtype == torch.float32
@@ -34,7 +34,7 @@ def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
 
 
 def is_wide_3x3(conv: nn.Conv2d) -> bool:
-    """Return whether a convolution is of the kind that may gain, whatever its inputs."""
+    """Return whether a convolution may gain, regardless of its inputs."""
     return (
         conv.kernel_size == (3, 3)
         and conv.stride == conv.dilation == conv.padding == (1, 1)
@@ -49,17 +49,13 @@ def _tiles(inputs: Tensor) -> int:
 
 
 class WinogradConv2d(nn.Module):
-    """A convolution of 3×3 whose kernel is transformed in advance: four times the memory, and not to be trained."""
+    """A 3×3 convolution whose kernel is transformed in advance: four times the memory, no training."""
 
     kernel: Tensor
     bias: Tensor | None
 
     def __init__(self, conv: nn.Conv2d) -> None:
-        """Take over a convolution's weights.
-
-        Args:
-            conv: Of 3×3, stride 1, with one pixel of zeros around.
-        """
+        """Transform the weights of a 3×3 convolution of stride 1 with one pixel of zero padding."""
         super().__init__()
         self.register_buffer("kernel", transformed_kernel(conv.weight.detach()))
         self.register_buffer("bias", None if conv.bias is None else conv.bias.detach())
@@ -71,11 +67,11 @@ class WinogradConv2d(nn.Module):
 
 @torch.no_grad()
 def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
-    """Replace the convolutions that gain from it, for good, and return how many.
+    """Replace the convolutions that gain, irreversibly, and return their number.
 
     Args:
         network: In evaluation mode, float32, on a CPU.
-        run: Runs it, at inputs of the usual size.
+        run: Runs the network on inputs of the usual size.
     """
     found: dict[nn.Module, nn.Module] = {}
 
@@ -89,7 +85,7 @@ def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
                 hooks.enter_context(module.register_forward_pre_hook(sees))
         run()
     for parent in list(network.modules()):
-        # Not by `named_children`, which leaves out what is there under a second name.
+        # `named_children` skips modules registered under a second name.
         for name, child in parent._modules.items():
             if child in found:
                 setattr(parent, name, found[child])

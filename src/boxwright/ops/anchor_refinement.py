@@ -1,7 +1,7 @@
-"""Between two steps of a detector: what the later one starts from.
+"""The refined anchors of a detector's second step.
 
-RefineDet, sections 3.2 and 3.3; SRN's selective two-step classification and regression (STC, STR), which are the same
-two ideas on some levels alone.
+RefineDet, sections 3.2 and 3.3; SRN's selective two-step classification and regression (STC, STR) are the same two
+ideas on some levels only.
 
 Dimensions: B batch, A anchors, C columns of the class head.
 """
@@ -22,12 +22,12 @@ Levels = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class RefinedStart:
-    """Start from the boxes that the first step moved the anchors to: two-step cascaded regression.
+    """Start from the boxes decoded by the first step: two-step cascaded regression.
 
     Attributes:
         box_coder: Decodes the first step's codes.
-        levels: Where that is so, by number from the finest, while anchors of other levels stay (SRN's STR); None for
-            all.
+        levels: The levels with refined boxes, by index from the finest, while others keep their anchors (SRN's STR);
+            None for all.
     """
 
     box_coder: BoxCoder
@@ -43,7 +43,7 @@ class RefinedStart:
 
 @dataclass(frozen=True)
 class TiledStart:
-    """Start from the anchors as they were laid: one-step regression."""
+    """Start from the original anchors: one-step regression."""
 
     def __call__(self, first: AnchorPredictions) -> Tensor:
         """Return the same anchors."""
@@ -55,13 +55,13 @@ StartRule = RefinedStart | TiledStart
 
 @dataclass(frozen=True)
 class AnchorFilter:
-    """Negative anchor filtering: leave out anchors that surely hold no object.
+    """Negative anchor filtering: drop anchors that confidently hold no object.
 
     Attributes:
-        objectness_threshold: The least probability of an object, 1 - θ; 0 leaves out none.
-        to_scores: Makes the first step's logits [B, A, C] probabilities, as its loss means them.
-        background: Columns before the classes; the likeliest class counts.
-        levels: Where anchors are left out, by number from the finest (SRN's STC); None for all.
+        objectness_threshold: The minimum probability of an object, 1 - θ; 0 drops none.
+        to_scores: Converts the first step's logits [B, A, C] to probabilities.
+        background: Columns before the classes, of which the most likely counts.
+        levels: The levels that are filtered, by index from the finest (SRN's STC); None for all.
     """
 
     objectness_threshold: float
@@ -70,7 +70,7 @@ class AnchorFilter:
     levels: Levels = None
 
     def __call__(self, first: AnchorPredictions) -> Tensor:
-        """Return bool [B, A]: whether an anchor is left out."""
+        """Return which anchors are dropped, bool [B, A]."""
         scores = self.to_scores(first.class_logits.detach().float())
         left_out = scores[..., self.background :].amax(-1) < self.objectness_threshold
         return left_out if self.levels is None else left_out & first.on_levels(self.levels)
@@ -78,16 +78,16 @@ class AnchorFilter:
 
 @dataclass(frozen=True)
 class SecondStep:
-    """What a second step starts from.
+    """The boxes and anchors of a second step.
 
     Attributes:
-        start: From which boxes it measures.
-        filter: Which anchors it leaves out; None for no such rule.
+        start: Returns the boxes that it refines.
+        filter: Selects the anchors to drop; None for none.
     """
 
     start: StartRule
     filter: AnchorFilter | None = None
 
     def __call__(self, first: AnchorPredictions) -> tuple[Tensor, Tensor | None]:
-        """Return anchors [B, A, 4] or [A, 4], xyxy in pixels, and which are left out, [B, A]; without gradient."""
+        """Return anchors [B, A, 4] or [A, 4], xyxy in pixels, and which are dropped, [B, A], without gradient."""
         return self.start(first), None if self.filter is None else self.filter(first)

@@ -1,8 +1,8 @@
 """Box coders: boxes as offsets from anchors, and back.
 
-Codes keep TensorFlow's order (y before x), so that its trained heads load as they are. TensorFlow
-codes in units of the network's input (0..1). For some coders that matters, and detectors do so too;
-for the others pixels give the same codes, and round less.
+Codes keep TensorFlow's order (y before x), so that its trained heads load unchanged. TensorFlow codes in units of the
+network's input (0..1). Detectors do so for the coders that depend on it; for the others pixels give the same codes with
+less rounding.
 
 Dimensions: A anchors, P keypoints.
 """
@@ -20,50 +20,34 @@ _LEAST_SIDE = 0.1
 
 
 class BoxCoder(Protocol):
-    """Writes boxes relative to anchors."""
+    """Encodes boxes relative to anchors."""
 
     @property
     def code_size(self) -> int:
-        """Numbers in a code."""
+        """The length of a code."""
         ...
 
     @property
     def unit_free(self) -> bool:
-        """Whether codes are the same whatever the units of x and y."""
+        """Whether codes are independent of the units of x and y."""
         ...
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """Express boxes relative to anchors.
-
-        Args:
-            boxes: [..., A, 4], xyxy.
-            anchors: [A, 4], xyxy in the same unit.
-
-        Returns:
-            [..., A, code size].
-        """
+        """Return the codes [..., A, code size] of boxes [..., A, 4] relative to anchors [A, 4], xyxy in one unit."""
         ...
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        """Invert `encode`.
-
-        Args:
-            codes: [..., A, code size].
-            anchors: [A, 4], xyxy.
-
-        Returns:
-            [..., A, 4], xyxy in the unit of the anchors.
-        """
+        """Return boxes [..., A, 4], xyxy in the anchors' unit, from codes [..., A, code size]; inverts `encode`."""
         ...
 
 
 @dataclass(frozen=True)
 class FasterRcnnBoxCoder:
-    """Centre offsets in units of the anchor and logarithms of size ratios (Faster R-CNN, section 3.1.2).
+    """Center offsets in units of the anchor and logarithms of size ratios (Faster R-CNN, section 3.1.2).
 
     Attributes:
-        y_scale: Multiplies the offset of the centre's y.
-        x_scale: Multiplies the offset of the centre's x.
+        y_scale: Multiplies the offset of the center's y.
+        x_scale: Multiplies the offset of the center's x.
         height_scale: Multiplies the logarithm of the heights' ratio.
         width_scale: Multiplies the logarithm of the widths' ratio.
     """
@@ -75,7 +59,7 @@ class FasterRcnnBoxCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers in a code."""
+        """The length of a code."""
         return 4
 
     @property
@@ -85,7 +69,7 @@ class FasterRcnnBoxCoder:
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 4] as ty, tx, th, tw."""
-        # Both axes at once, of coordinates that lie side by side in memory: half the launches of a GPU.
+        # Both axes at once, on coordinates adjacent in memory: half the kernel launches on a GPU.
         box_centers, box_sides = _centers_and_sides(boxes)
         anchors = anchors.expand(*(1,) * (boxes.ndim - anchors.ndim), *anchors.shape)
         anchor_centers, anchor_sides = _centers_and_sides(anchors)
@@ -97,7 +81,7 @@ class FasterRcnnBoxCoder:
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 4], xyxy in the unit of the anchors."""
-        anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
+        anchor_x, anchor_y, anchor_w, anchor_h = _center_and_size(anchors)
         ty, tx, th, tw = codes.unbind(-1)
         half_w = torch.exp(tw / self.width_scale) * anchor_w / 2
         half_h = torch.exp(th / self.height_scale) * anchor_h / 2
@@ -107,30 +91,30 @@ class FasterRcnnBoxCoder:
 
 
 @dataclass(frozen=True)
-class PixelCentreBoxCoder:
-    """Faster R-CNN's code of boxes between the centres of their outermost pixels: a pixel smaller (SRN's coder).
+class PixelCenterBoxCoder:
+    """Faster R-CNN's code of boxes between the centers of their outermost pixels, a pixel smaller (SRN's coder).
 
-    The release codes boxes whose last pixel belongs to them as if it did not; the anchor of 8 × 10 pixels has sides of
-    7 and 9. Boxes outside this coder are as everywhere.
+    The release codes boxes as if their last pixel were excluded, although it is included: an anchor of 8 × 10 pixels
+    has sides of 7 and 9. Boxes outside this coder follow the usual convention.
 
     Attributes:
-        coder: Codes what is left of the boxes.
+        coder: Codes the reduced boxes.
     """
 
     coder: FasterRcnnBoxCoder = FasterRcnnBoxCoder(1.0, 1.0, 1.0, 1.0)
 
     @property
     def code_size(self) -> int:
-        """Numbers in a code."""
+        """The length of a code."""
         return 4
 
     @property
     def unit_free(self) -> bool:
-        """Pixels are its unit, and what detectors code in where it is free."""
+        """True: its unit is pixels, which detectors use for unit-free coders."""
         return True
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
-        """Return [..., A, 4] as ty, tx, th, tw; of a box hardly a pixel wide a tenth of one is left."""
+        """Return [..., A, 4] as ty, tx, th, tw; sides are at least a tenth of a pixel."""
         least = boxes[..., :2] + _LEAST_SIDE
         ends = torch.maximum(boxes[..., 2:] - 1, least)
         return self.coder.encode(torch.cat([boxes[..., :2], ends], -1), _without_last_pixel(anchors))
@@ -146,11 +130,11 @@ def _without_last_pixel(boxes: Tensor, pixels: float = 1.0) -> Tensor:
 
 @dataclass(frozen=True)
 class KeypointBoxCoder:
-    """Faster R-CNN's code, then each keypoint's offset from the anchor's centre in units of its size.
+    """Faster R-CNN's code, then each keypoint's offset from the anchor's center in units of its size.
 
     Attributes:
-        num_keypoints: Keypoints of an object, P.
-        y_scale: Multiplies offsets in y, of the centre and of keypoints.
+        num_keypoints: Keypoints per object, P.
+        y_scale: Multiplies offsets in y, of the center and of keypoints.
         x_scale: Multiplies offsets in x.
         height_scale: Multiplies the logarithm of the heights' ratio.
         width_scale: Multiplies the logarithm of the widths' ratio.
@@ -164,7 +148,7 @@ class KeypointBoxCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers in a code: 4 of the box, 2 of each keypoint."""
+        """The length of a code: 4 for the box, 2 for each keypoint."""
         return 4 + 2 * self.num_keypoints
 
     @property
@@ -174,15 +158,15 @@ class KeypointBoxCoder:
 
     @property
     def boxes(self) -> FasterRcnnBoxCoder:
-        """The coder of the first four numbers."""
+        """The coder of the box."""
         return FasterRcnnBoxCoder(self.y_scale, self.x_scale, self.height_scale, self.width_scale)
 
     def encode(self, boxes: Tensor, anchors: Tensor, keypoints: Tensor | None = None) -> Tensor:
-        """Return [..., A, 4 + 2 P] as ty, tx, th, tw, ty1, tx1, …; NaN for keypoints that are not known."""
+        """Return [..., A, 4 + 2 P] as ty, tx, th, tw, ty1, tx1, …; NaN for unknown keypoints."""
         codes = self.boxes.encode(boxes, anchors)
         if keypoints is None:
             keypoints = codes.new_full((*codes.shape[:-1], self.num_keypoints, 2), torch.nan)
-        x, y, width, height = (value[..., None] for value in _centre_and_size(anchors))
+        x, y, width, height = (value[..., None] for value in _center_and_size(anchors))
         ty = (keypoints[..., 1] - y) / (height + _EPSILON) * self.y_scale
         tx = (keypoints[..., 0] - x) / (width + _EPSILON) * self.x_scale
         return torch.cat([codes, torch.stack([ty, tx], dim=-1).flatten(-2)], dim=-1)
@@ -192,16 +176,8 @@ class KeypointBoxCoder:
         return self.boxes.decode(codes[..., :4], anchors)
 
     def decode_keypoints(self, codes: Tensor, anchors: Tensor) -> Tensor:
-        """Decode the keypoints.
-
-        Args:
-            codes: [..., A, 4 + 2 P].
-            anchors: [A, 4], xyxy.
-
-        Returns:
-            [..., A, P, 2] as x, y in the unit of the anchors.
-        """
-        x, y, width, height = (value[..., None] for value in _centre_and_size(anchors))
+        """Return keypoints [..., A, P, 2] as x, y in the anchors' unit, from codes [..., A, 4 + 2 P]."""
+        x, y, width, height = (value[..., None] for value in _center_and_size(anchors))
         offsets = codes[..., 4:].reshape(*codes.shape[:-1], self.num_keypoints, 2)
         decoded_x = offsets[..., 1] / self.x_scale * width + x
         decoded_y = offsets[..., 0] / self.y_scale * height + y
@@ -210,7 +186,7 @@ class KeypointBoxCoder:
 
 @dataclass(frozen=True)
 class MeanStddevBoxCoder:
-    """Differences of corners, over one standard deviation.
+    """Differences of corners, divided by one standard deviation.
 
     Attributes:
         stddev: The deviation, in the unit of the boxes.
@@ -220,7 +196,7 @@ class MeanStddevBoxCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers in a code."""
+        """The length of a code."""
         return 4
 
     @property
@@ -239,11 +215,11 @@ class MeanStddevBoxCoder:
 
 @dataclass(frozen=True)
 class SquareBoxCoder:
-    """Centre offsets and the logarithm of one side: the square of the box's area stands for the box.
+    """Center offsets and the logarithm of one side, with the box replaced by a square of its area.
 
     Attributes:
-        y_scale: Multiplies the offset of the centre's y.
-        x_scale: Multiplies the offset of the centre's x.
+        y_scale: Multiplies the offset of the center's y.
+        x_scale: Multiplies the offset of the center's x.
         length_scale: Multiplies the logarithm of the sides' ratio.
     """
 
@@ -253,7 +229,7 @@ class SquareBoxCoder:
 
     @property
     def code_size(self) -> int:
-        """Numbers in a code."""
+        """The length of a code."""
         return 3
 
     @property
@@ -263,8 +239,8 @@ class SquareBoxCoder:
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 3] as ty, tx, tl."""
-        box_x, box_y, box_w, box_h = _centre_and_size(boxes)
-        anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
+        box_x, box_y, box_w, box_h = _center_and_size(boxes)
+        anchor_x, anchor_y, anchor_w, anchor_h = _center_and_size(anchors)
         side = torch.sqrt(anchor_h * anchor_w) + _EPSILON
         return torch.stack(
             [
@@ -277,7 +253,7 @@ class SquareBoxCoder:
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 4], xyxy in the unit of the anchors."""
-        anchor_x, anchor_y, anchor_w, anchor_h = _centre_and_size(anchors)
+        anchor_x, anchor_y, anchor_w, anchor_h = _center_and_size(anchors)
         anchor_side = torch.sqrt(anchor_h * anchor_w)
         ty, tx, tl = codes.unbind(-1)
         half = torch.exp(tl / self.length_scale) * anchor_side / 2
@@ -293,7 +269,7 @@ def _centers_and_sides(boxes: Tensor) -> tuple[Tensor, Tensor]:
     return corners[:2] + sides / 2, sides
 
 
-def _centre_and_size(boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _center_and_size(boxes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x_min, y_min, x_max, y_max = boxes.unbind(-1)
     width, height = x_max - x_min, y_max - y_min
     return x_min + width / 2, y_min + height / 2, width, height

@@ -16,28 +16,12 @@ from boxwright.ops.slices import rows_at_once
 
 
 def box_area(boxes: Tensor) -> Tensor:
-    """Return the area of each box.
-
-    Args:
-        boxes: [..., 4], xyxy.
-
-    Returns:
-        [...]; negative or zero where the box is turned inside out or empty.
-    """
+    """Return the area [...] of boxes [..., 4], xyxy; negative or zero for inverted or empty boxes."""
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
 def clip_boxes(boxes: Tensor, height: Tensor | float, width: Tensor | float) -> Tensor:
-    """Clip boxes to a window that starts at the origin.
-
-    Args:
-        boxes: [..., 4], xyxy.
-        height: The window's height, broadcastable to [...].
-        width: The window's width, broadcastable to [...].
-
-    Returns:
-        [..., 4]; a box outside the window has no area left.
-    """
+    """Return boxes [..., 4], xyxy, clipped to a window at the origin, whose sides broadcast to [...]."""
     if isinstance(height, Tensor) or isinstance(width, Tensor):
         limit_x, limit_y = (torch.as_tensor(one, dtype=boxes.dtype, device=boxes.device) for one in (width, height))
         limits = torch.stack([limit_x, limit_y, limit_x, limit_y], dim=-1)
@@ -47,20 +31,13 @@ def clip_boxes(boxes: Tensor, height: Tensor | float, width: Tensor | float) -> 
 
 
 def normalized(boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return boxes in 0..1 of an image, rounded as TF rounds them: at the border the last bit decides what is cropped.
-
-    Args:
-        boxes: float32 [..., 4], xyxy in pixels.
-
-    Returns:
-        float32 [..., 4].
-    """
+    """Return boxes float32 [..., 4] from pixels to 0..1, rounded as in TF: at borders the last bit decides the crop."""
     height, width = 1 / size[0], 1 / size[1]
     return boxes * constants([width, height, width, height], boxes.device)
 
 
 def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:
-    """Area of intersection of all pairs.
+    """Return the area of intersection of all pairs.
 
     Args:
         boxes: [..., G, 4], xyxy.
@@ -73,7 +50,7 @@ def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
-    """Intersection over union of all pairs; 0 where the boxes do not meet (TF's rule for 0/0 too).
+    """Return the intersection over union of all pairs; 0 for disjoint boxes (and 0/0, as in TF).
 
     Args:
         boxes: [..., G, 4], xyxy.
@@ -86,20 +63,20 @@ def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def pairwise_ioa(boxes: Tensor, others: Tensor) -> Tensor:
-    """Intersection over the area of the second box, of all pairs.
+    """Return the intersection over the second box's area for all pairs.
 
     Args:
         boxes: [..., G, 4], xyxy.
         others: [..., A, 4], xyxy; leading dimensions broadcast.
 
     Returns:
-        [..., G, A] in 0..1; 0 where the boxes do not meet.
+        [..., G, A] in 0..1; 0 for disjoint boxes.
     """
     return _in_slices(_ioa, boxes, others)
 
 
 def _coordinates(boxes: Tensor) -> Tensor:
-    """Return x1, y1, x2 and y2 of boxes [..., 4], as [4, ...]: a strided one cannot be loaded eight at a time."""
+    """Return x1, y1, x2 and y2 of boxes [..., 4], as [4, ...], contiguous for vectorized loads."""
     return boxes.movedim(-1, 0).contiguous()
 
 
@@ -133,7 +110,7 @@ def _ioa(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def _in_slices(compare: Callable[[Tensor, Tensor], Tensor], boxes: Tensor, others: Tensor) -> Tensor:
-    """Return what a comparison [..., G, A] gives; of many pairs, some rows of G at a time."""
+    """Return a comparison [..., G, A] of all pairs, computed in slices of G if there are many."""
     rows, columns = boxes.shape[-2], others.shape[-2]
     leading = torch.broadcast_shapes(boxes.shape[:-2], others.shape[:-2])  # type: ignore[no-untyped-call]  # torch's
     size = rows_at_once(rows, prod(leading) * columns, boxes.device)

@@ -1,4 +1,4 @@
-"""Numbers as tensors, without a wait for a GPU."""
+"""Numbers as tensors, without synchronizing a GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 def constants(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return numbers as a tensor [n], which a GPU writes itself.
+    """Return numbers as a tensor [n], filled on the GPU itself.
 
-    `torch.tensor` would fill memory of the CPU and copy it, and the copy waits for all work that was queued before.
+    `torch.tensor` would copy from the CPU, and the copy waits for all work queued before.
     """
     return torch.stack([torch.full((), number, dtype=dtype, device=device) for number in numbers])

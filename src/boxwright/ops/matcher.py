@@ -1,4 +1,4 @@
-"""Matchers: which groundtruth box each anchor answers for.
+"""Matchers of anchors to groundtruth boxes.
 
 Dimensions: B batch, G groundtruth boxes (padded), A anchors.
 """
@@ -17,49 +17,38 @@ _LEAST_SIMILARITY = 1e-6
 
 
 class Matcher(Protocol):
-    """Decides from similarities."""
+    """Matches anchors to groundtruth boxes by similarity."""
 
     def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
-        """Match.
+        """Return int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
 
         Args:
             similarity: float [B, G, A]; -inf in rows of padding.
             valid: bool [B, G]; False for padding, and for boxes without weight.
-
-        Returns:
-            int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
         """
         ...
 
 
 def has_match(match: Tensor, among: Tensor, count: int) -> Tensor:
-    """Return which groundtruth boxes some anchor answers for.
-
-    Args:
-        match: int64 [B, A]: the index of the matched box, UNMATCHED or IGNORED.
-        among: bool [B, A]; the anchors that count.
-
-    Returns:
-        bool [B, G].
-    """
-    # One column more, for anchors without a match: so there is one, however few objects there are. True is written as
-    # it is: a maximum of bools, which a CPU can scatter, is nothing that CUDA knows.
+    """Return which groundtruth boxes are matched, bool [B, G], by the anchors `among` bool [B, A]."""
+    # An extra column for unmatched anchors, so that there is a column for any number of objects. True is written
+    # directly:
+    # CUDA has no scatter maximum of bools.
     found = torch.zeros(len(match), count + 1, dtype=torch.bool, device=match.device)
     return found.scatter_(1, torch.where(among & (match >= 0), match, count), True)[:, :count]
 
 
 @dataclass(frozen=True)
 class ArgmaxMatcher:
-    """Match each anchor to its most similar groundtruth box, if that is similar enough.
+    """Match each anchor to its most similar groundtruth box, if similar enough.
 
-    With a best similarity s, an anchor is matched where s >= matched_threshold, negative where
-    s < unmatched_threshold, and ignored between; with `negatives_lower_than_unmatched` off, the two
-    latter change places. With `force_match_for_each_row`, each groundtruth box also gets the anchor
-    most similar to it, however little that is; where two boxes want the same anchor, the first
-    has it. (TensorFlow's argmax_matcher.)
+    With a best similarity s, an anchor is matched if s >= matched_threshold, negative if s < unmatched_threshold, and
+    ignored in between; with `negatives_lower_than_unmatched` off, the latter two are swapped. With
+    `force_match_for_each_row`, each groundtruth box also gets its most similar anchor, at any similarity; if two boxes
+    want the same anchor, the first gets it. (TensorFlow's argmax_matcher.)
 
     Attributes:
-        matched_threshold: The least similarity of a match; None matches every anchor to its best.
+        matched_threshold: The minimum similarity of a match; None matches every anchor to its best.
         unmatched_threshold: Below it an anchor is negative.
         negatives_lower_than_unmatched: Which of the two lower ranges is negative.
         force_match_for_each_row: Whether every groundtruth box gets an anchor.
@@ -85,7 +74,7 @@ class ArgmaxMatcher:
         return torch.where(forced < rows, forced, match)
 
     def _match_by_threshold(self, similarity: Tensor) -> Tensor:
-        # Of equals both give the first, but argmax takes ten times as long across rows.
+        # Both return the first of equals, but argmax takes ten times as long across rows.
         best, best_row = similarity.max(dim=1)
         if self.matched_threshold is None:
             return best_row
@@ -96,13 +85,13 @@ class ArgmaxMatcher:
 
 @dataclass(frozen=True)
 class OwnLowQualityMatcher:
-    """Match each anchor to its most similar groundtruth box, if that is similar enough, or if no anchor is more so.
+    """Match each anchor to its most similar groundtruth box, if similar enough or a best anchor of some box.
 
-    An anchor that no other surpasses for some groundtruth box is matched, however little it is like it; but to the box
-    that it is most like itself, and so are all that tie. (Detectron's, torchvision's and kerod's rule.)
+    An anchor with the highest similarity to some groundtruth box, ties included, is matched at any similarity, but to
+    its own most similar box. (Detectron's, torchvision's and kerod's rule.)
 
     Attributes:
-        matched_threshold: The least similarity of other matches.
+        matched_threshold: The minimum similarity of other matches.
         unmatched_threshold: Below it an anchor is negative; between the two it is ignored.
     """
 
@@ -121,14 +110,14 @@ class OwnLowQualityMatcher:
 
 @dataclass(frozen=True)
 class LastLowQualityMatcher:
-    """Match each anchor to its most similar groundtruth box, if that is similar enough, else to one that has no better.
+    """Match each anchor to its most similar groundtruth box, if similar enough, else to one whose best anchor it is.
 
-    As `OwnLowQualityMatcher`, but an anchor that is matched for that reason alone belongs to the box that has no
-    better: to the last of several. A box that overlaps nothing has none better than any: all are its own, unless
-    another claims them. (AlignDet's rule.)
+    As `OwnLowQualityMatcher`, but an anchor matched only for that reason is matched to the box whose best anchor it is,
+    the last of several. For a box that overlaps nothing all anchors tie and match, unless other boxes claim them.
+    (AlignDet's rule.)
 
     Attributes:
-        matched_threshold: The least similarity of other matches.
+        matched_threshold: The minimum similarity of other matches.
         unmatched_threshold: Below it an anchor is negative; between the two it is ignored.
     """
 
@@ -149,10 +138,10 @@ class LastLowQualityMatcher:
 
 @dataclass(frozen=True)
 class BipartiteMatcher:
-    """Match pairs one to one, greedily: the most similar pair first, then the next of those left.
+    """Match pairs one to one, greedily by similarity.
 
-    Every valid groundtruth box gets an anchor, as long as there are any. (TF1's bipartite_matcher; of
-    pairs equally alike the first box's first anchor wins, which TF leaves open.)
+    Every valid groundtruth box gets an anchor while there are any. (TF1's bipartite_matcher; among equally similar
+    pairs the first box's first anchor wins, which TF leaves open.)
     """
 
     def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
@@ -161,10 +150,10 @@ class BipartiteMatcher:
         return match
 
 
-# An operator of its own: compiled as Python, its loop would be unrolled anew for every number of boxes.
+# A custom operator: compiled as Python, its loop would be unrolled for every number of boxes.
 @torch.library.custom_op("boxwright::greedy_pairs", mutates_args=())
 def _greedy_pairs(similarity: Tensor) -> Tensor:
-    """Match rows and columns [B, G, A] of what is more than -inf; returns the row of each column, or UNMATCHED."""
+    """Return the row matched to each column of [B, G, A], or UNMATCHED, among values above -inf."""
     batch, rows, columns = similarity.shape
     left, found = similarity.clone(), []
     for _ in range(min(rows, columns)):
@@ -176,7 +165,7 @@ def _greedy_pairs(similarity: Tensor) -> Tensor:
     match = torch.full((batch, columns + 1), UNMATCHED, dtype=torch.int64, device=similarity.device)
     if found:
         scores, matched, places = (torch.stack(of_all, dim=1) for of_all in zip(*found, strict=True))
-        # What is left when no pair is goes to one column more, which is cut off.
+        # Rows without a pair are written to an extra column, which is cut off.
         match.scatter_(1, places.masked_fill_(scores == -torch.inf, columns), matched)
     return match[:, :columns].contiguous()
 
@@ -188,13 +177,13 @@ def _(similarity: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BipartiteArgmaxMatcher:
-    """Give each groundtruth box an anchor of its own, then match the other anchors by thresholds.
+    """Match each groundtruth box to a separate anchor, then match the other anchors by thresholds.
 
-    The first is greedy over all pairs, most similar first, as far as they are similar at all; so two
-    boxes that like the same anchor best get two anchors. (SSD's and RefineDet's Caffe code.)
+    The first step is greedy over all pairs with positive similarity, most similar first, so two boxes with the same
+    best anchor get two anchors. (SSD's and RefineDet's Caffe code.)
 
     Attributes:
-        matched_threshold: The least similarity of the matches after that.
+        matched_threshold: The minimum similarity of the other matches.
         unmatched_threshold: Below it an anchor is negative; between the two it is ignored.
     """
 

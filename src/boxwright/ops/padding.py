@@ -1,4 +1,4 @@
-"""Padding with zeros, as much as TF's SAME asks for.
+"""Zero padding, including TF's SAME.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -16,7 +16,7 @@ Sides = tuple[int, int, int, int]
 
 
 def same_padding(input: Tensor, kernel_size: tuple[int, ...], stride: int) -> Sides:
-    """Compute TF's SAME padding of maps; the odd pixel lies right and below."""
+    """Return TF's SAME padding of maps; the odd pixel is right and below."""
     height, width = (
         max((-(-size // stride) - 1) * stride + side - size, 0)
         for size, side in zip(input.shape[-2:], kernel_size, strict=True)
@@ -25,14 +25,14 @@ def same_padding(input: Tensor, kernel_size: tuple[int, ...], stride: int) -> Si
 
 
 def padded_to_multiple(inputs: Tensor, multiple: int) -> Tensor:
-    """Return images [B, C, H, W] with zeros below and right, until both sides are multiples of a number."""
+    """Return images [B, C, H, W] padded with zeros below and right to multiples of a number."""
     below, right = -inputs.shape[-2] % multiple, -inputs.shape[-1] % multiple
     return F.pad(inputs, (0, right, 0, below)) if below or right else inputs
 
 
 def zero_padded(input: Tensor, sides: Sides) -> Tensor:
-    """Put zeros around maps [B, C, H, W]; without any to put, return the input itself."""
-    if torch.compiler.is_compiling():  # before sizes are read, which a graph may leave open
+    """Return maps [B, C, H, W] padded with zeros; the input itself without padding."""
+    if torch.compiler.is_compiling():  # checked before sizes, which may be dynamic in a graph
         return F.pad(input, sides)
     if not any(sides):
         return input
@@ -43,7 +43,7 @@ def zero_padded(input: Tensor, sides: Sides) -> Tensor:
 
 
 class _ZeroPad(torch.autograd.Function):
-    """As `F.pad`, but only the border is filled, and the gradient is a view of what comes back, not a copy."""
+    """`F.pad` whose gradient is a view, not a copy, of the incoming gradient."""
 
     @staticmethod
     def forward(context: Any, input: Tensor, sides: Sides) -> Tensor:

@@ -1,6 +1,6 @@
-"""Instance masks of found objects, in the image and run by run; on arrays.
+"""Instance masks of detected objects pasted into the image, dense or as run lengths, on arrays.
 
-Each mask lies within its box, the centres of its corner cells on the box's corners, as TF's `reframe_box_masks` has it.
+The centers of a mask's corner cells lie on its box's corners, as in TF's `reframe_box_masks`.
 
 Dimensions: D objects, H W image, h w mask within its box.
 """
@@ -23,7 +23,7 @@ _LEAST_SIDE = np.float32(1e-4)  # of a box, in 0..1 of the image
 
 @dataclass(frozen=True)
 class _Axis:
-    """Which rows (or columns) of an image a mask reaches, and what each reads: weights [n, h] from the first on."""
+    """The rows (or columns) of an image that a mask covers: the first, and weights [n, h] of the mask's rows."""
 
     first: int
     weights: Floats
@@ -33,13 +33,13 @@ def whole_masks(found: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8
     """Return which pixels of the image belong to each object.
 
     Args:
-        threshold: What is above it belongs to the object.
+        threshold: Values above it belong to the object.
 
     Returns:
         uint8 [D, H, W] of 0 and 1.
 
     Raises:
-        ValueError: Where no masks were predicted.
+        ValueError: If no masks were predicted.
     """
     whole = np.zeros((len(found), *found.image_size), np.uint8)
     for into, (rows, columns, values) in zip(whole, _windows(found), strict=True):
@@ -49,16 +49,16 @@ def whole_masks(found: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8
 
 
 def mask_run_lengths(found: FoundObjects, threshold: float = 0.5) -> Iterator[dict[str, Any]]:
-    """Yield each object's mask as COCO writes it; no mask of the image's size is ever made.
+    """Yield each object's mask in COCO's format, without making masks of the image's size.
 
     Args:
-        threshold: What is above it belongs to the object.
+        threshold: Values above it belong to the object.
 
     Yields:
         `{"size": [H, W], "counts": text}`, as pycocotools reads it.
 
     Raises:
-        ValueError: Where no masks were predicted.
+        ValueError: If no masks were predicted.
     """
     for rows, columns, values in _windows(found):
         inside = (values > threshold).astype(np.uint8)
@@ -77,7 +77,7 @@ def _windows(found: FoundObjects) -> Iterator[tuple[_Axis, _Axis, Floats]]:
 
 
 def _axis(start: Any, end: Any, extent: int, count: int) -> _Axis:
-    """Return what the rows of an image read of a mask's rows; those beyond its box read nothing."""
+    """Return the weights of a mask's rows in the image's rows within its box."""
     length, last = np.maximum(end - start, _LEAST_SIDE), np.float32(extent - 1)
     low, high = (np.float32(0) - start) / length, (np.float32(1) - start) / length
     if count == 1:

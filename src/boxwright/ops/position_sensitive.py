@@ -1,4 +1,4 @@
-"""Position-sensitive cropping (R-FCN, Dai et al., 2016, section 2.2): each part of a region has its own channels.
+"""Position-sensitive cropping (R-FCN, Dai et al., 2016, section 2.2): each part of a region reads separate channels.
 
 Dimensions: B batch, R regions of an image, C channels, H W feature map, h w crop, n bins.
 """
@@ -13,11 +13,11 @@ from boxwright.ops.roi import Size, crop_and_resize
 
 
 def position_sensitive_crop(features: Tensor, boxes: Tensor, size: Size, bins: Size, *, fade: bool = False) -> Tensor:
-    """Cut each region into bins, and crop each bin from channels of its own.
+    """Return crops whose bins are each read from separate channels.
 
     Args:
         features: float [B, n·C, H, W]; the channels of the first bin, then of the next to the right, and so on.
-        boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
+        boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centers of its corner pixels).
         size: (h, w), multiples of the bins.
         fade: As for `crop_and_resize`.
 

@@ -1,9 +1,8 @@
 """Resizing with TensorFlow's arithmetic.
 
-The TF Object Detection API resizes with `tf.compat.v1.image.resize`: source coordinate =
-destination × (input / output), with no half-pixel shift and no antialiasing; or, with corners
-aligned, × (input - 1) / (output - 1). Off-by-half differences from other libraries move every
-feature of a small object.
+The TF Object Detection API resizes with `tf.compat.v1.image.resize`: source coordinate = destination × (input /
+output), with no half-pixel shift and no antialiasing; or, with aligned corners, × (input - 1) / (output - 1). The
+half-pixel difference of other libraries moves every feature of a small object.
 
 Dimensions: B batch, H W image, C channels.
 """
@@ -19,22 +18,22 @@ _CUBIC_A = -0.75
 
 
 def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
-    """Resize bilinearly, as `tf.compat.v1.image.resize_bilinear`.
+    """Return a bilinearly resized image, as `tf.compat.v1.image.resize_bilinear`.
 
     Args:
         image: [..., H, W, C], of any dtype.
-        align_corners: Whether the centres of corner pixels stay in place.
+        align_corners: Whether the centers of corner pixels stay in place.
 
     Returns:
         float32 [..., height, width, C].
     """
-    # A graph is of any size.
+    # A graph accepts any size.
     if not torch.compiler.is_compiling() and image.shape[-3:-1] == (height, width):
         return image.float()
     pixels = image.float().movedim(-1, -3)
     whole = pixels.reshape(-1, *pixels.shape[-3:])
     if not align_corners:
-        # One pixel more of both, corners aligned, has the same source coordinates; the one more repeats the edge.
+        # With one more pixel each, aligned corners give the same source coordinates; the extra pixel repeats the edge.
         whole = F.pad(whole, (0, 1, 0, 1), mode="replicate")
         height, width = height + 1, width + 1
     whole = whole.contiguous(memory_format=torch.channels_last)
@@ -45,11 +44,11 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
 
 
 def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
-    """Resize bilinearly between pixels' centres, as most other systems do; no antialiasing.
+    """Return an image bilinearly resized with half-pixel centers, as in most other systems, without antialiasing.
 
     Args:
         image: [..., H, W, C], of any dtype.
-        align_corners: Not used; there for other ways of resizing.
+        align_corners: Unused, for a common signature.
 
     Returns:
         float32 [..., height, width, C].
@@ -62,18 +61,18 @@ def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: 
 
 
 def _source(image: Tensor, dim: int, size: int, *, align_corners: bool) -> Tensor:
-    """Compute where new pixels lie among the old ones, float32 [size]."""
+    """Return the source coordinates of new pixels, float32 [size]."""
     length = image.shape[dim]
     scale = (length - 1) / (size - 1) if align_corners and size > 1 else length / size
     return torch.arange(size, dtype=torch.float32, device=image.device) * torch.tensor(scale, dtype=torch.float32)
 
 
 def resize_nearest(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
-    """Take one pixel for each, as `tf.compat.v1.image.resize_nearest_neighbor`: the next lower one.
+    """Return an image resized as by `tf.compat.v1.image.resize_nearest_neighbor`, which takes the next lower pixel.
 
     Args:
         image: [..., H, W, C].
-        align_corners: Whether corners stay in place; then the nearest pixel is taken, halves upward.
+        align_corners: Whether corners stay in place; the nearest pixel is then taken, rounding half up.
 
     Returns:
         [..., height, width, C] of the same dtype.
@@ -86,14 +85,14 @@ def resize_nearest(image: Tensor, height: int, width: int, *, align_corners: boo
 
 
 def resize_bicubic(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
-    """Resize bicubically, as `tf.compat.v1.image.resize_bicubic`.
+    """Return a bicubically resized image, as `tf.compat.v1.image.resize_bicubic`.
 
     Keys's cubic with a = -0.75, coefficients in a table of 1024 steps, and edge pixels repeated.
     The result may overshoot the range of the image.
 
     Args:
         image: [..., H, W, C], of any dtype.
-        align_corners: Whether the centres of corner pixels stay in place.
+        align_corners: Whether the centers of corner pixels stay in place.
 
     Returns:
         float32 [..., height, width, C].
@@ -115,7 +114,7 @@ def resize_bicubic(image: Tensor, height: int, width: int, *, align_corners: boo
 
 
 def _cubic(distance: Tensor) -> Tensor:
-    """Weigh a pixel by its distance, 0 to 2 (Keys, 1981, equation 4)."""
+    """Return a pixel's weight at a distance of 0 to 2 (Keys, 1981, equation 4)."""
     a, x = _CUBIC_A, distance
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -123,7 +122,7 @@ def _cubic(distance: Tensor) -> Tensor:
 
 
 def resize_area(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
-    """Average the pixels that each new pixel covers, as `tf.compat.v1.image.resize_area`.
+    """Return an image resized by averaging covered pixels, as `tf.compat.v1.image.resize_area`.
 
     Args:
         image: [..., H, W, C], of any dtype.
@@ -144,7 +143,7 @@ def resize_area(image: Tensor, height: int, width: int, *, align_corners: bool =
 
 
 def _coverage(length: int, size: int, scale: float) -> Tensor:
-    """Tell which share of each new pixel each old one is, [size, length]; edge pixels reach outward."""
+    """Return the fraction of each new pixel that each old one covers, [size, length]; edge pixels extend outward."""
     start = torch.arange(size, dtype=torch.float64)[:, None] * scale
     pixels = torch.arange(length, dtype=torch.float64)
     right = torch.where(pixels == length - 1, torch.inf, pixels + 1)

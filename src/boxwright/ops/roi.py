@@ -1,9 +1,9 @@
 """Cropping regions out of feature maps: TensorFlow's crop-and-resize, and RoIAlign.
 
-Every way of cropping says, for each cell of a crop and each axis, which rows (or columns) of the map it reads and how
-much each counts. So all are one weighted gather, which looks at no map but a region's own.
+Every method gives, for each cell of a crop and each axis, the rows (or columns) of the map to read and their weights.
+So all are one weighted gather, which reads only a region's own map.
 
-Dimensions: B batch, R regions of an image, N = B·R, C channels, H W feature map, h w crop, L levels, t taps of a cell.
+Dimensions: B batch, R regions of an image, N = B·R, C channels, H W feature map, h w crop, L levels, t taps per cell.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch.nn import functional as F
 from boxwright.ops.constants import constants
 
 Size = tuple[int, int]
-# What a sample outside the map is: 0; the border as far as it still reaches there; or the border within a pixel.
+# The value of a sample outside the map: 0; the border faded to 0 within a pixel; or the border within a pixel.
 Border = Literal["drop", "fade", "hold"]
 
 
 @dataclass(frozen=True)
 class Taps:
-    """What each cell reads along one axis.
+    """The taps of each cell along one axis.
 
     Attributes:
         places: int64 [N, n, t]; rows or columns of the map.
@@ -37,19 +37,19 @@ class Taps:
     weights: Tensor
 
     def every(self, first: int, step: int, count: int) -> Taps:
-        """Return the taps of some cells: the first, and each so many further."""
+        """Return the taps of `count` cells from `first` on, `step` apart."""
         cells = slice(first, first + step * (count - 1) + 1, step)
         return Taps(self.places[:, cells], self.weights[:, cells])
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool that keeps the largest value of each window of a crop, without padding.
+    """Max pooling of a crop, without padding.
 
     Attributes:
         kernel: The side of a window.
         stride: Its step.
-        every: Of the pooled cells only each so many are wanted, as where a strided 1×1 convolution reads the crop.
+        every: The step between the pooled cells to compute, as for a strided 1×1 convolution that reads the crop.
     """
 
     kernel: int = 1
@@ -57,20 +57,20 @@ class Pool:
     every: int = 1
 
     def size(self, side: int) -> int:
-        """Return the side of what is left of a crop."""
+        """Return the side of a pooled crop."""
         pooled = (side - self.kernel) // self.stride + 1
         return -(-pooled // self.every)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """Maps as rows of one table, and where in it each region reads.
+    """Maps as rows of one table, and each region's map in it.
 
     Attributes:
         rows: float [M, C]; the cells of all maps.
-        first: int64 [N]; the first cell of a region's map, of its own image.
-        heights: int64 [N]; of its map.
-        widths: int64 [N]; alike.
+        first: int64 [N]; the first cell of each region's map, in its own image.
+        heights: int64 [N]; of each region's map.
+        widths: int64 [N]; of each region's map.
     """
 
     rows: Tensor
@@ -80,7 +80,7 @@ class _Table:
 
 
 def _table(maps: Sequence[Tensor], levels: Tensor) -> _Table:
-    """Lay maps out, float [B, C, H, W] each, for regions of levels int64 [B, R]."""
+    """Return maps, float [B, C, H, W] each, as a table for regions of levels int64 [B, R]."""
     rows = [level.permute(0, 2, 3, 1).flatten(0, 2) for level in maps]
     numbers = [*(level.shape[-2] for level in maps), *(level.shape[-1] for level in maps)]
     cells = [level.shape[-2] * level.shape[-1] for level in maps]
@@ -103,19 +103,19 @@ def crop_and_resize(
     nearest: bool = False,
     pool: Pool | None = None,
 ) -> Tensor:
-    """Sample each region at a grid whose corners are the region's, as `tf.image.crop_and_resize`.
+    """Return each region sampled at a grid spanning its corners, as `tf.image.crop_and_resize`.
 
     Args:
         maps: L maps, float [B, C, H, W] each.
-        boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
+        boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centers of its corner pixels).
         levels: int64 [B, R] in 0..L-1; the map of each region.
-        fade: Beyond the map's border TF's native form is 0 at once; its form by matrix products, which this asks
-            for, falls to 0 within a pixel.
-        nearest: Whether a sample is its nearest pixel's value, rather than one between its neighbours'.
-        pool: Keeps the largest of each window; None for all cells.
+        fade: Whether samples fall to 0 within a pixel beyond the map's border, as in TF's form by matrix products,
+            instead of at once, as in its native form.
+        nearest: Whether a sample takes the nearest pixel's value instead of an interpolated one.
+        pool: Max pooling of the crop; None for all cells.
 
     Returns:
-        float [B, R, C, h, w]; 0 where a sample lies outside the map.
+        float [B, R, C, h, w]; 0 for samples outside the map.
     """
     flat = boxes.reshape(-1, 4)
     border: Border = "fade" if fade else "drop"
@@ -130,14 +130,11 @@ def crop_and_resize(
 
 
 def corner_taps(boxes: Tensor, extent: Size, size: Size, *, fade: bool = False) -> tuple[Taps, Taps]:
-    """Return what the rows and the columns of crops read, laid as `crop_and_resize` lays them.
+    """Return the taps of the rows and columns of crops, as `crop_and_resize` lays them.
 
     Args:
         boxes: float32 [N, 4], xyxy in units of the map.
         extent: (H, W) of the map, the same for all.
-
-    Returns:
-        The taps of the rows, and of the columns.
     """
     lay, axes = (_corners_by_products if fade else corners), []
     for side, rows, cells in zip((1, 0), extent, size, strict=True):
@@ -156,14 +153,14 @@ def grid_align(
     samples: Size = (1, 1),
     align_corners: bool = False,
 ) -> Tensor:
-    """Average samples of each cell of a region (TF's `multilevel_roi_align`).
+    """Return the averages of samples of each cell of a region (TF's `multilevel_roi_align`).
 
     Args:
         maps: L maps, float [B, C, H, W] each.
-        boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centres of its corner pixels).
+        boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centers of its corner pixels).
         levels: int64 [B, R] in 0..L-1; the map of each region.
-        samples: Samples of a cell in y and in x.
-        align_corners: Whether the samples' corners are the region's; if not, samples lie at the centres of equal parts.
+        samples: Samples per cell in y and in x.
+        align_corners: Whether samples span the region's corners; if not, they lie at the centers of equal parts.
 
     Returns:
         float [B, R, C, h, w]; beyond the border values fall to 0 within a pixel.
@@ -171,7 +168,7 @@ def grid_align(
     flat, table = boxes.reshape(-1, 4), _table(maps, levels)
     axes, extents = [], (table.heights, table.widths)
     for side, extent, cells, count in zip((1, 0), extents, size, samples, strict=True):
-        lay = _corners_by_products if align_corners else _centres
+        lay = _corners_by_products if align_corners else _centers
         positions = lay(flat[:, side], flat[:, side + 2], extent - 1, cells * count)
         axes.append(taps(positions, extent, samples=count, border="fade"))
     crops = _weighted_gather(table, axes[0], axes[1])
@@ -188,16 +185,16 @@ def roi_align(
     samples: int = 2,
     aligned: bool = True,
 ) -> Tensor:
-    """Average samples² samples of each cell of a region (Mask R-CNN, section 3), as torchvision does.
+    """Return the averages of samples² samples of each cell of a region (Mask R-CNN, section 3), as torchvision does.
 
     Args:
         maps: L maps, float [B, C, H, W] each.
         boxes: float32 [B, R, 4], xyxy in pixels of the network's input.
         levels: int64 [B, R] in 0..L-1; the map of each region.
         input_size: (height, width) that the maps span together with their padding.
-        samples: Samples of a cell in either direction.
-        aligned: Whether pixels have their centres half a pixel in; if not, regions are shifted by half a cell of the
-            map, and no smaller than one (Detectron's first form).
+        samples: Samples per cell in each direction.
+        aligned: Whether pixel centers are half a pixel in; if not, regions are shifted by half a cell of the map and
+            are at least one cell large (Detectron's first form).
 
     Returns:
         float [B, R, C, h, w].
@@ -216,12 +213,7 @@ def roi_align(
 
 
 def _weighted_gather(table: _Table, rows: Taps, columns: Taps) -> Tensor:
-    """Sum what each cell reads: float [N, C, h, w], channels last in memory; in the maps' type.
-
-    Args:
-        rows: What the h rows of cells read.
-        columns: What the w columns of cells read.
-    """
+    """Return the weighted sums of each cell's taps, float [N, C, h, w], channels last, in the maps' type."""
     row_starts = table.first[:, None, None] + rows.places * table.widths[:, None, None]
     places = row_starts[:, :, None, :, None] + columns.places[:, None, :, None, :]
     weights = rows.weights[:, :, None, :, None] * columns.weights[:, None, :, None, :]
@@ -234,10 +226,10 @@ def _weighted_gather(table: _Table, rows: Taps, columns: Taps) -> Tensor:
 
 
 def _weighted_rows(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
-    """Sum rows of a table [M, C], at places int64 [N, t], by weights [N, t]; [N, C]."""
+    """Return weighted sums [N, C] of rows of a table [M, C], at places int64 [N, t] with weights [N, t]."""
     if not torch.compiler.is_exporting():
         return F.embedding_bag(places, table, mode="sum", per_sample_weights=weights)
-    # Other runtimes have no such operation; they would do it row by row.
+    # Other runtimes lack this operation, and would run it row by row.
     found = table[places[:, 0]] * weights[:, :1]
     for tap in range(1, places.shape[1]):
         found = found + table[places[:, tap]] * weights[:, tap : tap + 1]
@@ -245,7 +237,7 @@ def _weighted_rows(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
 
 
 def _pooled(table: _Table, rows: Taps, columns: Taps, pool: Pool) -> Tensor:
-    """Crop, and keep the largest of each window: one gather for each place in a window, so no crop is held whole."""
+    """Return max-pooled crops by one gather for each place in a window, without holding a whole crop."""
     height, width = pool.size(rows.places.shape[1]), pool.size(columns.places.shape[1])
     step = pool.stride * pool.every
     largest: Tensor | None = None
@@ -253,20 +245,17 @@ def _pooled(table: _Table, rows: Taps, columns: Taps, pool: Pool) -> Tensor:
         cells = _weighted_gather(table, rows.every(y, step, height), columns.every(x, step, width))
         largest = cells if largest is None else torch.maximum(largest, cells)
     if largest is None:
-        raise ValueError("a pool has a kernel of at least 1")
+        raise ValueError("a pool needs a kernel of at least 1")
     return largest
 
 
 def corners(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
-    """Lay positions from start to end, in TF's order of operations; one position lies in the middle.
+    """Return positions [N, count] from start to end in TF's order of operations; a single one is in the middle.
 
     Args:
         start: float32 [N], in 0..1 of a map.
-        end: float32 [N], alike.
+        end: float32 [N], in 0..1 of a map.
         last: The last row or column of the map, [N] or [].
-
-    Returns:
-        float32 [N, count], in rows or columns of the map.
     """
     if count == 1:
         return (0.5 * (start + end) * last)[:, None]
@@ -275,34 +264,34 @@ def corners(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
 
 
 def _corners_by_products(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
-    """Lay the same positions in the order of operations of TF's form by matrix products."""
+    """Return the same positions in the order of operations of TF's form by matrix products."""
     start, end = start * last, end * last
     if count == 1:
         return (0.5 * (start + end))[:, None]
     return start[:, None] + (end - start)[:, None] * torch.linspace(0, 1, count, device=start.device)
 
 
-def _centres(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
-    """Lay [N, count] positions at the centres of equal parts between start and end."""
+def _centers(start: Tensor, end: Tensor, last: Tensor, count: int) -> Tensor:
+    """Return positions [N, count] at the centers of equal parts between start and end."""
     steps = (torch.arange(count, device=start.device) + 0.5) / count
     return (start[:, None] + (end - start)[:, None] * steps) * last[:, None]
 
 
 def taps(positions: Tensor, extent: Tensor, *, border: Border, samples: int = 1, nearest: bool = False) -> Taps:
-    """Return what cells read at positions between rows or columns of a map.
+    """Return the taps of cells at positions between rows or columns of a map.
 
     Args:
         positions: float32 [N, n·samples], in rows or columns.
         extent: int64 [N]; rows or columns of each map.
-        border: What a position outside the map is.
-        samples: Positions of a cell, which averages them.
-        nearest: Whether a position reads the nearest row alone.
+        border: The value of positions outside the map.
+        samples: Positions averaged per cell.
+        nearest: Whether a position reads only the nearest row.
     """
     last = (extent - 1)[:, None]
     if border == "hold":
         inside = (positions >= -1) & (positions <= extent[:, None])
         positions = torch.minimum(positions.clamp(min=0), last.to(positions.dtype))
-    # What is not a number, or far away, reads the border and counts nothing.
+    # NaN and far positions read the border with weight 0.
     low = positions.nan_to_num(nan=-2.0).clamp(-2.0, 1e6).floor()
     share = positions - low
     if nearest:

@@ -1,7 +1,7 @@
-"""RoIConv: a convolution whose taps sit on a box rather than around a cell (AlignDet, section 3.3).
+"""RoIConv: a convolution whose taps lie in a box rather than around a cell (AlignDet, section 3.3).
 
-Each cell of a map has a box of its own. A kernel of K × K then looks at the centres of the box's K × K bins, as
-RoIAlign would, in the very layout of a deformable convolution.
+Each cell of a map has a box. A K × K kernel samples the centers of the box's K × K bins, as RoIAlign would, in the
+layout of a deformable convolution.
 
 Dimensions: B batch, C channels, H W grid, K taps a side.
 """
@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# What a tap beyond the outermost cells' centres reads: "zero" fades to 0 within a cell (torchvision); "last" repeats
+# The value of a tap beyond the outermost cells' centers: "zero" fades to 0 within a cell (torchvision); "last" repeats
 # the last row and column, but reads 0 before the first (MXNet, in which AlignDet was released).
 Border = Literal["zero", "last"]
-# So many maps away a tap reads nothing.
+# The distance, in maps, at which a tap reads nothing.
 _FAR = -2.0
 
 
 def box_offsets(boxes: Tensor, grid: tuple[int, int], stride: float, kernel_size: int) -> Tensor:
-    """Return how far each tap of each cell lies from where a plain convolution of the same size has it.
+    """Return the offset of each tap of each cell from a plain convolution's.
 
-    A box as large as the kernel's window around its cell gives 0. The released code counts a box's last pixel, and
-    one cell more, as part of it; so it is here.
+    A box as large as the kernel's window around its cell gives 0. As in the released code, a box includes its last
+    pixel and one more cell.
 
     Args:
-        boxes: float [B, H × W, 4], xyxy in pixels of the input; a cell's own, row by row.
+        boxes: float [B, H × W, 4], one per cell, row by row; xyxy in pixels of the input.
         stride: Pixels between cells.
 
     Returns:
@@ -51,7 +51,7 @@ def box_offsets(boxes: Tensor, grid: tuple[int, int], stride: float, kernel_size
 def roi_conv(
     features: Tensor, offsets: Tensor, kernel: Tensor, bias: Tensor | None = None, *, border: Border = "last"
 ) -> Tensor:
-    """Convolve with moved taps: sample the map at each, then multiply with the kernel.
+    """Return a convolution with offset taps: the map is sampled at each, then multiplied by the kernel.
 
     With "zero" it is torchvision's `deform_conv2d`, whose gradients take seven times as long on a CPU.
 
@@ -60,13 +60,13 @@ def roi_conv(
         offsets: float [B, 2 K², H, W], as `box_offsets` returns them.
         kernel: float [C', C, K, K].
         bias: float [C'].
-        border: What taps beyond the map read.
+        border: The value of taps beyond the map.
 
     Returns:
         float [B, C', H, W].
     """
     batch, _, height, width = features.shape
-    # Positions in less than 32 bits would lie cells away from where they should.
+    # Positions in half precision would be cells off.
     precise = torch.promote_types(features.dtype, torch.float32)
     y, x = _positions(offsets.to(precise), kernel.shape[-1])
     if border == "last":
@@ -79,7 +79,7 @@ def roi_conv(
 
 
 def _positions(offsets: Tensor, kernel_size: int) -> tuple[Tensor, Tensor]:
-    """Return y and x [B, K², H, W] of each tap, in cells from the first one's centre; far away where not finite."""
+    """Return y and x [B, K², H, W] of each tap, in cells from the first one's center; far away if not finite."""
     batch, _, height, width = offsets.shape
     taps = torch.arange(kernel_size, dtype=offsets.dtype, device=offsets.device) - (kernel_size - 1) / 2
     row = torch.arange(height, dtype=offsets.dtype, device=offsets.device)[:, None]

@@ -1,4 +1,4 @@
-"""Similarities of boxes, by which matchers decide.
+"""Similarities of boxes, for matchers.
 
 Each compares groundtruth boxes with anchors, both xyxy in units of the network's input.
 
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from boxwright.ops.boxes import pairwise_iou
 
-# Boxes [B, G, 4] and anchors [A, 4] to [B, G, A]; larger is more alike.
+# Boxes [B, G, 4] and anchors [A, 4] to [B, G, A]; larger is more similar.
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
 def negative_squared_distance(boxes: Tensor, others: Tensor) -> Tensor:
-    """Negative squared distance of all pairs, over the four coordinates.
+    """Return the negative squared distance of all pairs over the four coordinates.
 
     Args:
         boxes: [..., G, 4], xyxy.
@@ -36,8 +36,8 @@ def negative_squared_distance(boxes: Tensor, others: Tensor) -> Tensor:
 class ThresholdedIou:
     """1 for pairs that overlap enough, else 0.
 
-    TF gives a pair the groundtruth box's score, which is 1 for every object, but 0 for those of the first
-    class of a detector without background column; here it is 1 for all.
+    TF returns the groundtruth box's score, which is 1 for every object except those of the first class of a detector
+    without background column, where it is 0; here it is 1 for all.
 
     Attributes:
         iou_threshold: The overlap that a pair must exceed.

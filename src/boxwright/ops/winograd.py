@@ -1,4 +1,4 @@
-"""Convolutions of 3×3 with a quarter of the multiplications: Winograd's minimal filtering, F(4×4, 3×3).
+"""3×3 convolutions with a quarter of the multiplications: Winograd's minimal filtering, F(4×4, 3×3).
 
 After Lavin and Gray (Fast Algorithms for Convolutional Neural Networks, 2016): a map is cut into tiles of 4×4 outputs,
 for which 6×6 inputs are needed. Seen as polynomials, tile and kernel are evaluated at points, multiplied there,
@@ -6,10 +6,10 @@ summed over channels, and outputs are read off the product. The evaluations are 
 multiplications are 36 products of matrices [tiles, channels in] and [channels in, channels out], in which nearly all of
 the time is spent.
 
-The points decide how much is lost in rounding. With 0, ±2/3, ±3/2 and infinity it is as much as in the direct way
-(`tests/ops/test_winograd.py`); with the usual 0, ±1, ±2 and infinity it is four times as much.
+The points determine the rounding error. With 0, ±2/3, ±3/2 and infinity it equals the direct method's
+(`tests/ops/test_winograd.py`); with the usual 0, ±1, ±2 and infinity it is four times as large.
 
-Dimensions: B batch, C channels in, D channels out, H W grid, T tiles, h w tiles below and beside each other.
+Dimensions: B batch, C input channels, D output channels, H W grid, T tiles, h w rows and columns of tiles.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from boxwright.ops.padding import zero_padded
 
 _POINTS = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)  # and infinity
 _OUT, _IN, _SIDE = 4, 6, 3
-# What the tiles of some images may take, in numbers; more images are convolved one after the other.
+# The maximum numbers in the tiles of images that are convolved together.
 _MOST_NUMBERS = 2**24
 
 
 def _matrices() -> tuple[Tensor, Tensor, Tensor]:
-    """Return what evaluates a tile [36, 36] and a kernel [36, 9] at all pairs of points, and reads off [16, 36]."""
+    """Return matrices that evaluate tiles [36, 36] and kernels [36, 9] at pairs of points, and interpolate [16, 36]."""
 
     def powers(count: int) -> Tensor:
-        """Evaluate polynomials of so many coefficients, which at infinity is the last one."""
+        """Return the powers of each point; at infinity only the last coefficient counts."""
         finite = torch.vander(torch.tensor(_POINTS, dtype=torch.float64), count, increasing=True)
         return torch.cat([finite, torch.eye(count, dtype=torch.float64)[-1:]])
 
@@ -51,7 +51,7 @@ def transformed_kernel(kernel: Tensor) -> Tensor:
 
 
 def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-    """Convolve with zeros around, stride 1; no gradients.
+    """Return a zero-padded convolution of stride 1, without gradients.
 
     Args:
         inputs: float32 [B, C, H, W], channels last.
@@ -70,7 +70,7 @@ def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) ->
     for images in _chunks(inputs, max(kernel.shape[1:])):
         products = torch.bmm(_evaluated_tiles(inputs[images]), kernel)
         tiles = (_OUTPUTS @ products.view(_IN * _IN, -1)).view(_OUT, _OUT, -1, down, across, channels)
-        # Put in place and shifted in one pass.
+        # Copied and shifted by the bias in one pass.
         torch.add(tiles.permute(2, 3, 0, 4, 1, 5), 0 if bias is None else bias, out=into[images])
     if (height, width) == size[2:]:
         return output
@@ -78,7 +78,7 @@ def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) ->
 
 
 def conv_3x3(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-    """As `conv_3x3_transformed`, of a kernel [D, C, 3, 3], with gradients."""
+    """Return as `conv_3x3_transformed` for a kernel [D, C, 3, 3], with gradients."""
     found: Tensor = _Conv.apply(inputs, kernel, bias)
     return found
 
@@ -120,7 +120,7 @@ def _layout(kernel: Tensor) -> torch.memory_format:
 
 
 def _chunks(inputs: Tensor, channels: int) -> list[slice]:
-    """Cut a batch into parts whose tiles stay small enough for caches, of an image at least."""
+    """Return slices of a batch whose tiles fit in caches, with at least one image each."""
     height, width = inputs.shape[-2:]
     down, across = _grid(height, width)
     at_once = max(1, _MOST_NUMBERS // (_IN * _IN * down * across * channels))
@@ -153,7 +153,7 @@ def _to_products(gradient: Tensor) -> Tensor:
 
 
 def _overlapped(tiles: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """Add up 6×6 tiles [36, T·C] that begin 4 apart, and leave out the zeros around: [batch, C, height, width]."""
+    """Return the sums [batch, C, height, width] of 6×6 tiles [36, T·C] that start 4 apart, without the padding."""
     down, across = _grid(height, width)
     parts = tiles.view(_IN, _IN, batch, down, across, -1).permute(2, 3, 0, 4, 1, 5)
     total = tiles.new_zeros(batch, down + 1, _OUT, across + 1, _OUT, parts.shape[-1])

@@ -10,23 +10,23 @@ from boxwright.optimization.undo import in_parts, undone_unless
 
 
 class MovingAverage:
-    """Shadow weights as TF2's object detection keeps them: s ← dₙ·s + (1 − dₙ)·p after update n = 1, 2, ….
+    """Moving averages of weights as in TF2's object detection: s ← dₙ·s + (1 − dₙ)·p after update n = 1, 2, ….
 
-    dₙ is the smaller of the decay and (1 + n) / (10 + n), so that early weights are soon forgotten, and
-    s starts from 0. Statistics of normalization are not averaged.
+    dₙ is the smaller of the decay and (1 + n) / (10 + n), so that early weights fade quickly, and s starts at 0.
+    Statistics of normalization are not averaged.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
-        """Start from 0."""
+        """Initialize the averages with 0."""
         self.decay = decay
         self.shadow = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
 
     @torch.no_grad()
     def update(self, network: nn.Module, count: int, *, finite: Tensor | None = None) -> None:
-        """Follow the weights after an update.
+        """Update the averages after an optimizer step.
 
         Args:
-            finite: A bool scalar on the weights' device: where it is false, the averages stay as they are.
+            finite: A bool scalar on the weights' device; if false, the averages are unchanged.
         """
         weights = dict(network.named_parameters())
         decay = min(self.decay, (2 + count) / (11 + count))
@@ -37,11 +37,11 @@ class MovingAverage:
                 torch._foreach_lerp_(averages[part], followed[part], 1 - decay)
 
     def load(self, shadow: dict[str, Tensor]) -> None:
-        """Take over stored averages.
+        """Load stored averages.
 
         Raises:
-            KeyError: Where an average is missing.
-            ValueError: Where one is of another shape.
+            KeyError: If an average is missing.
+            ValueError: If one has another shape.
         """
         for name, value in self.shadow.items():
             if shadow[name].shape != value.shape:

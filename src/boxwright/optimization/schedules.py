@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the step, from 0 (TF's `learning_schedules`)."""
+"""Learning-rate schedules: functions of the step, counted from 0 (TF's `learning_schedules`)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Constant:
-    """The same rate at every step.
-
-    Attributes:
-        rate: The rate.
-    """
+    """The same rate at every step."""
 
     rate: float
 
@@ -26,16 +22,14 @@ class Constant:
 
 @dataclass(frozen=True)
 class ExponentialDecay:
-    """A burn-in rate, then a decay counted from the burn-in's end.
+    """A burn-in rate, then a decay from the end of the burn-in.
 
     Attributes:
         rate: The rate before any decay.
         decay_steps: Steps in which the rate falls by `decay_factor`.
-        decay_factor: The factor.
         staircase: Whether the rate falls in jumps.
-        burnin_rate: The rate of the first `burnin_steps`; 0 stands for `rate`.
-        burnin_steps: Steps of burn-in.
-        floor: The least rate.
+        burnin_rate: The rate of the first `burnin_steps`; 0 for `rate`.
+        floor: The minimum rate.
     """
 
     rate: float
@@ -56,10 +50,9 @@ class ExponentialDecay:
 
 @dataclass(frozen=True)
 class InverseTimeDecay:
-    """Another schedule's rate, divided by 1 + decay · step, as Keras's optimizers decay their rate.
+    """Another schedule's rate divided by 1 + decay · step, as in Keras's optimizers.
 
     Attributes:
-        schedule: The other.
         decay: How fast the rate falls.
     """
 
@@ -73,12 +66,12 @@ class InverseTimeDecay:
 
 @dataclass(frozen=True)
 class ManualSteps:
-    """A rate for each stretch of steps.
+    """A piecewise constant rate.
 
     Attributes:
         boundaries: The steps at which the next rate begins.
-        rates: One more than boundaries.
-        warmup: Whether the rate rises linearly over the first stretch, from its own to the next.
+        rates: The rate of each interval, one more than boundaries.
+        warmup: Whether the rate rises linearly over the first interval, from its rate to the next.
     """
 
     boundaries: Sequence[int]
@@ -100,8 +93,7 @@ class CosineDecay:
     Attributes:
         rate: The peak.
         total_steps: The step at which the rate is 0.
-        warmup_rate: The rate at step 0, where there is a warm-up.
-        warmup_steps: Steps of warm-up.
+        warmup_rate: The rate at step 0 of a warm-up.
         hold_steps: Steps at the peak before the decay.
     """
 
@@ -124,10 +116,10 @@ class CosineDecay:
 
 
 def mismatch(schedule: Schedule, num_steps: int) -> str:
-    """Return a sentence; empty where it fits."""
+    """Return a warning if a schedule does not fit the number of steps, else an empty string."""
     last = num_steps - 1
     if schedule(last) == 0:
-        first, past = 0, last  # the first step without learning lies between
+        first, past = 0, last  # bisects for the first step with rate 0
         while first < past:
             middle = (first + past) // 2
             first, past = (first, middle) if schedule(middle) == 0 else (middle + 1, past)

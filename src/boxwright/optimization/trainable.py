@@ -1,4 +1,4 @@
-"""Which weights learn: TF's `update_trainable_variables` and `freeze_variables`, and freezing in stages."""
+"""Trainable weights: TF's `update_trainable_variables` and `freeze_variables`, and freezing in stages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LONGEST = 100
 
 @dataclass(frozen=True)
 class FreezeStage:
-    """Weights that start to learn later.
+    """Weights that are frozen up to a step.
 
     Attributes:
-        until_step: The step from which they learn.
+        until_step: The step from which they are trained.
         patterns: Regular expressions over names.
     """
 
@@ -30,12 +30,12 @@ class FreezeStage:
 
 @dataclass(frozen=True)
 class Freezing:
-    """Which weights learn. A pattern is found anywhere in a name, as TF's Estimator does (`re.search`).
+    """Which weights are trained. Patterns match anywhere in a name, as in TF's Estimator (`re.search`).
 
     Attributes:
-        update: Patterns of the only weights that learn; none for all.
-        freeze: Patterns of weights that do not; they win over `update`.
-        stages: Patterns of weights that learn later.
+        update: Patterns of the only weights to train; none for all.
+        freeze: Patterns of weights not to train; they override `update`.
+        stages: Patterns of weights to train later.
     """
 
     update: tuple[str, ...] = ()
@@ -44,17 +44,17 @@ class Freezing:
 
 
 class Trainable:
-    """The weights of a network, and which of them learn at a step."""
+    """The weights of a network, and which of them are trained at a step."""
 
     def __init__(self, network: nn.Module, freezing: Freezing, names: Mapping[str, tuple[str, ...]]) -> None:
-        """Find what each pattern hits.
+        """Match the patterns.
 
         Args:
-            network: The network. Parameters that its layers hold fixed stay fixed.
-            names: For each parameter all names that patterns may mean, its own first.
+            network: The network; parameters frozen by its layers stay frozen.
+            names: All names of each parameter that patterns may match, its own first.
 
         Raises:
-            ConfigError: For a pattern that hits nothing, or leaves nothing to learn.
+            ConfigError: If a pattern matches nothing, or leaves nothing to train.
         """
         self._parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
         shapes = {name: p.ndim for name, p in network.named_parameters()}
@@ -75,11 +75,7 @@ class Trainable:
             raise ConfigError("train_config.freeze_variables: nothing is left to train")
 
     def at(self, step: int) -> frozenset[str]:
-        """Name what learns at a step.
-
-        Raises:
-            ConfigError: Where nothing learns at that step.
-        """
+        """Return the names of the weights trained at a step; raises a ConfigError if there are none."""
         waiting: set[str] = set()
         for until, names in self._stages:
             waiting |= names if step < until else set()
@@ -89,18 +85,18 @@ class Trainable:
         return learning
 
     def apply(self, step: int) -> frozenset[str]:
-        """Let learn what may at a step, and nothing else."""
+        """Set `requires_grad` of all weights for a step and return the names of the trained ones."""
         learning = self.at(step)
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in learning)
         return learning
 
     def bias_gradients(self) -> list[Tensor]:
-        """Return those of the biases of convolutions that learn; normalization's are not among them, as in TF."""
+        """Return the gradients of the trained convolutions' biases, without normalization's, as in TF."""
         return [self._parameters[n].grad for n in self._biases if self._parameters[n].grad is not None]  # type: ignore[misc]
 
     def report(self, step: int) -> str:
-        """Return a line; empty where all of it learns, always."""
+        """Return a log line about frozen weights; empty if all weights are always trained."""
         learning = self.at(step)
         if len(learning) == len(self._parameters):
             return ""
@@ -113,7 +109,7 @@ class Trainable:
         )
 
     def changes(self) -> list[int]:
-        """List the steps at which something starts to learn."""
+        """Return the steps at which more weights start to be trained."""
         return sorted({until for until, _ in self._stages})
 
     def _hit(self, patterns: Iterable[str], path: str) -> set[str]:
@@ -133,7 +129,7 @@ class Trainable:
 
 
 def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
-    """Return what tells whether a pattern is in a name; some patterns would otherwise look for years."""
+    """Return a search function for a pattern, with a time limit: some patterns would take years."""
     try:
         found = regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError, MemoryError) as error:
@@ -147,8 +143,8 @@ def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
             return found.search(name, timeout=max(until - time.monotonic(), 0.001)) is not None
         except TimeoutError:
             raise ConfigError(
-                f"{path}: {pattern[:_LONGEST]!r} takes more than {limit} s to look for (repetitions in repetitions); "
-                f"write it plainer ({PATTERN_SECONDS.variable} sets another limit)"
+                f"{path}: {pattern[:_LONGEST]!r} takes more than {limit} s to match (nested repetitions); "
+                f"simplify it ({PATTERN_SECONDS.variable} sets another limit)"
             ) from None
 
     return search

@@ -23,11 +23,8 @@ class AnchorPostprocessor:
     """Turn predictions into detections.
 
     Attributes:
-        box_coder: Decodes box codes.
-        score_converter: Turns logits into scores.
-        nms: Keeps the best.
         background: Columns before the foreground: 1 where column 0 is background, else 0.
-        candidates: Which scores of each level take part; None for all.
+        candidates: Selects the scores of each level that take part; None for all.
     """
 
     box_coder: BoxCoder
@@ -38,7 +35,7 @@ class AnchorPostprocessor:
 
     @torch.no_grad()
     def select(self, predictions: AnchorPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
-        """Return what is left after suppression, with what is known of its anchors; boxes lie within the true sizes."""
+        """Return the detections after suppression, with their anchors' values; boxes are clipped to the true sizes."""
         scores = raw.scores[..., self.background :]
         if predictions.filtered is not None:
             scores = scores.masked_fill(predictions.filtered[..., None], -torch.inf)
@@ -69,7 +66,7 @@ class AnchorPostprocessor:
         return self.box_coder.decode_keypoints(codes, predictions.anchors / unit) * unit[:2]
 
     def _unit(self, predictions: AnchorPredictions) -> Tensor:
-        """Return the unit [4] in which boxes are coded: the input's size, or pixels where that is the same."""
+        """Return the unit [4] in which boxes are coded: the input's size, or pixels for unit-free coders."""
         height, width = (1, 1) if self.box_coder.unit_free else predictions.input_size
         return constants([width, height, width, height], predictions.anchors.device)
 

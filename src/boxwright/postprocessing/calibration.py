@@ -1,6 +1,6 @@
-"""Calibration: curves that turn scores into probabilities which hold.
+"""Calibration: curves that convert scores to calibrated probabilities.
 
-Curves see every column of scores, the background's included, as in TensorFlow.
+Curves apply to every column of scores, including the background's, as in TensorFlow.
 
 Dimensions: C columns, N points of a curve.
 """
@@ -18,11 +18,11 @@ Calibration = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """Straight lines between points, and level beyond the first and the last.
+    """Linear between points, and constant beyond the first and last.
 
     Attributes:
-        x: N scores, rising.
-        y: What each becomes.
+        x: N increasing scores.
+        y: Their calibrated values.
     """
 
     x: tuple[float, ...]
@@ -40,10 +40,10 @@ class PiecewiseLinear:
 
 @dataclass(frozen=True)
 class SigmoidCurve:
-    """Platt's: 1 / (1 + exp(a x + b)).
+    """Platt scaling: 1 / (1 + exp(a x + b)).
 
     Attributes:
-        a: The slope; below 0 the order of scores stays.
+        a: The slope; below 0 the order of scores is kept.
         b: The offset.
     """
 
@@ -57,7 +57,7 @@ class SigmoidCurve:
 
 @dataclass(frozen=True)
 class ByColumn:
-    """A curve for some columns; the others stay as they are.
+    """Curves for some columns; the others are unchanged.
 
     Attributes:
         curves: Column to its curve.

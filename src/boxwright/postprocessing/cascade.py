@@ -1,4 +1,4 @@
-"""The postprocessor of detectors that look several times (RefineDet, SRN, AlignDet): SSD's, of the last step.
+"""The postprocessor of multi-step detectors (RefineDet, SRN, AlignDet): SSD's on the last step.
 
 Dimensions: B batch, A anchors.
 """
@@ -16,10 +16,10 @@ from boxwright.types import CascadePredictions, PaddedDetections, RawDetections
 
 @dataclass(frozen=True)
 class CascadePostprocessor:
-    """Turn predictions into detections; anchors that an earlier step filtered out are none.
+    """Turn predictions into detections, without anchors that an earlier step filtered out.
 
     Attributes:
-        detection: Decodes and suppresses what the last step predicts.
+        detection: Decodes and suppresses the last step's predictions.
     """
 
     detection: AnchorPostprocessor
@@ -31,5 +31,5 @@ class CascadePostprocessor:
 
     @torch.no_grad()
     def select(self, predictions: CascadePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
-        """Return what is left after suppression, padded; boxes are clipped to the true sizes."""
+        """Return the padded detections after suppression, clipped to the true sizes."""
         return self.detection.select(predictions.detection, raw, true_sizes)

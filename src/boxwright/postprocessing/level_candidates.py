@@ -1,4 +1,4 @@
-"""Which anchors' scores take part in suppression: the best of each level (RetinaNet's rule, and SRN's and AlignDet's).
+"""The candidates of suppression: the best scores of each level (RetinaNet, SRN, AlignDet).
 
 Dimensions: B batch, A anchors, K foreground classes.
 """
@@ -14,13 +14,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class BestOfLevel:
-    """Let the best pairs of anchor and class of each level take part.
+    """Keep the best pairs of anchor and class of each level.
 
     Attributes:
-        count: How many of a level.
-        score_threshold: Only scores above it.
-        any_score_below_cells: Levels of fewer cells take every score above 0 (SRN: 120).
-        any_score_coarsest: So many coarsest levels do, too (AlignDet: 1).
+        score_threshold: Scores must be above it.
+        any_score_below_cells: Levels with fewer cells accept every score above 0 (SRN: 120).
+        any_score_coarsest: The number of coarsest levels that do so too (AlignDet: 1).
     """
 
     count: int
@@ -29,15 +28,12 @@ class BestOfLevel:
     any_score_coarsest: int = 0
 
     def __call__(self, scores: Tensor, grids: Sequence[tuple[int, int]], level_sizes: Sequence[int]) -> Tensor:
-        """Choose.
+        """Return the scores, minus infinity for those that take no part.
 
         Args:
             scores: float [B, A, K], without background.
             grids: (height, width) of each level, finest first.
-            level_sizes: How many of the A anchors each level has.
-
-        Returns:
-            The scores, minus infinity where they take no part.
+            level_sizes: The number of anchors of each level.
         """
         chosen = []
         for number, (part, (height, width)) in enumerate(

@@ -17,12 +17,12 @@ def instance_masks(found: Detections, threshold: float = 0.5) -> Tensor:
 
     Args:
         found: Detections with masks.
-        threshold: What is above it belongs to the object.
+        threshold: Values above it belong to the object.
 
     Returns:
         uint8 [D, H, W] of 0 and 1.
 
     Raises:
-        ValueError: Where no masks were predicted.
+        ValueError: If no masks were predicted.
     """
     return torch.from_numpy(whole_masks(found.arrays(), threshold)).to(found.boxes.device)

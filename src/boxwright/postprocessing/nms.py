@@ -1,7 +1,7 @@
-"""Non-maximum suppression of a batch: its rules, and the operator that stands for it in graphs.
+"""Non-maximum suppression of a batch: its rules, and its operator in graphs.
 
-`Nms` is the only description of the rules. Its kernels are in `ops/suppression/`, once exact, image by image, and once
-in tensors of fixed shape; the operator `boxwright::suppress` carries the same rules as a flat list of arguments.
+`Nms` is the only description of the rules. Its kernels in `ops/suppression/` are exact, image by image, or use tensors
+of fixed shape; the operator `boxwright::suppress` carries the same rules as a flat list of arguments.
 
 Dimensions: B batch, A anchors, K foreground classes, D detections (padded).
 """
@@ -25,11 +25,10 @@ from boxwright.types import PaddedDetections
 
 @dataclass(frozen=True)
 class PerClass:
-    """Suppress each class by itself.
+    """Suppress each class separately.
 
     Attributes:
         iou_threshold: Boxes that overlap a better one of their class by more are dropped.
-        max_detections_per_class: The most that each class keeps.
     """
 
     iou_threshold: float = 0.6
@@ -38,7 +37,7 @@ class PerClass:
 
 @dataclass(frozen=True)
 class ClassAgnostic:
-    """Suppress whatever the class; each box has its best class alone. Boxes that clipping then drops are not replaced.
+    """Suppress across classes, with only the best class of each box. Boxes dropped by clipping are not replaced.
 
     Attributes:
         iou_threshold: Boxes that overlap a better one by more are dropped.
@@ -51,12 +50,11 @@ class ClassAgnostic:
 class SoftPerClass:
     """Lower the scores of boxes that overlap better ones of their class, rather than drop them.
 
-    A score is multiplied with exp(-IoU² / (2 σ)) for each better box (Bodla et al., 2017, equation 3,
+    A score is multiplied by exp(-IoU² / (2 σ)) for each better box (Bodla et al., 2017, equation 3,
     whose σ is twice TF's). Detections carry the lowered scores.
 
     Attributes:
-        sigma: How far the lowering reaches.
-        max_detections_per_class: The most that each class keeps.
+        sigma: The width of the Gaussian that lowers scores.
     """
 
     sigma: float
@@ -68,8 +66,8 @@ class Voting:
     """Merge the boxes of a class that overlap the best into their mean, weighted by score.
 
     Attributes:
-        iou_threshold: The least overlap with the best to take part.
-        least_members: Groups of fewer boxes are dropped (SRN: 2).
+        iou_threshold: The minimum overlap with the best box to be merged.
+        least_members: Smaller groups are dropped (SRN: 2).
     """
 
     iou_threshold: float = 0.45
@@ -78,11 +76,11 @@ class Voting:
 
 @dataclass(frozen=True)
 class SoftVoting:
-    """Merge as `Voting`; boxes that took part stay besides, with scores lowered by their overlap with the best.
+    """Merge as `Voting`, and keep the merged boxes too, with scores lowered by their overlap with the best.
 
     Attributes:
-        iou_threshold: The least overlap with the best to take part.
-        score_threshold: The least lowered score that stays.
+        iou_threshold: The minimum overlap with the best box to be merged.
+        score_threshold: The minimum lowered score to keep.
     """
 
     iou_threshold: float = 0.45
@@ -94,32 +92,24 @@ Suppression = PerClass | ClassAgnostic | SoftPerClass | Voting | SoftVoting
 
 @dataclass(frozen=True)
 class BestOfClass:
-    """Suppress among the best of each class, as Caffe's detectors do.
-
-    Attributes:
-        count: How many of each class.
-    """
+    """Suppress among the best of each class, as Caffe's detectors do."""
 
     count: int
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Return scores [B, A, K] of which the others are minus infinity."""
+        """Return scores [B, A, K] with all others minus infinity."""
         best = scores.topk(min(self.count, scores.shape[1]), dim=1)
         return torch.full_like(scores, -torch.inf).scatter(1, best.indices, best.values)
 
 
 @dataclass(frozen=True)
 class BestOfImage:
-    """Suppress among the best of each image, whatever their class.
-
-    Attributes:
-        count: How many of an image.
-    """
+    """Suppress among the best of each image across classes."""
 
     count: int
 
     def __call__(self, scores: Tensor) -> Tensor:
-        """Return scores [B, A, K] of which the others are minus infinity."""
+        """Return scores [B, A, K] with all others minus infinity."""
         flat = scores.flatten(1)
         best = flat.topk(min(self.count, flat.shape[1]), dim=1)
         return torch.full_like(flat, -torch.inf).scatter(1, best.indices, best.values).view_as(scores)
@@ -127,10 +117,9 @@ class BestOfImage:
 
 @dataclass(frozen=True)
 class LinearLowering:
-    """After suppression, multiply a score with 1 - IoU for each better box of its class that overlaps by more.
+    """After suppression, multiply a score by 1 - IoU for each better box of its class that overlaps by more.
 
-    What is better is decided anew after each lowering (Bodla et al., 2017, equation 2). RefineDet's authors evaluate
-    COCO so.
+    The order is updated after each step (Bodla et al., 2017, equation 2). RefineDet's authors evaluate COCO this way.
 
     Attributes:
         iou_threshold: The overlap from which scores are lowered.
@@ -146,13 +135,13 @@ class Nms:
     """Suppress a batch.
 
     Attributes:
-        suppression: How boxes suppress others.
+        suppression: The rule by which boxes suppress others.
         score_threshold: Only scores above it take part.
-        max_total_detections: The most that an image keeps; D.
-        candidates: Which scores take part; None for all.
-        outside: What becomes of boxes that clipping leaves without area: "drop"; "keep", turned inside out, as TF's
-            combined operation does; or "unclipped", where nothing is clipped.
-        lowering: How scores are lowered at the end; None for not at all.
+        max_total_detections: The maximum per image, D.
+        candidates: Selects the scores that take part; None for all.
+        outside: The treatment of boxes that clipping leaves without area: "drop"; "keep", inverted, as in TF's combined
+            operation; or "unclipped", where nothing is clipped.
+        lowering: Lowers scores at the end; None for no lowering.
     """
 
     suppression: Suppression = PerClass()
@@ -177,24 +166,24 @@ class Nms:
             windows: float32 [B, 2]; the (height, width) to which boxes are clipped.
 
         Returns:
-            What is left, best first.
+            The detections, best first.
         """
         arguments = operator_arguments(self).values()
         return PaddedDetections(*_operator(boxes, self._of_candidates(scores), windows, *arguments))
 
     def without_wait(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
-        """Return the same without waiting for a GPU, where the result says that it is complete.
+        """Return the same without synchronizing a GPU, with a flag per image for whether the result is complete.
 
-        An image is complete where nothing outside its candidates could matter and one more round of suppression
-        changes nothing: then it is exact, however long the chains of overlaps are. Soft suppression, voting and very
-        many detections have no such form: they wait.
+        An image is complete if nothing outside its candidates could matter and one more round of suppression changes
+        nothing: then it is exact, for any length of chains of overlaps. Soft suppression, voting and very many
+        detections have no such form and synchronize.
         """
         if not (boxes.is_cuda and self.is_greedy and fixed_shape.fits_on_gpu(scores, self.max_total_detections)):
             return self(boxes, scores, windows)
         return self.in_rounds(boxes, scores, windows)
 
     def in_rounds(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
-        """Return what `in_tensors` does, of greedy suppression; complete only where the rounds sufficed."""
+        """Return `in_tensors`'s result for greedy suppression; complete only if the rounds sufficed."""
         certain: list[Tensor] = []
 
         def in_checked_rounds(*pairs: Any) -> Tensor:
@@ -214,31 +203,31 @@ class Nms:
         suppress_pairs: SuppressPairs,
         times: int = 1,
     ) -> PaddedDetections:
-        """Return the result of the best candidates, by kernels of fixed shape.
+        """Return the result over the best candidates, by kernels of fixed shape.
 
         Args:
-            boxes: As for a call, like scores and windows.
+            boxes: As for `__call__`, like scores and windows.
             suppress_pairs: Suppresses pairs of box and class.
-            times: How many times the usual number of candidates to consider.
+            times: Multiplies the usual number of candidates.
         """
         scores, most = self._of_candidates(scores), self.max_total_detections
         if isinstance(self.suppression, ClassAgnostic):
-            scores = fixed_shape.best_class_alone(scores)
+            scores = fixed_shape.best_class_only(scores)
         count = times * fixed_shape.candidate_count(most)
         candidates = fixed_shape.best_candidates(boxes, scores, self.score_threshold, count)
         selection = fixed_shape.clipped(_selection(self, candidates, suppress_pairs), windows, self.outside)
-        # Greedy suppression leaves the order as it is, best first.
+        # Greedy suppression keeps the order, best first.
         selection = selection.front(most) if self.is_greedy else selection.sorted(most)
         if self.lowering is not None:
             lowering = self.lowering
             selection = fixed_shape.lowered_linearly(selection, lowering.iou_threshold, lowering.score_threshold)
         best, complete = selection.padded(most), ~candidates.more
-        if self.is_greedy:  # a pair is dropped only by better ones: once the image is full the rest cannot change it
+        if self.is_greedy:  # only better pairs drop a pair: the rest cannot change a full image
             complete = complete | best.kept.all(1)
         return PaddedDetections(best.boxes, best.scores, best.labels, best.anchors, best.kept, complete)
 
     def image_by_image(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
-        """Return the exact result; on a GPU each image is waited for several times."""
+        """Return the exact result; a GPU is synchronized several times per image."""
         detections = _empty(boxes, scores, self.max_total_detections)
         for number, image in enumerate(zip(boxes, self._of_candidates(scores), windows, strict=True)):
             kept = _kept_of_image(self, *image)
@@ -253,7 +242,7 @@ class Nms:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether boxes are kept or dropped as they are, by better ones alone."""
+        """Whether boxes are kept or dropped unchanged, by better ones only."""
         return isinstance(self.suppression, PerClass | ClassAgnostic)
 
     def _of_candidates(self, scores: Tensor) -> Tensor:
@@ -268,7 +257,7 @@ _OUTSIDE: dict[type, tuple[str, ...]] = {
 
 
 def _kept_of_image(nms: Nms, *image: Tensor) -> image_by_image.Kept:
-    """Return what is left of an image's boxes and scores, in its window, before lowering."""
+    """Return an image's detections, clipped to its window, before lowering."""
     rules = nms.suppression
     limits: dict[str, Any] = {"score_threshold": nms.score_threshold, "max_total": nms.max_total_detections}
     if isinstance(rules, PerClass | SoftPerClass):
@@ -287,7 +276,7 @@ def _kept_of_image(nms: Nms, *image: Tensor) -> image_by_image.Kept:
 
 
 def _selection(nms: Nms, candidates: fixed_shape.Candidates, suppress_pairs: SuppressPairs) -> fixed_shape.Selection:
-    """Return what is left of candidates, before clipping and lowering."""
+    """Return the candidates kept, before clipping and lowering."""
     rules, most = nms.suppression, nms.max_total_detections
     if isinstance(rules, PerClass):
         return fixed_shape.per_class(candidates, suppress_pairs, rules.iou_threshold, rules.max_detections_per_class)
@@ -312,8 +301,9 @@ def _empty(boxes: Tensor, scores: Tensor, count: int) -> PaddedDetections:
     )
 
 
-# The operator `boxwright::suppress`. Its schema is in files that were exported, so it stays as it is: a flat list, in
-# which one number has a different meaning in soft suppression and soft voting, and an overlap of 2 stands for none.
+# The operator `boxwright::suppress`. Exported files contain its schema, so it must not change: a flat list, in which
+# one
+# number has a different meaning in soft suppression and soft voting, and an overlap of 2 means none.
 _VOTING = {1: "voting", 2: "voting_of_several"}
 _NAMES: dict[type, str] = {
     PerClass: "per_class",
@@ -326,7 +316,7 @@ _Tensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def operator_arguments(nms: Nms) -> dict[str, Any]:
-    """Return rules as the arguments that follow the tensors of `boxwright::suppress`; candidates are none of them."""
+    """Return the rules, except candidates, as the arguments after the tensors of `boxwright::suppress`."""
     rules, most = nms.suppression, nms.max_total_detections
     lowering = nms.lowering or _NO_LOWERING
     return {
@@ -343,7 +333,7 @@ def operator_arguments(nms: Nms) -> dict[str, Any]:
 
 
 def _from_operator(arguments: Sequence[Any]) -> Nms:
-    """Return the rules that `operator_arguments` were made of."""
+    """Return the rules from `operator_arguments`."""
     kind, score, iou, sigma, max_per_class, max_total, outside, lowering_iou, lowering_score = arguments
     kinds: dict[str, Callable[[], Suppression]] = {
         "per_class": lambda: PerClass(iou, max_per_class),
@@ -377,9 +367,9 @@ def _(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tenso
 
 @_operator.register_kernel("cuda")
 def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tensors:
-    """Return what the operator does, of all images together; the program waits twice.
+    """Return the operator's result for all images together, with two synchronizations.
 
-    It waits for the pairs that stay, and for whether that is all: where more than the candidates could matter, images
+    They are for the pairs that stay, and for whether that is exact: if more than the candidates could matter, images
     are suppressed one by one.
     """
     nms = _from_operator(arguments)
@@ -391,7 +381,7 @@ def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments:
 
 
 def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
-    """Return, for `torch.export`, suppression in fixed shapes; `boxwright::suppress_pairs` stays, for runtimes.
+    """Return decompositions for `torch.export` into fixed shapes that keep `boxwright::suppress_pairs`, for runtimes.
 
     Args:
         times: As for `Nms.in_tensors`.
@@ -405,7 +395,7 @@ def pair_decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
 
 
 def decompositions(times: int = 1) -> dict[Any, Callable[..., Any]]:
-    """Return, for `torch.export`, both operators in terms of PyTorch's own.
+    """Return decompositions for `torch.export` of both operators into PyTorch's own.
 
     Args:
         times: As for `Nms.in_tensors`.

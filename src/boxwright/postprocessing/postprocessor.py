@@ -1,6 +1,6 @@
-"""What every postprocessor does: decode everything, select what stays, both in tensors of fixed shape.
+"""The interface of postprocessors: decode everything, then select, both in tensors of fixed shape.
 
-Graphs that are exported hold these two steps; only `PaddedDetections.to_list`, behind them, looks at data.
+Exported graphs contain these two steps; only `PaddedDetections.to_list`, after them, depends on data.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Postprocessor(Protocol[P]):
     """Turns the predictions of one family of detectors into detections."""
 
     def decode(self, predictions: P) -> RawDetections:
-        """Return boxes and scores of everything that was looked at, before anything is dropped."""
+        """Return all boxes and scores, before anything is dropped."""
         ...
 
     def select(self, predictions: P, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
-        """Return what is left after suppression, in pixels of the input; `true_sizes` [B, 2] are without padding."""
+        """Return the detections after suppression, in pixels of the input; `true_sizes` [B, 2] exclude padding."""
         ...
 
 
 def detections_of(
     postprocessor: Postprocessor[Any], predictions: Any, true_sizes: Tensor, categories: Categories | None = None
 ) -> list[Detections]:
-    """Return what was found in each image, on the CPU; as `detections_with`, without other tensors."""
+    """Return each image's detections on the CPU; as `detections_with`, without other tensors."""
     return detections_with(postprocessor, predictions, true_sizes, categories, ())[0]
 
 
@@ -44,17 +44,17 @@ def detections_with(
     categories: Categories | None,
     others: Sequence[Tensor],
 ) -> tuple[list[Detections], list[Tensor]]:
-    """Return what was found in each image, and other tensors, on the CPU.
+    """Return each image's detections and other tensors, on the CPU.
 
-    On a GPU a whole batch is suppressed in tensors of fixed shape, and comes in one copy. Those tensors hold the best
-    candidates alone: where more could matter, which the copy says, the batch is suppressed anew on the CPU.
+    On a GPU a whole batch is suppressed in tensors of fixed shape and copied once. These hold only the best candidates:
+    if more could matter, which the copy tells, the batch is suppressed again on the CPU.
 
     Args:
         true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
-        categories: The classes, for detections to carry.
+        categories: The classes, attached to detections.
 
     Returns:
-        B detections, in pixels of the network's input; the others.
+        B detections, in pixels of the network's input, and the other tensors.
     """
     raw = postprocessor.decode(predictions)
     found, (sizes, *values) = postprocessor.select(predictions, raw, true_sizes).on_cpu(true_sizes, *others)

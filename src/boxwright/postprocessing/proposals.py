@@ -20,12 +20,10 @@ from boxwright.types import AnchorPredictions, PaddedDetections, Proposals
 
 @dataclass(frozen=True)
 class RegionProposals:
-    """Suppress among all anchors, then clip to the image; what has no area left is not replaced (TF's rule).
+    """Suppress among all anchors, then clip to the image; boxes left without area are not replaced (TF's rule).
 
     Attributes:
-        box_coder: Decodes box codes.
-        nms: Keeps the best.
-        nms_in_training: Does so in training.
+        nms_in_training: The same in training.
     """
 
     box_coder: BoxCoder
@@ -43,15 +41,14 @@ class RegionProposals:
 
 @dataclass(frozen=True)
 class LevelProposals:
-    """Take the best of each level, clip them to the image, then suppress (as Detectron, kerod and torchvision do).
+    """Select the best of each level, clip to the image, then suppress (as in Detectron, kerod and torchvision).
 
     Attributes:
-        box_coder: Decodes box codes.
         iou_threshold: Boxes that overlap a better one by more are dropped.
-        per_level: The most that a level gives; (in training, otherwise).
-        most: The most proposals an image, R; (in training, otherwise).
-        across_levels: Whether boxes suppress others of all levels, or of their own alone.
-        score: "logit": the object's logit, of which those below 0 are never proposed; or its "probability".
+        per_level: The maximum per level; (in training, otherwise).
+        most: The maximum of proposals per image, R; (in training, otherwise).
+        across_levels: Whether boxes suppress boxes of all levels, or only of their own.
+        score: "logit": the object's logit, with those below 0 never proposed; or "probability".
     """
 
     box_coder: BoxCoder
@@ -76,16 +73,16 @@ class LevelProposals:
         boxes = clip_boxes(self.box_coder.decode(codes, anchors), sizes[:, :1], sizes[:, 1:])
         scores = scores.gather(1, chosen)[..., None]
         if self.across_levels:
-            # kerod keeps what clipping left without area.
+            # kerod keeps boxes that clipping left without area.
             return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most, outside="keep")(boxes, scores, sizes))
         of_level = levels[:, None] == torch.arange(len(sizes_of_levels), device=levels.device)
         columns = torch.where(of_level, scores, -torch.inf)
-        # The threshold lets a probability of 0 pass, too, as torchvision does.
+        # The threshold also accepts a probability of 0, as in torchvision.
         return _proposals(Nms(PerClass(self.iou_threshold, most), -1.0, most)(boxes, columns, sizes))
 
 
 def _best_of_levels(scores: Tensor, level_sizes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
-    """Return the indices int64 [B, n] of the best of each level, level by level, of A anchors; and the levels [n]."""
+    """Return the indices int64 [B, n] of the best anchors of each level, level by level, and the levels [n]."""
     found, levels, first = [], [], 0
     for number, size in enumerate(level_sizes):
         best = scores[:, first : first + size].topk(min(count, size), dim=1).indices

@@ -13,29 +13,18 @@ from torch import Tensor
 
 
 def identity(logits: Tensor) -> Tensor:
-    """Return logits as they are.
-
-    Args:
-        logits: [..., C].
-    """
+    """Return logits [..., C] unchanged."""
     return logits
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """Turn each row into probabilities that sum to 1.
-
-    Args:
-        logits: [..., C].
-
-    Returns:
-        [..., C].
-    """
+    """Return the softmax over the last axis of logits [..., C]."""
     return torch.softmax(logits, dim=-1)
 
 
 @dataclass(frozen=True)
 class ScoreConverter:
-    """Scale logits, then convert, then calibrate.
+    """Scale, convert and calibrate logits.
 
     Attributes:
         function: `identity`, `torch.sigmoid` or `softmax`.

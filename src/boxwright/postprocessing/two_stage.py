@@ -22,13 +22,10 @@ from boxwright.types import PaddedDetections, RawDetections, TwoStagePredictions
 
 @dataclass(frozen=True)
 class TwoStagePostprocessor:
-    """Turn what the second and third stage predict into detections.
+    """Turn the predictions of the second and third stage into detections.
 
     Attributes:
-        box_coder: Decodes box codes.
-        score_converter: Turns logits into scores.
-        nms: Keeps the best.
-        clip_first: Whether boxes are clipped before they suppress others, as torchvision and kerod do; TF does after.
+        clip_first: Whether boxes are clipped before suppression, as in torchvision and kerod, or after, as in TF.
     """
 
     box_coder: BoxCoder
@@ -38,9 +35,9 @@ class TwoStagePostprocessor:
 
     @torch.no_grad()
     def decode(self, predictions: TwoStagePredictions) -> RawDetections:
-        """Return boxes [B, R, K or 1, 4] and scores [B, R, K + 1] of all proposals; those of padding mean nothing."""
+        """Return boxes [B, R, K or 1, 4] and scores [B, R, K + 1] of all proposals; padding's are meaningless."""
         if predictions.regions is None:
-            raise ValueError("predictions of a network without a second stage have a ProposalPostprocessor")
+            raise ValueError("predictions of a network without a second stage need a ProposalPostprocessor")
         anchors = predictions.proposals.boxes[:, :, None]
         boxes = self.box_coder.decode(predictions.regions.box_codes.float(), anchors)
         scores = self.score_converter(predictions.regions.class_logits.float())
@@ -48,7 +45,7 @@ class TwoStagePostprocessor:
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
-        """Return what is left after suppression, with masks and features; boxes are clipped to the true sizes."""
+        """Return the detections after suppression, clipped to the true sizes, with masks and features."""
         instances, final, masks = predictions.instances, predictions.final, None
         if instances is not None and instances.detections is not None:
             found = instances.detections
@@ -67,7 +64,7 @@ class TwoStagePostprocessor:
 
     @torch.no_grad()
     def detect(self, predictions: TwoStagePredictions, true_sizes: Tensor) -> PaddedDetections:
-        """Return what is left after suppression, padded, for a third stage to look at."""
+        """Return the padded detections after suppression, for a third stage."""
         return self._suppressed(predictions, self.decode(predictions), true_sizes, self.nms)
 
     def _suppressed(
@@ -90,18 +87,18 @@ class TwoStagePostprocessor:
 
 @dataclass(frozen=True)
 class ProposalPostprocessor:
-    """Give out proposals as detections of one class: what a network without a second stage finds."""
+    """Return proposals as detections of one class, for a network without a second stage."""
 
     @torch.no_grad()
     def decode(self, predictions: TwoStagePredictions) -> RawDetections:
-        """Return boxes [B, R, 1, 4] and scores [B, R, 2] of no object and object; those of padding mean nothing."""
+        """Return boxes [B, R, 1, 4] and scores [B, R, 2] of background and object; padding's are meaningless."""
         proposals = predictions.proposals
         scores = torch.stack([1 - proposals.scores, proposals.scores], dim=-1)
         return RawDetections(proposals.boxes[:, :, None], scores, proposals.valid)
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
-        """Return the proposals, with label 0; their anchors are their numbers."""
+        """Return the proposals, with label 0; their anchors are their indices."""
         del true_sizes
         boxes, scores, valid = raw.boxes.squeeze(2), predictions.proposals.scores, predictions.proposals.valid
         numbers = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)

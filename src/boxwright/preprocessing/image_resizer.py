@@ -1,4 +1,4 @@
-"""Image resizers: TF's rules for the size that an image gets, and its padding.
+"""Image resizers: TF's rules for an image's size and padding.
 
 Dimensions: H W C of the image.
 """
@@ -22,14 +22,7 @@ class Resize(Protocol):
     """An interpolation."""
 
     def __call__(self, image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
-        """Resize.
-
-        Args:
-            image: [H, W, C].
-
-        Returns:
-            [height, width, C].
-        """
+        """Return an image [H, W, C] resized to [height, width, C]."""
         ...
 
 
@@ -37,63 +30,42 @@ GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)
 
 
 class ImageResizer(Protocol):
-    """Brings an image to the size the network wants."""
+    """Brings an image to the network's input size."""
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Resize, then pad.
-
-        Args:
-            image: [H, W, C].
-
-        Returns:
-            float32 [H', W', C], and the (height, width) in it that is image and not padding.
-        """
+        """Return an image resized and padded to float32 [H', W', C], and its (height, width) without padding."""
         ...
 
     @property
     def output_size(self) -> tuple[int, int] | None:
-        """The (height, width) of every result, or None where it follows the image."""
+        """The (height, width) of every result, or None if it depends on the image."""
         ...
 
     @property
     def channels(self) -> int:
-        """Channels of every result: 1 where images become grey, else 3."""
+        """Channels of every result: 1 for grayscale, else 3."""
         ...
 
     @property
     def pad_value(self) -> tuple[float, ...]:
-        """The padding's colour, one number a channel; empty for 0."""
+        """The padding's color, one number per channel; empty for 0."""
         ...
 
 
 def to_grayscale(image: Tensor) -> Tensor:
-    """Turn RGB into one channel, as `tf.image.rgb_to_grayscale`.
-
-    Args:
-        image: float [H, W, 3].
-
-    Returns:
-        float [H, W, 1].
-    """
+    """Return RGB float [H, W, 3] as gray [H, W, 1], as `tf.image.rgb_to_grayscale`."""
     weights = constants(GRAY_WEIGHTS, image.device, image.dtype)
     return (image * weights).sum(-1, keepdim=True)
 
 
 def _resized(resize: Resize, image: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return an image float32 of a size; what has that size already is left as it is."""
+    """Return an image resized to float32; one that already has the size is not resampled."""
     return image.float() if image.shape[:2] == size else resize(image, *size).float()
 
 
 @dataclass(frozen=True)
 class FixedShapeResizer:
-    """Stretch every image to one size.
-
-    Attributes:
-        height: The new height.
-        width: The new width.
-        resize: The interpolation.
-        convert_to_grayscale: Whether the result has one channel.
-    """
+    """Resize every image to one size."""
 
     height: int
     width: int
@@ -112,7 +84,7 @@ class FixedShapeResizer:
 
     @property
     def pad_value(self) -> tuple[float, ...]:
-        """There is no padding."""
+        """Empty: there is no padding."""
         return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -126,13 +98,11 @@ class KeepAspectRatioResizer:
     """Scale so that the shorter side is `min_dimension`, unless the longer would pass `max_dimension`.
 
     Attributes:
-        min_dimension: The shorter side's aim; 0 or less leaves it free.
-        max_dimension: The longer side's limit; 0 or less sets none.
-        resize: The interpolation.
+        min_dimension: The shorter side's target; 0 or less for none.
+        max_dimension: The longer side's limit; 0 or less for none.
         pad_to_max_dimension: Whether to pad below and right to a square of `max_dimension`.
-        per_channel_pad_value: The padding's colour; 0 where empty.
-        convert_to_grayscale: Whether the result has one channel.
-        to_whole: Makes whole pixels of float32 sides: rounds half to even, as TF does, or cuts off, as others do.
+        per_channel_pad_value: The padding's color; empty for 0.
+        to_whole: Converts float32 sides to integers: rounds half to even, as in TF, or truncates, as elsewhere.
     """
 
     min_dimension: int = 600
@@ -145,7 +115,7 @@ class KeepAspectRatioResizer:
 
     @property
     def output_size(self) -> tuple[int, int] | None:
-        """The (height, width) of every result where images are padded, else None."""
+        """The (height, width) of every result if images are padded, else None."""
         return (self.max_dimension, self.max_dimension) if self.pad_to_max_dimension else None
 
     @property
@@ -155,13 +125,13 @@ class KeepAspectRatioResizer:
 
     @property
     def pad_value(self) -> tuple[float, ...]:
-        """The padding's colour; grey where images become so, as that is done last."""
+        """The padding's color; gray with `convert_to_grayscale`, which is applied last."""
         if self.convert_to_grayscale and self.per_channel_pad_value:
             return (sum(w * v for w, v in zip(GRAY_WEIGHTS, self.per_channel_pad_value, strict=True)),)
         return self.per_channel_pad_value
 
     def new_size(self, height: int, width: int) -> tuple[int, int]:
-        """Compute the size before padding, in float32."""
+        """Return the size before padding, computed in float32."""
         sides = np.array([height, width], np.float32)
         larger = self.to_whole(sides * (np.float32(self.min_dimension) / sides.min()))
         if self.max_dimension > 0 and larger.max() > self.max_dimension:
@@ -178,8 +148,8 @@ class KeepAspectRatioResizer:
 
     def _pad(self, image: Tensor) -> Tensor:
         channels = image.shape[2]
-        colour = self.per_channel_pad_value or (0.0,) * channels
-        padded = constants(colour, image.device, image.dtype)
+        color = self.per_channel_pad_value or (0.0,) * channels
+        padded = constants(color, image.device, image.dtype)
         padded = padded.repeat(self.max_dimension, self.max_dimension, 1)
         padded[: image.shape[0], : image.shape[1]] = image
         return padded
@@ -187,21 +157,21 @@ class KeepAspectRatioResizer:
 
 @dataclass(frozen=True)
 class IdentityResizer:
-    """Leave every image as it is."""
+    """Leave every image unchanged."""
 
     @property
     def output_size(self) -> None:
-        """The size follows the image."""
+        """None: the size depends on the image."""
         return None
 
     @property
     def channels(self) -> int:
-        """Images keep their colours."""
+        """Channels of every result."""
         return 3
 
     @property
     def pad_value(self) -> tuple[float, ...]:
-        """There is no padding."""
+        """Empty: there is no padding."""
         return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -211,15 +181,13 @@ class IdentityResizer:
 
 @dataclass(frozen=True)
 class ConditionalShapeResizer:
-    """Scale only images whose longer side is over, or whose shorter side is under, a threshold.
+    """Scale only images whose longer side is above, or whose shorter side is below, a threshold.
 
-    As in TensorFlow, sides are cut to whole pixels rather than rounded, and corners are aligned.
+    As in TensorFlow, sides are truncated to whole pixels, and corners are aligned.
 
     Attributes:
-        threshold: The longer side's limit, or the shorter side's aim, in pixels.
-        shrink: Whether large images are made smaller; else small ones are made larger.
-        resize: The interpolation.
-        convert_to_grayscale: Whether the result has one channel.
+        threshold: The longer side's limit, or the shorter side's target, in pixels.
+        shrink: Whether large images are shrunk; otherwise small ones are enlarged.
     """
 
     threshold: int
@@ -229,7 +197,7 @@ class ConditionalShapeResizer:
 
     @property
     def output_size(self) -> None:
-        """The size follows the image."""
+        """None: the size depends on the image."""
         return None
 
     @property
@@ -239,7 +207,7 @@ class ConditionalShapeResizer:
 
     @property
     def pad_value(self) -> tuple[float, ...]:
-        """There is no padding."""
+        """Empty: there is no padding."""
         return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
@@ -255,11 +223,10 @@ class ConditionalShapeResizer:
 
 @dataclass(frozen=True)
 class PadToMultipleResizer:
-    """Pad below and right with 0 so that both sides are multiples of a number.
+    """Pad with 0 below and right to multiples of a number.
 
     Attributes:
         multiple: The number.
-        convert_to_grayscale: Whether the result has one channel.
     """
 
     multiple: int = 1
@@ -267,7 +234,7 @@ class PadToMultipleResizer:
 
     @property
     def output_size(self) -> None:
-        """The size follows the image."""
+        """None: the size depends on the image."""
         return None
 
     @property
@@ -277,7 +244,7 @@ class PadToMultipleResizer:
 
     @property
     def pad_value(self) -> tuple[float, ...]:
-        """The padding is 0."""
+        """Empty: the padding is 0."""
         return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Images as people hold them, as tensors.
+"""Conversion of arrays, tensors and PIL images to tensors.
 
 Dimensions: B batch, H W image, C channels.
 """
@@ -26,21 +26,21 @@ def image_tensors(images: Images, scale: Scale = "guess") -> list[Tensor]:
     """Return each image as a tensor [H, W, 3] in 0..255.
 
     Args:
-        images: HWC arrays, CHW tensors or PIL images, RGB, or of one channel, which is repeated; alpha is left out. An
-            array or tensor of four dimensions is a list, too.
-        scale: What floats are: "pixels" for 0..255, "unit" for 0..1, as torchvision has them, which are multiplied. To
-            "guess" takes them for pixels, and refuses a call whose largest float is no more than 1.
+        images: HWC arrays, CHW tensors or PIL images, RGB or of one channel, which is repeated; alpha is dropped. A
+            four-dimensional array or tensor is also accepted.
+        scale: The scale of floats: "pixels" for 0..255, "unit" for 0..1, as in torchvision, which is multiplied.
+            "guess" assumes pixels, and rejects a call whose largest float is no more than 1.
 
     Raises:
-        DataError: For what is no list of images, for an image that has not three dimensions with 1, 3 or 4 channels,
-            or no pixels, and for floats on another scale.
+        DataError: For an argument that is not a list of images, an image that is empty or has not three dimensions
+            with 1, 3 or 4 channels, and floats on another scale.
     """
     if scale not in _SCALES:
         raise DataError(f"scale: expected {' or '.join(_SCALES)}, found {scale!r}")
     tensors = list(_tensors(images))
     largest = max((float(one.amax()) for one in tensors if one.is_floating_point()), default=0.0)
     if scale == "unit" and largest > 1:
-        raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; without, floats are in 0..255')
+        raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; without it, floats are in 0..255')
     if scale == "guess" and 0 < largest <= 1:
         raise DataError(
             f"the images are floats of which none is above {largest:g}, as if they were in 0..1; expected uint8, or "
@@ -65,7 +65,8 @@ def _as_hwc(image: object, number: int) -> Tensor:
     if isinstance(image, Tensor):
         tensor = image.permute(1, 2, 0) if image.ndim == _IMAGE else image
     elif isinstance(image, np.ndarray) and image.dtype.kind in "uif":
-        # A copy where strides are negative, as in image[..., ::-1], bytes are swapped or locked: torch refuses those.
+        # Copied if strides are negative, as in image[..., ::-1], or bytes are swapped or read-only: torch rejects
+        # those.
         odd = min(image.strides, default=0) < 0 or not image.flags.writeable
         tensor = torch.from_numpy(image.astype(image.dtype.newbyteorder("="), copy=odd))
     elif isinstance(image, np.ndarray):

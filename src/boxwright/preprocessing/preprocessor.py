@@ -1,4 +1,4 @@
-"""The preprocessor of a detector: resize, scale pixel values, put channels first.
+"""The preprocessor of a detector: resize, scale pixel values, move channels first.
 
 Dimensions: B batch, H W image, C channels.
 """
@@ -16,11 +16,11 @@ from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, FixedShapeResize
 
 @dataclass(frozen=True)
 class PixelScaling:
-    """What becomes of pixel values: `value × scale + offset`, for red, green and blue.
+    """The scaling of pixel values, `value × scale + offset`, for red, green and blue.
 
     Attributes:
         scale: Multiplies values of 0..255.
-        offset: Added after that.
+        offset: Added after scaling.
     """
 
     scale: tuple[float, float, float]
@@ -28,13 +28,13 @@ class PixelScaling:
 
     @classmethod
     def standardize(cls, mean: tuple[float, ...], deviation: tuple[float, ...]) -> PixelScaling:
-        """Subtract a mean and divide by a deviation, both of values in 0..1."""
+        """Return the scaling that subtracts a mean and divides by a deviation, both of values in 0..1."""
         red, green, blue = (1 / (255 * d) for d in deviation)
         shift_red, shift_green, shift_blue = (-m / d for m, d in zip(mean, deviation, strict=True))
         return cls((red, green, blue), (shift_red, shift_green, shift_blue))
 
     def constants(self, channels: int) -> tuple[Tensor, Tensor]:
-        """Return scale and offset, float32 [C, 1, 1]; of one channel those of grey, as TF scales RGB and then mixes."""
+        """Return scale and offset, float32 [C, 1, 1]; for one channel gray's, as TF scales RGB before mixing."""
         scale, offset = torch.tensor(self.scale), torch.tensor(self.offset)
         if channels == 1:  # both are linear
             scale, offset = scale[:1], (offset * torch.tensor(GRAY_WEIGHTS)).sum(0, keepdim=True)
@@ -48,16 +48,15 @@ IMAGENET = PixelScaling.standardize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Preprocessor(nn.Module):
-    """Bring images to the network's input.
+    """Convert images to the network's input.
 
-    What pixels are multiplied with lies in buffers, which move with the detector: made anew at each step it would have
-    to be copied to a GPU, and the program would wait for that.
+    The scaling's constants are buffers that move with the detector: created at each step, they would have to be copied
+    to a GPU, with a synchronization.
 
     Attributes:
-        resizer: Brings an image to size.
+        resizer: Resizes and pads images.
         scaling: Scales pixel values.
-        scale_padding: Whether padding is scaled as pixels are, as for TF's two-stage detectors; for its one-stage
-            detectors it is not.
+        scale_padding: Whether padding is scaled like pixels, as in TF's two-stage detectors but not its one-stage ones.
     """
 
     scale: Tensor
@@ -67,7 +66,7 @@ class Preprocessor(nn.Module):
     def __init__(
         self, resizer: ImageResizer, scaling: PixelScaling = MINUS_ONE_TO_ONE, *, scale_padding: bool = False
     ) -> None:
-        """Remember the parts."""
+        """Store the parts and the scaling's constants."""
         super().__init__()
         self.resizer, self.scaling, self.scale_padding = resizer, scaling, scale_padding
         scale, offset = scaling.constants(resizer.channels)
@@ -78,7 +77,7 @@ class Preprocessor(nn.Module):
             self.register_buffer(name, value, persistent=False)
 
     def with_resizer(self, resizer: ImageResizer) -> Preprocessor:
-        """Return one with another resizer, on the same device."""
+        """Return a preprocessor with another resizer, on the same device."""
         return Preprocessor(resizer, self.scaling, scale_padding=self.scale_padding).to(self.scale.device)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,20 +89,20 @@ class Preprocessor(nn.Module):
         return inputs, without_wait(sizes, inputs.device)
 
     def inputs_of(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return as `forward`, but the sizes on the CPU, which knows them."""
+        """Return as `forward`, with the sizes on the CPU."""
         resized = [self.resizer(image) for image in without_wait(images, self.scale.device)]
         pixels = torch.stack([image for image, _ in resized])
         sizes = torch.tensor([size for _, size in resized], dtype=torch.int64)
         return self.normalize(pixels.permute(0, 3, 1, 2), without_wait(sizes, pixels.device)), sizes
 
     def normalize(self, pixels: Tensor, true_sizes: Tensor) -> Tensor:
-        """Scale pixel values of images that have their size already.
+        """Return images of the final size with scaled pixel values.
 
-        Padding is 0, or the resizer's colour; before or after scaling.
+        Padding is 0, or the resizer's color, before or after scaling.
 
         Args:
             pixels: [B, C, H, W] in 0..255, of any dtype.
-            true_sizes: int64 [B, 2]; the (height, width) in each that is image and not padding.
+            true_sizes: int64 [B, 2]; the (height, width) of each without padding.
 
         Returns:
             float32 [B, C, H, W], channels last in memory.

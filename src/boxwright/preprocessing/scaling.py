@@ -1,4 +1,4 @@
-"""Images scaled by OpenCV, where published results depend on its interpolation.
+"""Image scaling by OpenCV, for published results that depend on its interpolation.
 
 Dimensions: C channels, H W image.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def scaled_by_opencv(image: Tensor, scale: float) -> Tensor:
-    """Return an image [C, H, W] scaled by OpenCV's bilinear interpolation, of its own dtype and on its device."""
+    """Return an image [C, H, W] scaled by OpenCV's bilinear interpolation, with its dtype and device."""
     pixels = image.permute(1, 2, 0).contiguous().cpu().numpy()
     scaled = cv2.resize(pixels, (0, 0), fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
     return torch.from_numpy(scaled.reshape(*scaled.shape[:2], -1)).permute(2, 0, 1).to(image.device)

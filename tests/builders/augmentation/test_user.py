@@ -192,7 +192,7 @@ def test_pixels_stay_levels(name: str) -> None:
         (
             "no_such_package:f",
             {},
-            "No module named 'no_such_package'; the module is looked for as Python's import does",
+            "No module named 'no_such_package'; modules are imported as in Python",
         ),
         ("torchvision.transforms.v2:NoSuch", {}, "has no attribute 'NoSuch'"),
         (f"{HERE}:own", {"wrong": "1"}, "raised TypeError: own.. got an unexpected keyword argument 'wrong'"),

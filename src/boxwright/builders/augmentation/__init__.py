@@ -1,1 +1,1 @@
-"""Augmentation from its messages."""
+"""Builders of augmentation."""

@@ -19,9 +19,9 @@ from boxwright.data.augmentation.transform import Transform
 
 def _mosaic(config: m.RandomMosaic, others: Others) -> Transform:
     size = (config.height, config.width) if config.height else None
-    centre, scales = (config.min_center, config.max_center), (config.scale_min, config.scale_max)
-    colour = tuple(map(float, config.color))
-    return Mosaic(others, config.probability, size, centre, scales, config.min_visible, colour)
+    center, scales = (config.min_center, config.max_center), (config.scale_min, config.scale_max)
+    color = tuple(map(float, config.color))
+    return Mosaic(others, config.probability, size, center, scales, config.min_visible, color)
 
 
 def _mixup(config: m.RandomMixup, others: Others) -> Transform:
@@ -53,7 +53,7 @@ def _patch(config: m.RandomSquarePatch) -> Transform:
     return RandomSquarePatch(config.size, (config.min_side, config.max_side))
 
 
-# Their builders take the other samples too.
+# The builders of these also take the other samples.
 MIXING_STEPS: dict[str, Callable[[Any, Others], Transform]] = {
     "random_mosaic": _mosaic,
     "random_mixup": _mixup,

@@ -57,18 +57,15 @@ _CROPS = (
     | m.SSDRandomCropPadOperation
     | m.SSDRandomCropPadFixedAspectRatioOperation
 )
-# What TF takes where the field is not set; its message says another number.
+# TF's default if the field is not set, which differs from its message's.
 _LARGEST_TARGET = 800_000
 
 
 def build_augmentation(config: m.TrainEvalPipelineConfig, dataset: Dataset | None = None) -> Chain:
-    """Build what happens to training samples.
+    """Build the augmentation of training samples.
 
     Args:
         dataset: The data; see `build_steps`.
-
-    Raises:
-        ConfigError: Where a step's numbers contradict each other or are out of range.
     """
     return build_steps(require(config.train_config, config, "train_config").data_augmentation_options, dataset)
 
@@ -77,13 +74,9 @@ def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = 
     """Build a chain of transforms.
 
     Args:
-        steps: In order.
         dataset: The data, whose classes the ids of `drop_label_probabilistically` and `remap_labels` name, and from
-            which steps that mix samples draw others. Without, ids count from 1, and steps that mix samples or that are
-            the user's own code are checked but cannot be called.
-
-    Raises:
-        ConfigError: Where a step's numbers contradict each other or are out of range.
+            which steps that mix samples draw others. Without it, ids count from 1, and steps that mix samples or run
+            user code are checked but cannot be called.
     """
     labels = _Labels(dataset)
     built: list[Transform] = []
@@ -94,13 +87,13 @@ def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = 
 
 
 class _Labels:
-    """Which label a class id is."""
+    """The mapping of class ids to labels."""
 
     def __init__(self, dataset: Dataset | None) -> None:
         self._known = None if dataset is None else {c.id: c.label for c in dataset.categories}
 
     def of(self, number: int) -> int:
-        """Return the label of an id; -1, which no object has, for an id that no class has."""
+        """Return the label of an id; -1, which no object has, for an unknown id."""
         return number - 1 if self._known is None else self._known.get(number, -1)
 
 
@@ -126,7 +119,7 @@ def _remap(config: m.RemapLabels, labels: _Labels) -> Transform:
 
 
 def _pair(config: Message, name: str, default: tuple[float, float]) -> tuple[float, float]:
-    """Return the two numbers of a list; the default where it is empty."""
+    """Return the two numbers of a list; the default if it is empty."""
     values = list(getattr(config, name))
     if not values:
         return default
@@ -173,7 +166,7 @@ def _ssd_crop_pad(config: m.SSDRandomCropPad) -> Transform:
 
 
 def _fixed_crop(config: m.SSDRandomCropFixedAspectRatio) -> Transform:
-    if not config.operations:  # TF then leaves the ratio at 1, whatever is set
+    if not config.operations:  # TF then keeps the ratio at 1, regardless of the field
         squares = [replace(crop, aspect_ratios=(1.0, 1.0)) for crop in SSD_CROPS]
         return Chain((OneOf(squares), RandomCropToAspectRatio()))
     ratio = config.aspect_ratio
@@ -259,7 +252,7 @@ def _autoaugment(config: m.AutoAugmentImage) -> Transform:
 
 def _operation(config: m.AutoAugmentOperation) -> Operation:
     if config.name not in OPERATIONS:
-        raise config.refusal("name", f"no operation {config.name!r}; there are {', '.join(OPERATIONS)}")
+        raise config.refusal("name", f"unknown operation {config.name!r}; known: {', '.join(OPERATIONS)}")
     return Operation(config.name, config.probability, config.level)
 
 

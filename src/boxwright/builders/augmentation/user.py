@@ -1,7 +1,7 @@
-"""`UserAugmentation`: a transform that a function of the user's returns.
+"""`UserAugmentation`: a transform returned by a user's function.
 
-A configuration that names one runs that code, with the rights of whoever trains: only then, never when it is checked,
-or when its checkpoints are read.
+That function runs with the rights of the training process, and only in training: never when a configuration is checked
+or checkpoints are read.
 """
 
 from __future__ import annotations
@@ -26,16 +26,13 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*
 
 
 def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transform:
-    """Build the transform that a function of the user's returns.
+    """Build the transform returned by a user's function.
 
     Args:
         call: Whether to import and call the function; otherwise only the message is checked.
 
     Returns:
         The transform: torchvision's and Albumentations' wrapped, any other as it is.
-
-    Raises:
-        ConfigError: Where the function cannot be found, or does not take its arguments, or returns no transform.
     """
     arguments = _arguments(config.arguments)
     if not call:
@@ -85,12 +82,11 @@ def _call(config: m.UserAugmentation, arguments: dict[str, Any]) -> Any:
     except (ImportError, AttributeError) as error:
         raise config.refusal(
             "callable",
-            f"{name}: {error}; the module is looked for as Python's import does: install "
-            "its package, or put its folder into PYTHONPATH",
+            f"{name}: {error}; modules are imported as in Python: install its package, or add its folder to PYTHONPATH",
         ) from error
-    except Exception as error:  # it is the user's code
+    except Exception as error:  # user code may raise anything
         raise config.refusal("callable", f"importing {module} raised {type(error).__name__}: {error}") from error
     try:
         return found(**arguments)
-    except Exception as error:  # it is the user's code
+    except Exception as error:  # user code may raise anything
         raise config.refusal("callable", f"{name} raised {type(error).__name__}: {error}") from error

@@ -1,1 +1,1 @@
-"""Faster and Mask R-CNN from their message."""
+"""Builders of Faster and Mask R-CNN."""

@@ -1,4 +1,4 @@
-"""`FasterRcnn`: region proposals, a box classifier, masks, and what each learns from."""
+"""`FasterRcnn`: region proposals, a box classifier, masks, and their criteria."""
 
 from __future__ import annotations
 
@@ -59,14 +59,7 @@ _OBJECT = ClassColumns(num_classes=1)
 
 
 def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> Detector:
-    """Build a Faster or Mask R-CNN.
-
-    Args:
-        categories: The classes, for detections to carry.
-
-    Raises:
-        ConfigError: Where something is missing, contradictory or not supported.
-    """
+    """Build a Faster or Mask R-CNN."""
     columns = ClassColumns(config.num_classes)
     check_classes(config, config.num_classes, columns, categories)
     if config.number_of_stages > 1:  # before the first stage is built
@@ -104,14 +97,14 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
 
 
 def check_sampling(config: m.FasterRcnn) -> None:
-    """Refuse to learn from more proposals than there are, as TF does when it trains."""
+    """Raise if more proposals are to be sampled than there are, as TF does in training."""
     levels = config.level_proposals
     most = config.first_stage_max_proposals if levels is None else levels.max_proposals_in_training
     if config.number_of_stages > 1 and config.second_stage_batch_size > most and config.hard_example_miner is None:
         raise config.refusal(
             "second_stage_batch_size",
-            f"{config.second_stage_batch_size} proposals of an image are to be learnt "
-            f"from, but there are {most} at most; lower it, or raise first_stage_max_proposals",
+            f"{config.second_stage_batch_size} proposals per image are to be sampled, "
+            f"but there are at most {most}; lower it, or raise first_stage_max_proposals",
         )
 
 
@@ -173,7 +166,7 @@ def _proposals(config: m.FasterRcnn, coder: BoxCoder) -> Propose:
             return Nms(PerClass(threshold, most), config.first_stage_nms_score_threshold, most, outside="keep")
         return Nms(ClassAgnostic(threshold), config.first_stage_nms_score_threshold, most)
 
-    # TF's suppression of static shapes drops boxes that overlap by exactly the threshold too.
+    # TF's suppression with static shapes also drops boxes that overlap by exactly the threshold.
     static = math.nextafter(threshold, 0.0) if config.use_static_shapes else threshold
     return RegionProposals(coder, nms(threshold), nms(static))
 
@@ -199,7 +192,7 @@ def _first_criterion(config: m.FasterRcnn, coder: BoxCoder) -> ProposalCriterion
 
 @dataclass(frozen=True)
 class _Second:
-    """What belongs to the stages behind the first."""
+    """The parts of the stages after the first."""
 
     stage: SecondStage
     masks: MaskPredictor | None
@@ -256,5 +249,5 @@ def _miner(config: m.FasterRcnn) -> HardExampleMiner | None:
     if config.hard_example_miner is None:
         return None
     weights = config.second_stage_classification_loss_weight, config.second_stage_localization_loss_weight
-    # TF gives it no matches here, so that it cannot balance negatives by positives.
+    # TF passes it no matches here, so it cannot balance negatives by positives.
     return replace(build_hard_example_miner(config.hard_example_miner, *weights), max_negatives_per_positive=None)

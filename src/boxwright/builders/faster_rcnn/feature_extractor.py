@@ -1,7 +1,7 @@
 """`FasterRcnnFeatureExtractor`: the two halves of a two-stage detector's backbone, by TF's names.
 
-The first half gives the maps that proposals come from; the second looks at crops of them. A pyramid has no second
-half; two dense layers stand in its place.
+The first half returns the maps for the RPN; the second processes crops of them. With a pyramid, two dense layers
+replace the second half.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _INCEPTION_V2 = replace(_GLOROT, norm=BatchNormSettings(decay=0.9997, epsilon=0.
 
 @dataclass(frozen=True)
 class CropFeatures:
-    """What looks at crops.
+    """The module that processes crops.
 
     Attributes:
         module: Crops to features.
-        channels: Of the features.
+        channels: Channels of the features.
         side: Height and width of the features.
     """
 
@@ -60,18 +60,18 @@ class CropFeatures:
 
 @dataclass(frozen=True)
 class TwoStageExtractor:
-    """Both halves.
+    """Both halves of a two-stage extractor.
 
     Attributes:
         backbone: Images to maps.
-        neck: Those to the maps that proposals come from.
-        channels: Of each of the latter.
-        scaling: What the backbone wants done to pixel values.
-        crop_features: From a crop's side to what looks at it; with `every` 2, at every second row and column of it.
-        strided: Whether the second half begins by reading every second row and column of a crop.
-        pad_to_multiple: To which inputs are padded.
-        finest_level: Of the maps: the first has a stride of 2 to that power.
-        is_ours: Whether TensorFlow has none such, so that hyperparameters mean what they say throughout.
+        neck: Backbone maps to the RPN's.
+        channels: Channels of each of the RPN's maps.
+        scaling: The scaling of pixel values.
+        crop_features: From a crop's side to the module that processes it.
+        strided: Whether the second half reads only every second row and column of a crop.
+        pad_to_multiple: The multiple to which inputs are padded.
+        finest_level: The finest map's level: its stride is 2 to that power.
+        is_ours: Whether TensorFlow lacks it, so that hyperparameters apply everywhere.
     """
 
     backbone: Backbone
@@ -86,14 +86,7 @@ class TwoStageExtractor:
 
 
 def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
-    """Build both halves.
-
-    Args:
-        image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
-
-    Raises:
-        ConfigError: For settings that the type has not.
-    """
+    """Build both halves."""
     if not ("_fpn_" in config.type or config.type.startswith("timm/")):
         _refuse_hyperparams(config)
     if config.type.startswith("timm/"):
@@ -154,7 +147,7 @@ def _inception(
     settings: ConvSettings,
     halved: Callable[[int], int] = lambda side: -(-side // 2),
 ) -> _Build:
-    """Cut a network behind its layer `last`; the second half leaves a crop's side `halved`."""
+    """Return a builder that splits a network after its layer `last`; `halved` maps a crop's side to its features'."""
 
     def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
         whole = layout(_stride(config, 8, 16))
@@ -188,7 +181,7 @@ def _pyramid_resnet(depth: int) -> _Build:
 
 def _timm(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
     if image_channels != 3:
-        raise config.refusal("type", f"{config.type} takes images in colour; remove convert_to_grayscale")
+        raise config.refusal("type", f"{config.type} takes color images; remove convert_to_grayscale")
     settings = _pyramid_settings(config)
     levels = pyramid_levels(_pyramid(config), finest=2)
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[2**level for level in levels])
@@ -219,7 +212,7 @@ def _with_pyramid(
         neck = PaperFeaturePyramid(backbone.channels, depth, settings, extra_levels=extra, pool=pool)
 
     is_ours = config.type.startswith("timm/")
-    # TF's are Keras's, whatever is configured but the normalization between.
+    # TF uses Keras's defaults; only the normalization in between is configurable.
     rule = replace(KernelRule(), regularizer=settings.kernel.regularizer) if is_ours else KernelRule()
 
     def crop_features(side: int) -> CropFeatures:
@@ -248,7 +241,7 @@ def _inception_resnet_v2(tail_padding: Literal["same", "valid"]) -> Callable[[in
     return lambda stride: inception_resnet_v2(middle_stride=stride // 8, tail_padding=tail_padding)
 
 
-# Type → what builds it. `FasterRcnnFeatureExtractor.type` declares the same names.
+# Type → its builder. `FasterRcnnFeatureExtractor.type` declares the same names.
 FASTER_RCNN_EXTRACTORS: dict[str, _Build] = {
     **{f"faster_rcnn_resnet{depth}": _slim_resnet(depth) for depth in RESNET_BLOCKS},
     "faster_rcnn_inception_v2": _inception(lambda _: INCEPTION_V2, "Mixed_4e", _INCEPTION_V2),

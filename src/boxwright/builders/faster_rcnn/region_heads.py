@@ -1,4 +1,4 @@
-"""What looks at proposals: `MaskRCNNBoxPredictor` and `RfcnBoxPredictor`, with how regions are cropped."""
+"""Second and third stages: `MaskRCNNBoxPredictor` and `RfcnBoxPredictor`, and the cropping of regions."""
 
 from __future__ import annotations
 
@@ -24,29 +24,20 @@ from boxwright.types import PaddedDetections, TwoStagePredictions
 
 @dataclass(frozen=True)
 class BuiltSecondStage:
-    """What classifies proposals.
-
-    Attributes:
-        stage: Does so.
-        features: What looks at crops in it.
-    """
+    """A second stage, and its module that processes crops."""
 
     stage: SecondStage
     features: CropFeatures
 
 
 def build_second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, version: int) -> BuiltSecondStage:
-    """Build what classifies proposals.
-
-    Raises:
-        ConfigError: For sizes that contradict each other.
-    """
+    """Build the second stage."""
     predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     return build_chosen(predictor, "box_predictor_oneof", _STAGES, config, extractor, version)
 
 
 def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCrop, int]:
-    """Return how proposals are cropped, and the side of what it stands for."""
+    """Return the crop of proposals, and its side before striding."""
     size = config.initial_crop_size
     if config.roi_align is not None:
         if extractor.strided:
@@ -62,21 +53,13 @@ def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCro
 def build_final_outputs(
     config: m.FasterRcnn, stage: SecondStage, detect: Callable[[TwoStagePredictions, Tensor], PaddedDetections]
 ) -> FinalOutputs | None:
-    """Build what is given out of each detection beside its box.
-
-    Args:
-        stage: The second stage.
-        detect: Chooses the detections, given the true sizes.
-
-    Returns:
-        What; None for nothing.
-    """
+    """Return the additional outputs of detections, None for none; `detect` selects the detections."""
     if not (config.output_final_box_features or config.output_final_box_rpn_features):
         return None
     crop: RegionCrop | None = None
     if config.output_final_box_rpn_features and isinstance(stage, BoxClassifier):
         crop = stage.crop
-        if isinstance(crop, CornerCrop):  # all cells, not only those that the second stage reads
+        if isinstance(crop, CornerCrop):  # all cells, including those that the second stage skips
             crop = replace(crop, pool=replace(crop.pool, every=1))
     return FinalOutputs(config.output_final_box_features, crop, detect)
 
@@ -92,7 +75,7 @@ def _mask_rcnn(
         config.num_classes,
         share_boxes=predictor.share_box_across_classes,
         dropout=1 - predictor.dropout_keep_probability if predictor.use_dropout else 0.0,
-        # TF2's dense layers take nothing of fc_hyperparams but the normalization.
+        # TF2's dense layers use only the normalization of fc_hyperparams.
         rule=settings.kernel if version == 1 or extractor.is_ours else KernelRule(),
         norm=settings.norm,
     )
@@ -124,13 +107,12 @@ _STAGES: dict[str, Callable[..., BuiltSecondStage]] = {
 
 @dataclass(frozen=True)
 class MaskRequest:
-    """What a mask predictor needs of the other stages.
+    """The parameters of a mask predictor from other stages.
 
     Attributes:
-        num_classes: Foreground classes.
-        version: Which TensorFlow's meaning hyperparameters have.
-        detect: Chooses the detections, given the true sizes.
-        most_positives: The most proposals an image that are sampled for their objects.
+        version: The TensorFlow version of hyperparameters.
+        detect: Selects the detections, given the true sizes.
+        most_positives: The maximum of positive proposals per image.
     """
 
     num_classes: int
@@ -145,10 +127,7 @@ def build_mask_predictor(
     """Build the third stage.
 
     Args:
-        second: The second stage, whose features it sees unless it crops for itself.
-
-    Raises:
-        ConfigError: For sizes that contradict each other.
+        second: The second stage, whose features it shares unless it crops separately.
     """
     hyperparams = require(config.conv_hyperparams, config, "conv_hyperparams")
     settings = CONV_SETTINGS[request.version](hyperparams)
@@ -167,7 +146,7 @@ def build_mask_predictor(
 
 
 def _aligned(stage: BoxClassifier) -> bool:
-    """Tell how the mask head's own crops are aligned: as the box classifier's, where those are RoIAlign's."""
+    """Return whether the mask head's own crops are aligned: as the box classifier's, if it uses RoIAlign."""
     return not isinstance(stage.crop, RoiAlign) or stage.crop.aligned
 
 

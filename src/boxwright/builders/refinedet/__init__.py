@@ -1,1 +1,1 @@
-"""RefineDet from its message."""
+"""Builders of RefineDet."""

@@ -1,4 +1,4 @@
-"""`RefineDet`: a detector that looks twice. What its message leaves out is as the authors have it."""
+"""`RefineDet`: a two-step detector. Defaults are the authors'."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from boxwright.types import Categories
 _Head = Callable[[Sequence[int], int], AnchorHead]
 
 _OBJECT = ClassColumns(num_classes=1)
-# Caffe's "xavier" counts what comes in alone.
+# Caffe's "xavier" uses only the fan-in.
 _PLAIN = ConvSettings(
     kernel=KernelRule(caffe_xavier, Regularizer(l2=5e-4)),
     norm=None,
@@ -67,17 +67,13 @@ _CAFFE = Nms(PerClass(0.45, 500), 0.01, 500, BestOfClass(1000))
 _PRESETS: dict[str, Nms] = {
     "CAFFE": _CAFFE,
     "PAPER": Nms(PerClass(0.45, 200), 0.01, 200, BestOfImage(400)),
-    # At which score the authors drop what soft suppression lowered is not published: ours is that of the first look.
+    # The authors' score threshold after soft suppression is not published: ours is the first threshold.
     "CAFFE_COCO": replace(_CAFFE, lowering=LinearLowering(0.3, 0.01)),
 }
 
 
 def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detector:
-    """Build a RefineDet, or what is left of it where parts are left out.
-
-    Args:
-        categories: The classes, for detections to carry.
-    """
+    """Build a RefineDet, possibly without some of its parts."""
     columns = ClassColumns(config.num_classes)
     check_classes(config, config.num_classes, columns, categories)
     anchors = _anchors(config)
@@ -110,7 +106,7 @@ def _anchors(config: m.RefineDet) -> AnchorGenerator:
 
 
 def _check_size(resizer: m.ImageResizer, stride: int) -> None:
-    """Refuse a fixed size that halves unevenly; other sizes are known when images come."""
+    """Raise for a fixed size that does not halve evenly; other sizes are known only with images."""
     fixed = resizer.fixed_shape_resizer
     if fixed is not None and (fixed.height % stride or fixed.width % stride):
         raise fixed.refusal(

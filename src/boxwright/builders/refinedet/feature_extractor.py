@@ -40,11 +40,7 @@ def build_refinedet_extractor(
     """Build a feature extractor.
 
     Args:
-        levels: How many maps, of strides 8, 16, 32, 64 and so on.
-        image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
-
-    Raises:
-        ConfigError: For a number of levels that the type has not.
+        levels: The number of maps, of strides 8, 16, 32, 64 and so on.
     """
     build, default, counts = REFINEDET_EXTRACTORS[config.type.split("/")[0]]
     if levels not in counts:
@@ -56,7 +52,7 @@ def build_refinedet_extractor(
 
 
 def _beside(request: BackboneRequest, settings: ConvSettings) -> ConvSettings:
-    """Return the neck's convolutions: the backbone's, unless the configuration has some."""
+    """Return the neck's convolutions: the configuration's, else the backbone's."""
     return settings if request.config.conv_hyperparams is None else request.neck_settings()
 
 
@@ -70,7 +66,7 @@ def _vgg16(request: BackboneRequest, levels: int) -> FeatureExtractor:
 def _resnet101(request: BackboneRequest, levels: int) -> FeatureExtractor:
     del levels  # four
     request.refuse("depth_multiplier", "min_depth")
-    # Caffe's weights, which the paper starts from, saw other means than TF's.
+    # The paper starts from Caffe's weights, trained with other means than TF's.
     backbone = replace(build_backbone("resnet101_v1", _LEVELS, request), scaling=CAFFE_MEAN)
     neck = ResidualLevel(backbone.module.channels, 128, 512, _beside(request, request.settings()))
     return FeatureExtractor(backbone, BuiltNeck(neck, neck.channels))
@@ -86,7 +82,7 @@ def _with_extra_maps(name: str) -> _Build:
 
 
 _Build = Callable[[BackboneRequest, int], FeatureExtractor]
-# Type → what builds it, the backbone's own convolutions, and how many maps there can be.
+# Type → its builder, the backbone's default convolutions, and the possible numbers of maps.
 REFINEDET_EXTRACTORS: dict[str, tuple[_Build, ConvSettings, tuple[int, ...]]] = {
     "refinedet_vgg16": (_vgg16, _VGG, (3, 4, 5)),
     "refinedet_resnet101": (_resnet101, _RESNET, (4,)),

@@ -1,1 +1,1 @@
-"""SSD from its message."""
+"""Builders of SSD."""

@@ -29,10 +29,7 @@ def build_box_predictor(
 
     Args:
         anchors_per_location: Anchors at each location of each level.
-        version: Which TensorFlow's meaning the message has: 1 or 2.
-
-    Raises:
-        ConfigError: For a kind that is not supported, or levels that do not fit the anchors.
+        version: The TensorFlow version of the message, 1 or 2.
     """
     if len(in_channels) != len(anchors_per_location):
         raise config.refusal(
@@ -53,7 +50,7 @@ def _convolutional(
     output = HeadOutput(
         columns=columns,
         code_size=config.box_code_size,
-        # TF1 forgets it where the convolution is separable.
+        # TF1 omits it for separable convolutions.
         class_bias=0.0 if version == 1 and config.use_depthwise else config.class_prediction_bias_init,
         clip_codes=None if clip is None else (clip.min, clip.max),
         convert_logits=torch.sigmoid if config.apply_sigmoid_to_scores else torch.nn.Identity(),
@@ -78,7 +75,7 @@ def _weight_shared(
     version: int,
 ) -> Head:
     if len(set(anchors_per_location)) > 1:
-        raise config.refusal("", f"needs as many anchors at every level, found {list(anchors_per_location)}")
+        raise config.refusal("", f"needs the same number of anchors at every level, found {list(anchors_per_location)}")
     clip = config.box_encodings_clip_range
     output = HeadOutput(
         columns=columns,
@@ -96,7 +93,7 @@ def _weight_shared(
         dropout=1 - config.dropout_keep_probability if config.use_dropout else 0.0,
     )
     settings = CONV_SETTINGS[version](config.conv_hyperparams or m.Hyperparams())
-    if version == 1:  # whatever activation is configured
+    if version == 1:  # regardless of the configured activation
         settings = replace(settings, activation="RELU_6")
         return WeightSharedHead(in_channels, anchors_per_location[0], output, shape, settings, settings)
     default, rule = KernelRule(), settings.kernel

@@ -22,14 +22,7 @@ from boxwright.types import Categories
 
 
 def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
-    """Build an SSD.
-
-    Args:
-        categories: The classes, for detections to carry.
-
-    Raises:
-        ConfigError: Where something is missing, contradictory or not supported.
-    """
+    """Build an SSD."""
     columns = _columns(config)
     check_classes(config, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
@@ -47,7 +40,7 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
     if head.output.code_size != assigner.box_coder.code_size:
         raise config.refusal(
             "box_predictor",
-            f"box_code_size is {head.output.code_size}, but the box coder writes "
+            f"box_code_size is {head.output.code_size}, but the box coder has "
             f"{assigner.box_coder.code_size} numbers; set it to that",
         )
     post_processing = require(config.post_processing, config, "post_processing")
@@ -78,6 +71,6 @@ def _columns(config: m.Ssd) -> ClassColumns:
     if config.add_background_class and config.explicit_background_class:
         raise config.refusal("explicit_background_class", "excludes add_background_class; remove one")
     background = int(config.add_background_class or config.explicit_background_class)
-    # An explicit background is one of the classes that are counted.
+    # An explicit background is included in the number of classes.
     foreground = config.num_classes - int(config.explicit_background_class)
     return ClassColumns(foreground, background, NO_COLUMN if config.encode_background_as_zeros else 0)

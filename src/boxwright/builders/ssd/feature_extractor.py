@@ -46,7 +46,7 @@ _RESNET = ConvSettings(
 _SLIM_RESNET = ConvSettings(
     kernel=KernelRule(variance_scaling(2.0, "FAN_IN"), Regularizer(l2=1e-4)), norm=_RESNET_NORM, activation="RELU"
 )
-# TF means to penalize depthwise kernels too, but passes the penalty under a name that Keras leaves unused.
+# TF intends to penalize depthwise kernels too, but passes the penalty by a name that Keras ignores.
 _EFFICIENTNET = ConvSettings(
     kernel=KernelRule(variance_scaling(2.0, "FAN_OUT"), Regularizer(l2=1e-5), Regularizer(l2=1e-5)),
     depthwise=KernelRule(variance_scaling(2.0, "FAN_OUT")),
@@ -54,13 +54,13 @@ _EFFICIENTNET = ConvSettings(
     activation="SWISH",
 )
 _VGG = ConvSettings(kernel=KernelRule(regularizer=Regularizer(l2=5e-4)), norm=None, activation="RELU")
-# MnasFPN's MobileNetV2 starts, and is normalized, otherwise.
+# MnasFPN's MobileNetV2 has another initialization and normalization.
 _MNAS_BASE = ConvSettings(
     kernel=KernelRule(lambda kernel: nn.init.kaiming_normal_(kernel, nonlinearity="relu"), Regularizer(l2=4e-5)),
     depthwise=KernelRule(lambda kernel: nn.init.trunc_normal_(kernel, 0.0, 0.536, -1.072, 1.072), Regularizer(l2=4e-5)),
     norm=BatchNormSettings(decay=0.99, epsilon=0.01),
 )
-# Channels behind each extra map; half as many lie between its two convolutions.
+# Channels of each extra map; half as many between its two convolutions.
 _EXTRA_DEPTHS = (512, 256, 256, 128)
 _MOST_LAYERS = 6
 
@@ -74,20 +74,13 @@ class FeatureExtractor:
 
 
 def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: int = 3) -> FeatureExtractor:
-    """Build a feature extractor.
-
-    Args:
-        image_channels: Channels of the image: 3, or 1 where the resizer makes it grey.
-
-    Raises:
-        ConfigError: For settings that the type has not.
-    """
+    """Build a feature extractor."""
     name = config.type.split("/")[0]
     version = extractor_version(config)
-    # Types that both have, under TF2's meaning: as Boxwright built them before it knew TF1's.
+    # Types that both versions have, with TF2's semantics.
     table = SSD_EXTRACTORS if version == 1 or name not in TF1_EXTRACTORS else _TF1_TYPES_AS_TF2
     if name not in table or (version == 1 and name not in TF1_EXTRACTORS):
-        raise config.refusal("tensorflow_version", f"{config.type} has no meaning of TensorFlow {version}")
+        raise config.refusal("tensorflow_version", f"{config.type} is not a type of TensorFlow {version}")
     extractor = table[name]
     request = BackboneRequest(config, extractor.default, image_channels, CONV_SETTINGS[version], extractor.overridden)
     return extractor.build(request)
@@ -105,7 +98,7 @@ def _with_extra_maps(
     depths: tuple[int, ...] = _EXTRA_DEPTHS,
     kernels: tuple[int, ...] = (),
 ) -> _Build:
-    """Build a backbone with smaller maps behind; `depths` are their channels, `kernels` sides other than 3."""
+    """Return a builder of a backbone with extra maps; `depths` are their channels, `kernels` sides other than 3."""
 
     def build(request: BackboneRequest) -> FeatureExtractor:
         config = _message(request)
@@ -126,7 +119,7 @@ def _embedded(request: BackboneRequest) -> FeatureExtractor:
 
 
 def _with_fpn(name: str, narrow: str = "") -> _Build:
-    """Build a backbone with a pyramid; FPNLite may have one of another name."""
+    """Return a builder of a backbone with a pyramid; `narrow` is FPNLite's backbone, if it differs."""
 
     def build(request: BackboneRequest) -> FeatureExtractor:
         config = _message(request)
@@ -140,7 +133,7 @@ def _with_fpn(name: str, narrow: str = "") -> _Build:
 
 
 def _with_slim_fpn(name: str, narrow: str = "") -> _Build:
-    """Build a TF-Slim backbone with a pyramid that hands down sums; one without a narrow form is never FPNLite."""
+    """Return a builder of a TF-Slim backbone with a pyramid that passes down sums; FPNLite only with `narrow`."""
 
     def build(request: BackboneRequest) -> FeatureExtractor:
         config = _message(request)
@@ -170,7 +163,7 @@ def _mnasfpn(request: BackboneRequest) -> FeatureExtractor:
     def scaled(channels: int) -> int:
         return divisible(channels * config.depth_multiplier, config.min_depth)
 
-    # TF's takes nothing from the hyperparameters.
+    # TF's ignores the hyperparameters.
     plain = config.replaced(override_base_feature_extractor_hyperparams=False)
     backbone = build_backbone("mobilenet_v2_blocks", (3, 4, 5), replace(request, config=plain))
     neck = MnasFpn(backbone.module.channels, scaled(pyramid.additional_layer_depth), scaled)
@@ -201,18 +194,18 @@ def _timm(request: BackboneRequest) -> FeatureExtractor:
 
 
 def _keeping_activation(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
-    """Return the configuration's convolutions, but the activation and what normalization learns, as MobileNetV2's."""
+    """Return the configuration's convolutions with the default activation and a learned gain and bias (MobileNetV2)."""
     norm = own.norm if settings.norm is None else replace(settings.norm, center=True, scale=True)
     return replace(settings, activation=own.activation, norm=norm)
 
 
 def _keeping_norm(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
-    """Return the configuration's convolutions, but the numbers of normalization, as TF-Slim's ResNets."""
+    """Return the configuration's convolutions with the default decay and epsilon, as in TF-Slim's ResNets."""
     return replace(settings, norm=settings.norm and own.norm)
 
 
 def _always_normalized(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
-    """Return the configuration's convolutions, normalized in any case, as TF-Slim's MobileNetV1."""
+    """Return the configuration's convolutions, always normalized, as in TF-Slim's MobileNetV1."""
     return replace(settings, norm=settings.norm or own.norm)
 
 
@@ -224,9 +217,8 @@ class Extractor:
     """A type of extractor.
 
     Attributes:
-        build: Builds it.
-        default: The backbone's own convolutions.
-        overridden: What `override_base_feature_extractor_hyperparams` leaves of them, as `BackboneRequest` has it.
+        default: The backbone's default convolutions.
+        overridden: As in `BackboneRequest`, for `override_base_feature_extractor_hyperparams`.
     """
 
     build: _Build
@@ -234,7 +226,7 @@ class Extractor:
     overridden: Callable[[ConvSettings, ConvSettings], ConvSettings] = lambda settings, _: settings
 
 
-# Type → what builds it. `SsdFeatureExtractor.type` declares the same names.
+# Type → its builder. `SsdFeatureExtractor.type` declares the same names.
 SSD_EXTRACTORS: dict[str, Extractor] = {
     "ssd_mobilenet_v1": Extractor(_with_extra_maps("mobilenet_v1"), _SLIM, _always_normalized),
     "ssd_mobilenet_v1_fpn": Extractor(

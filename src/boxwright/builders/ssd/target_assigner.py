@@ -1,4 +1,4 @@
-"""`BoxCoder`, `Matcher`, `RegionSimilarityCalculator`: how anchors get their targets."""
+"""`BoxCoder`, `Matcher`, `RegionSimilarityCalculator`: the assignment of targets to anchors."""
 
 from __future__ import annotations
 
@@ -61,11 +61,7 @@ _BOX_CODERS: dict[str, Callable[..., BoxCoder]] = {
 
 
 def build_matcher(config: m.Matcher) -> Matcher:
-    """Build a matcher.
-
-    Raises:
-        ConfigError: For thresholds that contradict each other.
-    """
+    """Build a matcher."""
     return build_chosen(config, "matcher_oneof", _MATCHERS)
 
 

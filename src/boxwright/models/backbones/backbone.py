@@ -1,4 +1,4 @@
-"""What every backbone offers."""
+"""The base class of backbones."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 
 class Backbone(nn.Module):
-    """An image classifier's layers, up to the last feature map that is wanted.
+    """An image classifier's layers, up to the last requested feature map.
 
     Attributes:
         channels: Channels of each map that `forward` returns, finest first.
-        beyond_classifier: Modules within it that the image classifier has not.
+        beyond_classifier: Modules within it that the image classifier lacks.
     """
 
     channels: tuple[int, ...]
@@ -22,10 +22,10 @@ class Backbone(nn.Module):
 
 
 class LastMap(nn.Module):
-    """A part of a backbone that looks at crops: its coarsest map alone."""
+    """A part of a backbone applied to crops, of which only the coarsest map is returned."""
 
     def __init__(self, body: Backbone) -> None:
-        """Keep the part."""
+        """Wrap the part."""
         super().__init__()
         self.body = body
 

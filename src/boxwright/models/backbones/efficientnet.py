@@ -1,7 +1,7 @@
 """EfficientNet B0 to B7 (Tan and Le, 2019, table 1), as TF's EfficientDet taps it.
 
-TF takes its levels from blocks of fixed number, whatever the depth: level 3 is the second block of
-stage 2 also where that stage has six. What lies after the last tap is never computed.
+TF taps fixed block numbers at any depth: level 3 is the second block of stage 2 even if the stage has six. Layers after
+the last tap are not computed.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -48,7 +48,7 @@ _DROP_RATE = 0.2
 
 @dataclass(frozen=True)
 class _Block:
-    """One block of the network: where it is, and what it does."""
+    """The position and shape of one block."""
 
     place: tuple[int, int]
     in_channels: int
@@ -67,7 +67,7 @@ def _round_channels(channels: int, width: float) -> int:
 
 
 def _blocks(width: float, depth: float) -> Iterator[_Block]:
-    # TF counts the blocks of B0 when it spreads the drop rate, so that it grows past 0.2 in deeper ones.
+    # TF scales the drop rate by B0's number of blocks, so it exceeds 0.2 in deeper networks.
     base = sum(repeats for _, _, repeats, _, _ in _STAGES)
     channels, number = _round_channels(32, width), 0
     for stage, (wanted, kernel_size, repeats, expansion, stride) in enumerate(_STAGES):
@@ -79,7 +79,7 @@ def _blocks(width: float, depth: float) -> Iterator[_Block]:
 
 
 class MBConv(nn.Module):
-    """Expand, convolve each channel, reweigh channels (squeeze and excite), project."""
+    """Expansion, depthwise convolution, squeeze and excite, projection."""
 
     def __init__(self, block: _Block, settings: ConvSettings) -> None:
         """Build the block."""
@@ -106,11 +106,7 @@ class MBConv(nn.Module):
 
 
 class EfficientNet(Backbone):
-    """A stem and as many blocks as the last level needs.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A stem and the blocks up to the last level."""
 
     def __init__(
         self, width: float, depth: float, settings: ConvSettings, *, levels: Sequence[int] = (3, 4, 5)
@@ -130,7 +126,7 @@ class EfficientNet(Backbone):
         self.channels = tuple(blocks[tap].out_channels for tap in self.taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return one map a level, finest first."""
+        """Return one map per level, finest first."""
         features, outputs = self.stem(inputs), []
         for number, block in enumerate(self.blocks):
             features = block(features)

@@ -1,6 +1,6 @@
-"""What the Inception networks are made of: layers in a row, some of them blocks of parallel branches.
+"""Building blocks of the Inception networks: a sequence of layers and blocks of parallel branches.
 
-Modules are named by TF-Slim's scopes, so that TensorFlow's names of their variables follow from ours.
+Modules are named by TF-Slim's scopes, so that variable names map to TensorFlow's.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -32,12 +32,10 @@ class Conv:
     """A convolution with normalization and activation.
 
     Attributes:
-        name: Its scope.
         kernel: The side of a square kernel, or (height, width).
         channels: Channels out, before the depth multiplier.
-        stride: The stride.
         padding: "same" or "valid".
-        deviation: Of the normal, cut at two deviations, that its kernel starts from; 0 for the settings' own.
+        deviation: Of the truncated normal that initializes the kernel; 0 for the settings' initializer.
         dilation: Distance between the kernel's taps.
     """
 
@@ -52,7 +50,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Separable:
-    """A convolution channel by channel, then across; with normalization and activation after both."""
+    """A separable convolution with normalization and activation after both halves."""
 
     name: str
     kernel: int
@@ -63,7 +61,7 @@ class Separable:
 
 @dataclass(frozen=True)
 class Pool:
-    """A 3×3 pool; an average counts no padding."""
+    """A 3×3 pool; an average excludes padding."""
 
     kind: str
     stride: int = 1
@@ -72,7 +70,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Fork:
-    """Convolutions of the same input, one after the other on channels."""
+    """Convolutions of the same input, concatenated along channels."""
 
     convs: tuple[Conv, ...]
 
@@ -82,12 +80,7 @@ Layer = Conv | Separable | Pool | Fork
 
 @dataclass(frozen=True)
 class Block:
-    """Branches of the same input, one after the other on channels.
-
-    Attributes:
-        name: Its scope.
-        branches: The layers of each.
-    """
+    """Branches of the same input, concatenated along channels."""
 
     name: str
     branches: tuple[tuple[Layer, ...], ...]
@@ -95,13 +88,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Residual:
-    """A block whose output, brought to the input's channels and scaled, is added to the input.
+    """A block whose output, projected to the input's channels and scaled, is added to the input.
 
     Attributes:
-        name: Its scope.
-        branches: The layers of each.
-        scale: Multiplies what is added.
-        activated: Whether the sum is.
+        scale: Multiplies the block's output.
+        activated: Whether the sum is activated.
     """
 
     name: str
@@ -112,19 +103,14 @@ class Residual:
 
 @dataclass(frozen=True)
 class InceptionLayout:
-    """A network.
-
-    Attributes:
-        scope: TF-Slim's name of it.
-        layers: What comes after what.
-    """
+    """A network's layers in order, and its scope in TF-Slim."""
 
     scope: str
     layers: tuple[Layer | Block | Residual, ...]
 
 
 class Concatenated(nn.Module):
-    """Modules of the same input, their outputs one after the other on channels."""
+    """Modules of the same input, their outputs concatenated along channels."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         """Keep the modules."""
@@ -158,11 +144,7 @@ class ScaledResidual(nn.Module):
 
 
 class Inception(Backbone):
-    """Layers and blocks in a row.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A sequence of layers and blocks."""
 
     def __init__(
         self,
@@ -178,7 +160,7 @@ class Inception(Backbone):
 
         Args:
             taps: Names of the layers or blocks whose outputs are returned, finest first.
-            min_depth: The least channels of any layer.
+            min_depth: The minimum channels of any layer.
         """
         super().__init__()
         self.slim_scope, self.taps = layout.scope, tuple(taps)
@@ -195,7 +177,7 @@ class Inception(Backbone):
         self.channels = tuple(widths[tap] for tap in self.taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return one map a tap, finest first."""
+        """Return one map per tap, finest first."""
         features, outputs = inputs, []
         for name, module in self.named_children():
             features = module(features)
@@ -206,7 +188,7 @@ class Inception(Backbone):
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes modules of descriptions; each comes with its channels out."""
+    """Makes modules from descriptions, each with its output channels."""
 
     settings: ConvSettings
     depth: Callable[[int], int]
@@ -259,7 +241,7 @@ class _Maker:
     def _separable(self, layer: Separable, channels: int, out: int) -> nn.Module:
         rule = replace(self.settings.kernel, initialize=_normal(layer.deviation))
         settings = replace(self.settings, separable_depthwise=rule, separable_pointwise=rule)
-        # TF-Slim's rule for Inception v2's first layer, whatever the channels of the image.
+        # TF-Slim's rule for Inception v2's first layer, for any number of image channels.
         multiplier = min(int(out / 3), 8)
         conv = separable_conv(
             channels, out, layer.kernel, settings, stride=layer.stride, multiplier=multiplier, bias=settings.bias

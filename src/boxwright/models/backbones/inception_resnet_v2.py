@@ -69,16 +69,12 @@ def _stem(padding: Padding) -> tuple[Conv | Pool | Block, ...]:
 def inception_resnet_v2(
     padding: Padding = "same", middle_stride: int = 2, tail_padding: Padding | None = None
 ) -> InceptionLayout:
-    """Describe the network.
+    """Return the network; a region proposal network reads "Repeat_1/block17_20".
 
     Args:
         padding: Of strided layers: "same" where detectors align maps with pixels, "valid" for the classifier.
         middle_stride: 2; or 1 for maps of stride 8, whose convolutions are then dilated.
-        tail_padding: Of strided layers behind those maps, where a second stage looks at crops: TF1's is "valid"; None
-            for the same.
-
-    Returns:
-        The network; "Repeat_1/block17_20" is what a region proposal network looks at.
+        tail_padding: Of strided layers after those maps, for a second stage's crops: "valid" in TF1; None for the same.
     """
     tail = tail_padding or padding
     return InceptionLayout(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from boxwright.models.backbones.inception import Block, Conv, InceptionLayout, Pool, Separable
 
-# Deviations of kernels before a 3×3, and of projections.
+# Standard deviations of kernels before a 3×3, and of projections.
 _REDUCE, _PROJECT = 0.09, 0.1
 
 
@@ -16,7 +16,7 @@ def _block(
     projected: int,
     pool: str = "average",
 ) -> Block:
-    """Describe a block that keeps the size: a 1×1, a 3×3, two 3×3, and a pool."""
+    """Return a block that keeps the size: a 1×1, a 3×3, two 3×3, and a pool."""
     return Block(
         name,
         (
@@ -33,7 +33,7 @@ def _block(
 
 
 def _halving(name: str, single: tuple[int, int], double: tuple[int, int]) -> Block:
-    """Describe a block that halves the size."""
+    """Return a block that halves the size."""
     return Block(
         name,
         (

@@ -1,6 +1,6 @@
 """Inception v3 (Szegedy et al., 2016, table 1), as TF-Slim lays it out.
 
-Not all of its scopes are what their names say.
+Some of its scopes are misnamed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _ROW, _COLUMN = (1, 7), (7, 1)
 
 
 def _block_35(name: str, projected: int, five: tuple[str, str] = ("Conv2d_0a_1x1", "Conv2d_0b_5x5")) -> Block:
-    """Describe a block on the 35×35 grid."""
+    """Return a block on the 35×35 grid."""
     return Block(
         name,
         (
@@ -24,7 +24,7 @@ def _block_35(name: str, projected: int, five: tuple[str, str] = ("Conv2d_0a_1x1
 
 
 def _block_17(name: str, between: int) -> Block:
-    """Describe a block on the 17×17 grid."""
+    """Return a block on the 17×17 grid."""
     return Block(
         name,
         (
@@ -47,7 +47,7 @@ def _block_17(name: str, between: int) -> Block:
 
 
 def _block_8(name: str, column: str) -> Block:
-    """Describe a block on the 8×8 grid."""
+    """Return a block on the 8×8 grid."""
     return Block(
         name,
         (

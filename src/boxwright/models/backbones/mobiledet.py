@@ -1,6 +1,6 @@
-"""MobileDet (Xiong et al., 2021): networks found for detection on four kinds of hardware, as TF lays them out.
+"""MobileDet (Xiong et al., 2021): networks searched for detection on four kinds of hardware, as TF defines them.
 
-Modules are named by TF's scopes: blocks of a kind are counted.
+Modules are named by TF's scopes, with a number for each kind of block.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -22,7 +22,7 @@ from boxwright.models.regularization import Regularizer
 
 @dataclass(frozen=True)
 class _Inverted:
-    """Expand, convolve each channel, weigh channels where the network does, project; `expansion` 0 expands nothing."""
+    """Expansion (none for 0), depthwise convolution, squeeze and excite if the network has it, projection."""
 
     kernel: int
     stride: int
@@ -33,7 +33,7 @@ class _Inverted:
 
 @dataclass(frozen=True)
 class _Fused:
-    """Expand by a full convolution, project."""
+    """Expansion by a full convolution, then projection."""
 
     kernel: int
     stride: int
@@ -44,7 +44,7 @@ class _Fused:
 
 @dataclass(frozen=True)
 class _Tucker:
-    """Reduce, convolve, project: a full convolution, compressed."""
+    """A compressed full convolution: reduction, convolution, projection."""
 
     into: float
     out: float
@@ -60,12 +60,10 @@ class MobileDetLayout:
     """A network.
 
     Attributes:
-        scope: TF's name of it.
         stem: Channels of the first convolution.
-        activation: TF's name.
-        squeezes: Whether inverted blocks weigh channels by squeeze and excite.
-        blocks: What follows, down to stride 32.
-        middle: How many of them give the map of stride 16.
+        squeezes: Whether inverted blocks have squeeze and excite.
+        blocks: The following blocks, down to stride 32.
+        middle: The number of blocks up to the map of stride 16.
     """
 
     scope: str
@@ -180,24 +178,24 @@ MOBILEDETS = {
 
 
 def _he_normal(kernel: Tensor) -> object:
-    """Fill a kernel by what comes in; of one that convolves each channel, that is its own window alone."""
+    """Fill a kernel by its fan-in, which for a depthwise kernel is one window."""
     inputs = math.prod(kernel.shape[1:]) if kernel.shape[0] > 1 else math.prod(kernel.shape[2:])
     deviation = math.sqrt(2 / inputs) / 0.87962566103423978
     return nn.init.trunc_normal_(kernel, 0.0, deviation, -2 * deviation, 2 * deviation)
 
 
-# TF's MobileDets take nothing from the configuration's hyperparameters.
+# TF's MobileDets ignore the configuration's hyperparameters.
 _RULE = KernelRule(_he_normal, Regularizer(l2=4e-5))
 _SETTINGS = ConvSettings(kernel=_RULE, depthwise=_RULE, norm=BatchNormSettings(decay=0.99, epsilon=0.01))
 
 
 def _scaled(channels: int, factor: float) -> int:
-    """Round to the nearest multiple of 8, at least 8; halves go up."""
+    """Return scaled channels, rounded half up to a multiple of 8, at least 8."""
     return max(8, 8 * int(channels * factor / 8 + 0.5))
 
 
 class _Residual(nn.Module):
-    """Layers in a row; their input is added where the layout says so."""
+    """A sequence of layers, with a residual connection if the layout has one."""
 
     def __init__(self, layers: dict[str, nn.Module], *, residual: bool) -> None:
         """Keep the layers."""
@@ -215,17 +213,13 @@ class _Residual(nn.Module):
 
 
 class MobileDet(Backbone):
-    """A stem and blocks; returns the maps of strides 16 and 32.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A stem and blocks; returns the maps of strides 16 and 32."""
 
     def __init__(self, layout: MobileDetLayout, *, depth_multiplier: float = 1.0, in_channels: int = 3) -> None:
         """Build the network.
 
         Args:
-            layout: Which one, of `MOBILEDETS`.
+            layout: One of `MOBILEDETS`.
         """
         super().__init__()
         settings = replace(_SETTINGS, activation=layout.activation)
@@ -258,7 +252,7 @@ class MobileDet(Backbone):
 def _layers(
     block: Block, channels: int, out: int, settings: ConvSettings, *, squeezes: bool
 ) -> tuple[str, dict[str, nn.Module]]:
-    """Make a block's layers by TF's scopes; return its kind, too."""
+    """Return a block's kind and its layers by TF's scopes."""
     linear = replace(settings, activation="NONE")
     if isinstance(block, _Tucker):
         into, outof = _scaled(channels, block.into), _scaled(out, block.out)

@@ -31,11 +31,7 @@ _BLOCKS = (
 
 
 class MobileNetV1(Backbone):
-    """A stem and 13 depthwise separable blocks.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A stem and 13 depthwise separable blocks."""
 
     def __init__(
         self,
@@ -52,8 +48,8 @@ class MobileNetV1(Backbone):
 
         Args:
             taps: Numbers of the blocks (1 to 13) whose outputs are returned.
-            min_depth: The least channels of any layer.
-            narrow: Whether the last two blocks have 512 and 256 channels, as under TF's FPNLite.
+            min_depth: The minimum channels of any layer.
+            narrow: Whether the last two blocks have 512 and 256 channels, as in TF's FPNLite.
         """
         super().__init__()
         layout = (*_BLOCKS[:11], (512, 2), (256, 1)) if narrow else _BLOCKS
@@ -77,7 +73,7 @@ class MobileNetV1(Backbone):
         self.channels = tuple(depth(layout[tap - 1][0]) for tap in taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return one map a tap, finest first."""
+        """Return one map per tap, finest first."""
         features, outputs = self.stem(inputs), []
         for number, block in enumerate(self.blocks, start=1):
             features = block(features)

@@ -37,13 +37,13 @@ _HEAD = 17
 
 
 def divisible(value: float, least: int = 8) -> int:
-    """Round to a multiple of 8, not below `least` nor below 90 % of the value."""
+    """Return a value rounded to a multiple of 8, not below `least` nor below 90 % of the value."""
     rounded = max(least, int(value + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * value else rounded
 
 
 class InvertedResidual(nn.Module):
-    """Expand, convolve each channel, project; add the input where shapes allow."""
+    """Expansion, depthwise convolution, projection; adds the input if shapes match."""
 
     def __init__(
         self, in_channels: int, expanded: int, out_channels: int, stride: int, settings: ConvSettings, padding: Padding
@@ -51,7 +51,7 @@ class InvertedResidual(nn.Module):
         """Build the block.
 
         Args:
-            expanded: Channels between; equal to `in_channels` for a block without expansion.
+            expanded: Expanded channels; equal to `in_channels` for a block without expansion.
         """
         super().__init__()
         linear = replace(settings, activation="NONE")
@@ -61,18 +61,14 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and in_channels == out_channels
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the expanded features and the output; the former is what SSD taps."""
+        """Return the expanded features and the output; SSD taps the former."""
         expanded = self.expand(inputs)
         outputs = self.project(self.depthwise(expanded))
         return expanded, inputs + outputs if self.residual else outputs
 
 
 class MobileNetV2(Backbone):
-    """A stem, 17 inverted residual blocks and a 1×1 convolution.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A stem, 17 inverted residual blocks and a 1×1 convolution."""
 
     def __init__(
         self,
@@ -88,9 +84,9 @@ class MobileNetV2(Backbone):
         """Build the network up to the last tap.
 
         Args:
-            taps: What is returned: "i" for the output of block i (17 is the last convolution), or
-                "i/expand" for its expanded features; in order, the last an output.
-            min_depth: The least channels of any layer, expansions excepted.
+            taps: Outputs to return, in order: "i" for block i (17 is the last convolution), or "i/expand" for its
+                expanded features; the last is without "/expand".
+            min_depth: The minimum channels of any layer except expansions.
             last_channels: Channels of the last convolution, before the multiplier.
         """
         super().__init__()
@@ -111,7 +107,7 @@ class MobileNetV2(Backbone):
         self.channels = tuple(widths[tap] for tap in self.taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return one map a tap, in the order of the taps."""
+        """Return one map per tap, in the order of the taps."""
         features, found = self.stem(inputs), {}
         for number, block in enumerate(self.blocks):
             found[f"{number}/expand"], features = block(features)

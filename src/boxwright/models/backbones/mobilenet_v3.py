@@ -1,6 +1,6 @@
 """MobileNetV3 (Howard et al., 2019, tables 1 and 2) and MobileNet-EdgeTPU, as TF-Slim lays them out for detection.
 
-For detection the channels behind stride 32 are halved. Modules are named by TF-Slim's scopes.
+For detection the channels after stride 32 are halved. Modules are named by TF-Slim's scopes.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -24,14 +24,13 @@ class _Block:
     """An inverted residual block.
 
     Attributes:
-        kernel: The side of the kernel that looks at neighbours.
-        stride: Its stride.
-        expansion: Channels between, a channel in; 1 for no expansion.
-        channels: Channels out.
-        activation: TF's name.
-        squeezes: Whether channels are weighed by squeeze and excite.
-        fused: Whether expansion and neighbours are one full convolution.
-        residual: Whether the input is added where shapes allow.
+        kernel: The side of the spatial kernel.
+        stride: The spatial kernel's stride.
+        expansion: Expanded channels per input channel; 1 for no expansion.
+        channels: Output channels.
+        squeezes: Whether it has squeeze and excite.
+        fused: Whether expansion and spatial kernel are one full convolution.
+        residual: Whether the input is added if shapes match.
     """
 
     kernel: int
@@ -49,10 +48,9 @@ class MobileNetV3Layout:
     """A network.
 
     Attributes:
-        scope: TF-Slim's name of it.
         stem: Channels of the first convolution.
-        activation: Of the first and the last convolution.
-        blocks: What comes between.
+        activation: Of the first and last convolution.
+        blocks: The blocks in between.
         last: Channels of the last convolution, 1×1; 0 for none.
     """
 
@@ -123,7 +121,7 @@ MOBILENET_EDGETPU = MobileNetV3Layout(
 
 
 class _Gate(nn.Module):
-    """TF-Slim's hard sigmoid, whose sixth is rounded."""
+    """TF-Slim's hard sigmoid, which multiplies with a rounded 1/6."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the same shape, in 0..1."""
@@ -131,7 +129,7 @@ class _Gate(nn.Module):
 
 
 class _InvertedResidual(nn.Module):
-    """Expand, look at neighbours, weigh channels, project; add the input where shapes allow."""
+    """Expansion, spatial convolution, squeeze and excite, projection; adds the input if shapes match."""
 
     def __init__(self, block: _Block, in_channels: int, out_channels: int, settings: ConvSettings) -> None:
         """Build the block.
@@ -160,7 +158,7 @@ class _InvertedResidual(nn.Module):
         self.expanded = expanded
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the expanded features and the output; the former is what SSD taps."""
+        """Return the expanded features and the output; SSD taps the former."""
         expanded = inputs if self.expand is None else self.expand(inputs)
         features = expanded if self.depthwise is None else self.depthwise(expanded)
         if self.squeeze_excite is not None:
@@ -170,11 +168,7 @@ class _InvertedResidual(nn.Module):
 
 
 class MobileNetV3(Backbone):
-    """A stem, inverted residual blocks and, but for EdgeTPU's, a 1×1 convolution.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A stem, inverted residual blocks and, except in EdgeTPU's, a 1×1 convolution."""
 
     def __init__(
         self,
@@ -190,9 +184,9 @@ class MobileNetV3(Backbone):
 
         Args:
             settings: Convolutions; activations are the network's own.
-            taps: What is returned: "i" for the output of block i, counted from 0, "i/expand" for its expanded
-                features, or "last" for the last convolution.
-            min_depth: The least channels of any layer's output, expansions excepted.
+            taps: Outputs to return: "i" for block i, counted from 0, "i/expand" for its expanded features, or "last"
+                for the last convolution.
+            min_depth: The minimum channels of any layer except expansions.
         """
         super().__init__()
         self.slim_scope, self.taps = layout.scope, tuple(taps)
@@ -216,7 +210,7 @@ class MobileNetV3(Backbone):
         self.channels = tuple(widths[tap] for tap in self.taps)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return one map a tap, in the order of the taps."""
+        """Return one map per tap, in the order of the taps."""
         features = self.Conv(inputs)
         found: dict[str, Tensor] = {}
         for number, name in enumerate(self.blocks):

@@ -1,6 +1,6 @@
-"""PNASNet-5, large (Liu et al., 2018), as TF-Slim lays it out; without drop path, which TensorFlow trains it with.
+"""PNASNet-5, large (Liu et al., 2018), as TF-Slim defines it, without the drop path of TensorFlow's training.
 
-Modules are named by TF-Slim's scopes. A cell looks at the outputs of the two cells before it.
+Modules are named by TF-Slim's scopes. A cell's inputs are the outputs of the previous two cells.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -26,7 +26,7 @@ _CELLS = {
     **{f"cell_{number}": (216 * 2 ** (number // 4), 2 if number in (4, 8) else 1) for number in range(12)},
 }
 _TAPS = ("cell_7", "cell_11")
-# Left and right of each combination: the state that is looked at, and how. States 0 and 1 are the cell's inputs.
+# Left and right operand of each combination: its state and operation. States 0 and 1 are the cell's inputs.
 _COMBINATIONS = (
     ((1, "separable_5x5"), (1, "max_pool")),
     ((0, "separable_7x7"), (0, "max_pool")),
@@ -37,13 +37,13 @@ _COMBINATIONS = (
 
 
 def _fan_out(kernel: Tensor) -> object:
-    """Fill a kernel by what goes out; of a depthwise one, the windows of one channel."""
+    """Fill a kernel by its fan-out, which for a depthwise kernel is one channel's."""
     out = kernel.shape[0] if kernel.shape[0] > 1 else 1
     deviation = (1.3 * 2 / (out * kernel.shape[2] * kernel.shape[3])) ** 0.5
     return nn.init.trunc_normal_(kernel, 0.0, deviation, -2 * deviation, 2 * deviation)
 
 
-# TF's takes nothing from the configuration's hyperparameters.
+# TF's PNASNet ignores the configuration's hyperparameters.
 _RULE = KernelRule(_fan_out, Regularizer(l2=4e-5))
 _NORM = BatchNormSettings(decay=0.9997, epsilon=0.001)
 _SETTINGS = ConvSettings(kernel=_RULE, separable_depthwise=_RULE, separable_pointwise=_RULE, norm=_NORM)
@@ -69,7 +69,7 @@ class _Separable(nn.Module):
 
 
 class _Pool(nn.Module):
-    """A 3×3 maximum; a 1×1 convolution behind it where channels differ."""
+    """A 3×3 maximum, followed by a 1×1 convolution if channels differ."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Shortcut(nn.Module):
 
 
 class _FactorizedReduction(nn.Module):
-    """Halve the size by two 1×1 convolutions, each of every second pixel, one of them moved by a pixel."""
+    """Two 1×1 convolutions of stride 2, one of them shifted by a pixel, concatenated."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class _FactorizedReduction(nn.Module):
 
 
 class _Cell(nn.Module):
-    """Five sums of two, one after the other on channels."""
+    """Five sums of two operands, concatenated along channels."""
 
     def __init__(self, before: int, current: int, filters: int, stride: int, *, halve: bool, raw: bool) -> None:
         """Build the cell.
@@ -127,14 +127,14 @@ class _Cell(nn.Module):
         Args:
             before: Channels of the output before the last.
             halve: Whether the output before the last is twice as large as the last.
-            raw: Whether there is none before the last, which stands for it as it is.
+            raw: Whether there is no output before the last, which then serves as both.
         """
         super().__init__()
         self.raw = raw
         self.fit: list[str] = []
         if halve:
             reduction = _FactorizedReduction(before, filters)
-            # Its layers are the cell's own in TF-Slim.
+            # TF-Slim keeps these layers directly in the cell.
             self.add_module("0", reduction)
             self.fit = ["0"]
         elif not raw and before != filters:
@@ -171,11 +171,7 @@ def _operation(kind: str, in_channels: int, channels: int, stride: int) -> nn.Mo
 
 
 class PnasNet(Backbone):
-    """A stem and fourteen cells; returns the maps of strides 16 and 32.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A stem and fourteen cells; returns the maps of strides 16 and 32."""
 
     def __init__(self, *, in_channels: int = 3) -> None:
         """Build the network."""

@@ -1,6 +1,6 @@
 """ResNet-50, 101 and 152, first version (He et al., 2016, table 1), as Keras lays them out.
 
-A block's stride is that of its first 1×1 convolution and of its shortcut.
+A block's first 1×1 convolution and its shortcut carry its stride.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -22,7 +22,7 @@ _EXPANSION = 4
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3, 1×1, added to the input or, where shapes differ, to a projection of it."""
+    """1×1, 3×3 and 1×1 convolutions, added to the input or, if shapes differ, to its projection."""
 
     def __init__(
         self, in_channels: int, width: int, out_channels: int, stride: int, settings: ConvSettings, *, project: bool
@@ -56,14 +56,14 @@ def _stage(
 
 
 class ResNetV1Stage5(nn.Sequential):
-    """The last stage on its own, for crops of the map of stride 16."""
+    """The last stage, applied to crops of the map of stride 16."""
 
     def __init__(self, blocks: Sequence[int], settings: ConvSettings, *, stride: int = 2) -> None:
         """Build the stage.
 
         Args:
             settings: Convolutions; they never learn a bias.
-            stride: Of its first convolutions; 1 for crops that hold only what these would read with stride 2.
+            stride: Of its first convolutions; 1 for crops already sampled at stride 2.
         """
         settings = replace(settings, force_bias=False)
         width = _WIDTHS[3]
@@ -73,11 +73,7 @@ class ResNetV1Stage5(nn.Sequential):
 
 
 class ResNetV1(Backbone):
-    """A 7×7 stem and four stages of bottlenecks.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A 7×7 stem and four stages of bottlenecks."""
 
     def __init__(
         self,
@@ -89,12 +85,12 @@ class ResNetV1(Backbone):
         min_depth: int = 8,
         in_channels: int = 3,
     ) -> None:
-        """Build the network up to the last level that is returned.
+        """Build the network up to the last level.
 
         Args:
             settings: Convolutions; they never learn a bias.
             levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
-            min_depth: The least channels of any layer.
+            min_depth: The minimum channels of any layer.
         """
         super().__init__()
         settings = replace(settings, force_bias=False)
@@ -115,7 +111,7 @@ class ResNetV1(Backbone):
         self.channels = tuple(depth(_WIDTHS[level - 2] * _EXPANSION) for level in levels)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return one map a level, finest first."""
+        """Return one map per level, finest first."""
         features, outputs = self.pool(self.stem(inputs)), []
         for level, stage in enumerate(self.stages, start=2):
             features = stage(features)

@@ -1,7 +1,7 @@
 """ResNet-50, 101 and 152, first version (He et al., 2016, table 1), as TF-Slim lays them out for detection.
 
-Where Keras's halves the size in a stage's first convolution, TF-Slim's does behind the stage's last block, so that
-a stage's map is seen before it is halved. Modules are named by TF-Slim's scopes.
+Keras's networks halve the size in a stage's first convolution, TF-Slim's after its last block, so that a stage's map is
+tapped before it is halved. Modules are named by TF-Slim's scopes.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -22,13 +22,13 @@ _EXPANSION = 4
 
 
 class BottleneckV1(nn.Module):
-    """1×1, 3×3, 1×1, added to the input or, where channels differ, to a projection of it; then a ReLU."""
+    """1×1, 3×3 and 1×1 convolutions, added to the input or, if channels differ, to its projection; then a ReLU."""
 
     def __init__(self, in_channels: int, width: int, settings: ConvSettings, dilation: int = 1) -> None:
         """Build the block.
 
         Args:
-            width: Channels between; a fourth of those out.
+            width: Inner channels; a quarter of the output's.
             dilation: Distance between the taps of the 3×3 kernel.
         """
         super().__init__()
@@ -44,7 +44,7 @@ class BottleneckV1(nn.Module):
 
 
 def _block(count: int, in_channels: int, width: int, settings: ConvSettings, dilation: int = 1) -> nn.Sequential:
-    """Put units in a row, named by their scopes."""
+    """Return a sequence of units named by their scopes."""
     stage = nn.Sequential()
     for unit in range(1, count + 1):
         block = nn.Sequential()
@@ -55,10 +55,10 @@ def _block(count: int, in_channels: int, width: int, settings: ConvSettings, dil
 
 
 class ResNetV1SlimBlock4(nn.Module):
-    """The last block on its own, for crops; it keeps their size.
+    """The last block, applied to crops without changing their size.
 
     Attributes:
-        channels: Channels out.
+        channels: Output channels.
     """
 
     def __init__(self, blocks: Sequence[int], settings: ConvSettings) -> None:
@@ -75,11 +75,7 @@ class ResNetV1SlimBlock4(nn.Module):
 
 
 class ResNetV1Slim(Backbone):
-    """A 7×7 stem and four stages of bottlenecks.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A 7×7 stem and four stages of bottlenecks."""
 
     def __init__(
         self,
@@ -92,16 +88,15 @@ class ResNetV1Slim(Backbone):
         in_channels: int = 3,
         coarsest_stride: int = 32,
     ) -> None:
-        """Build the network up to the last level that is returned.
+        """Build the network up to the last level.
 
         Args:
             levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
-            min_depth: The least channels within a bottleneck.
-            coarsest_stride: 8, 16 or 32: maps that would be coarser keep this stride, and are seen through dilated
-                convolutions.
+            min_depth: The minimum channels within a bottleneck.
+            coarsest_stride: 8, 16 or 32: coarser maps keep this stride, with dilated convolutions.
         """
         super().__init__()
-        # Three convolutions a block, the stem, and the classifier behind.
+        # Three convolutions per block, the stem, and the classifier.
         self.slim_scope = f"resnet_v1_{3 * sum(blocks) + 2}"
         self.levels = tuple(levels)
         channels = 64
@@ -123,7 +118,7 @@ class ResNetV1Slim(Backbone):
         self.channels = tuple(widths[level - 2] * _EXPANSION for level in levels)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return one map a level, finest first."""
+        """Return one map per level, finest first."""
         features, outputs = self.pool(self.conv1(inputs)), []
         for level, (name, halved) in enumerate(zip(self.stages, self.halved, strict=True), start=2):
             features = self.get_submodule(name)(features[..., ::2, ::2] if halved else features)

@@ -1,4 +1,4 @@
-"""Squeeze and excite (Hu et al., 2018): each channel is weighed by what all of them are on average."""
+"""Squeeze and excite (Hu et al., 2018): each channel is weighted by a function of all channels' means."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ class SqueezeExcite(nn.Module):
     """Two 1×1 convolutions with biases on the mean of each channel, named as TF-Slim's."""
 
     def __init__(self, channels: int, squeezed: int, rule: KernelRule, activation: str, gate: nn.Module) -> None:
-        """Make the layers.
-
-        Args:
-            gate: Behind the second.
-        """
+        """Make the layers; `gate` follows the second."""
         super().__init__()
         self.Conv = make_conv(channels, squeezed, 1, rule, bias=True)
         self.activation = make_activation(activation)

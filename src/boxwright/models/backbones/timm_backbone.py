@@ -23,14 +23,12 @@ class TimmBackbone(Backbone):
     """The feature pyramid of a timm network.
 
     Attributes:
-        name: timm's name.
-        channels: Channels of each map that `forward` returns.
-        mean: Of red, green and blue in 0..1, which inputs are to have subtracted.
-        deviation: Of red, green and blue in 0..1, by which they are to be divided.
+        mean: Of red, green and blue in 0..1, to subtract from inputs.
+        deviation: Of red, green and blue in 0..1, to divide inputs by.
     """
 
     def __init__(self, name: str, *, strides: Sequence[int]) -> None:
-        """Make the network, with fresh weights; `checkpoints.pretrained` fetches timm's.
+        """Make the network with random weights; `checkpoints.pretrained` fetches timm's.
 
         Args:
             name: timm's name, such as "resnet18.a1_in1k".
@@ -39,14 +37,14 @@ class TimmBackbone(Backbone):
         Raises:
             ConfigError: For an unknown name, or one without maps of these strides.
         """
-        import timm  # takes a second, and only these backbones need it
+        import timm  # its import takes a second, and only these backbones need it
 
         super().__init__()
         self.name = name
-        # Only the names of timm's own networks: it takes others as places to fetch code's settings and weights from.
+        # Only timm's own names: it would treat others as hub addresses to fetch settings and weights from.
         if not _PLAIN.fullmatch(name) or not timm.is_model(name):
             near = ", ".join(timm.list_models(f"*{_PLAIN_PART.sub('', name)[:8]}*")[:6]) or "see timm.list_models()"
-            raise ConfigError(f"feature_extractor.type timm/{name[:80]}: no network of timm; near: {near}")
+            raise ConfigError(f"feature_extractor.type timm/{name[:80]}: timm has no such network; similar: {near}")
         try:
             self.body = timm.create_model(name, pretrained=False, features_only=True)
         except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
@@ -63,12 +61,12 @@ class TimmBackbone(Backbone):
         self.deviation = tuple(data.get("std", (0.229, 0.224, 0.225)))
 
     def penalize(self, regularizer: Regularizer) -> None:
-        """Put a price on the kernels of its convolutions; they keep timm's initializers and normalization."""
+        """Attach a regularizer to the kernels of its convolutions, which keep timm's initializers and normalization."""
         for module in self.body.modules():
             if isinstance(module, nn.Conv2d):
                 setattr(module, "regularizer", regularizer)  # noqa: B010  # timm's type declares no such attribute
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return one map a stride, finest first."""
+        """Return one map per stride, finest first."""
         maps = self.body(inputs)
         return [maps[level] for level in self.levels]

@@ -1,6 +1,4 @@
-"""VGG-16 as SSD and RefineDet reduce it: fc6 and fc7 become convolutions, fc6 with holes.
-
-(SSD, section 3; RefineDet, section 3.1 and the authors' code.)
+"""VGG-16 with fc6 (dilated) and fc7 as convolutions (SSD, section 3; RefineDet, section 3.1 and the authors' code).
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -23,11 +21,10 @@ _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 51
 
 @dataclass(frozen=True)
 class VggReduction:
-    """How the classifier's layers become convolutions, and which maps are handed on.
+    """How the classifier's layers become convolutions, and which maps are returned.
 
     Attributes:
-        norm_scales: What the factors of the normalized maps start with: of conv4_3, and of conv5_3 where
-            that is handed on.
+        norm_scales: Initial factors of the normalized maps: of conv4_3 and, if returned, of conv5_3.
         last_pool: (kernel size, stride) of the fifth pooling.
         dilation: Distance between the taps of fc6.
     """
@@ -42,7 +39,7 @@ REFINEDET_VGG = VggReduction((10.0, 8.0), (2, 2), 3)
 
 
 class L2Norm(nn.Module):
-    """Scale each location's features to one length, then each channel by a learnt factor (ParseNet)."""
+    """Scale each location's features to unit length, then each channel by a learned factor (ParseNet)."""
 
     def __init__(self, channels: int, scale: float) -> None:
         """Make the layer."""
@@ -51,7 +48,7 @@ class L2Norm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the same shape."""
-        # The length's square, and the least length, leave the range of half precision.
+        # The squared length and the epsilon exceed the range of half precision.
         return F.normalize(inputs.float(), eps=1e-10).to(inputs.dtype) * self.scale[:, None, None].to(inputs.dtype)
 
 
@@ -59,10 +56,10 @@ class Vgg16(Backbone):
     """The convolutions of VGG-16 and its two converted layers.
 
     Attributes:
-        channels: Channels of the maps that `forward` returns: conv4_3 and perhaps conv5_3, normalized, and fc7.
+        channels: Channels of conv4_3, conv5_3 if returned, and fc7.
     """
 
-    # The scales of normalized maps belong to the detector.
+    # The scales of normalized maps are the detector's.
     beyond_classifier = ("norms",)
 
     def __init__(self, settings: ConvSettings, reduction: VggReduction = SSD_VGG, *, in_channels: int = 3) -> None:
@@ -70,7 +67,7 @@ class Vgg16(Backbone):
 
         Args:
             settings: Convolutions; they are not normalized and learn a bias.
-            reduction: What becomes of the classifier's layers.
+            reduction: The conversion of the classifier's layers.
         """
         super().__init__()
         rule, channels = settings.kernel, in_channels
@@ -94,12 +91,12 @@ class Vgg16(Backbone):
         self.channels = (*(512 for _ in reduction.norm_scales), 1024)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return conv4_3 (stride 8), conv5_3 (stride 16) where that is handed on, and fc7 (stride 16 or 32)."""
+        """Return conv4_3 (stride 8), conv5_3 (stride 16) if configured, and fc7 (stride 16 or 32)."""
         features = inputs
         for stage in self.stages[:-1]:
             fourth = stage(features)
             features = self.pool(fourth)
         fifth = self.stages[-1](features)
-        # The maps that go on through the network are not normalized.
+        # The network continues from maps that are not normalized.
         normalized = [norm(map) for norm, map in zip(self.norms, (fourth, fifth), strict=False)]
         return [*normalized, self.converted(self.last_pool(fifth))]

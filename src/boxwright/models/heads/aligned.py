@@ -1,4 +1,4 @@
-"""Heads whose features lie where a box is: AlignDet's second step, and RefineDet++'s.
+"""Heads whose features are aligned with boxes: AlignDet's second step, and RefineDet++'s.
 
 Dimensions: B batch, A anchors, S anchors a location, C columns of the class head, H W grid.
 """
@@ -17,11 +17,7 @@ from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
 
 class AlignedHead(nn.Module):
-    """Look at the box of each cell, then predict by 1×1 convolutions; one box a cell (AlignDet, figure 4).
-
-    Attributes:
-        output: What is predicted for a cell.
-    """
+    """Sample features at each cell's box, then predict one box per cell by 1×1 convolutions (AlignDet, figure 4)."""
 
     def __init__(
         self,
@@ -32,13 +28,12 @@ class AlignedHead(nn.Module):
         output: HeadOutput,
         settings: ConvSettings,
     ) -> None:
-        """Build the layers behind the sampling.
+        """Build the layers after the sampling.
 
         Args:
-            samplings: How each level looks at boxes, finest first; the last is that of all coarser levels, too.
-            strides: Of each level, in pixels.
-            depth: Channels of what they return, and of the hidden layer.
-            output: What is predicted for a cell.
+            samplings: Each level's sampling, finest first; the last serves all coarser levels too.
+            strides: The stride of each level in pixels.
+            depth: Channels of the samplings' outputs and of the hidden layer.
             settings: Convolutions; without normalization, as released.
         """
         super().__init__()
@@ -57,7 +52,7 @@ class AlignedHead(nn.Module):
         return ("classes.0",)
 
     def forward(self, features: list[Tensor], boxes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return box codes [B, A, code size] and class logits [B, A, C] for the boxes [B, A, 4], one a cell."""
+        """Return box codes [B, A, code size] and class logits [B, A, C] for the boxes [B, A, 4], one per cell."""
         cells = [level.shape[-2] * level.shape[-1] for level in features]
         seen = []
         for level, part, stride, number in zip(
@@ -72,11 +67,7 @@ class AlignedHead(nn.Module):
 
 
 class AlignmentConvHead(nn.Module):
-    """Predict by 3×3 convolutions whose taps lie on each anchor's refined box, one for each anchor shape (RefineDet++).
-
-    Attributes:
-        output: What is predicted for an anchor.
-    """
+    """Predict by 3×3 convolutions whose taps lie on the refined boxes, one for each anchor shape (RefineDet++)."""
 
     def __init__(
         self,
@@ -90,8 +81,7 @@ class AlignmentConvHead(nn.Module):
 
         Args:
             anchors_per_location: Anchors at each location of each level.
-            strides: Of each level, in pixels.
-            output: What is predicted for an anchor.
+            strides: The stride of each level in pixels.
         """
         super().__init__()
         self.output, self.strides = output, tuple(strides)
@@ -129,7 +119,7 @@ class AlignmentConvHead(nn.Module):
 
 
 def _each_shape(level: Tensor, boxes: Tensor, stride: float, count: int, layers: nn.Module) -> Tensor:
-    """Return [B, H × W × S, numbers]: what the convolution of each anchor shape says at its boxes [B, H × W × S, 4]."""
+    """Return [B, H × W × S, numbers]: the outputs of each anchor shape's convolution at its boxes [B, H × W × S, 4]."""
     by_shape = boxes.reshape(boxes.shape[0], -1, count, 4).unbind(2)
     said = [layer(level, part, stride).flatten(2) for layer, part in zip(layers.children(), by_shape, strict=True)]
     return torch.stack(said, -1).permute(0, 2, 3, 1).flatten(1, 2)

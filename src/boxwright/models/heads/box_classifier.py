@@ -1,6 +1,4 @@
-"""The box classifier's head: of which class a region is, and where its object's box rather lies.
-
-(Faster R-CNN, section 3.2; TF's mask_rcnn_box_predictor.)
+"""The head that classifies regions and refines their boxes (Faster R-CNN, section 3.2; TF's mask_rcnn_box_predictor).
 
 Dimensions: N regions, K foreground classes, C channels.
 """
@@ -20,8 +18,7 @@ class BoxClassifierHead(nn.Module):
     """The mean of a crop's features, then a dense layer for codes and one for logits.
 
     Attributes:
-        num_classes: K.
-        box_columns: K, or 1 where all classes share a box.
+        box_columns: K, or 1 if all classes share a box.
     """
 
     def __init__(
@@ -38,9 +35,9 @@ class BoxClassifierHead(nn.Module):
 
         Args:
             share_boxes: Whether all classes share one box.
-            dropout: The share of features dropped before either layer.
-            rule: How kernels start and what they cost.
-            norm: Normalization behind either layer; None for none.
+            dropout: The share of features dropped before each layer.
+            rule: The kernels' initializer and penalty.
+            norm: Normalization after each layer; None for none.
         """
         super().__init__()
         self.num_classes, self.box_columns = num_classes, 1 if share_boxes else num_classes
@@ -54,7 +51,7 @@ class BoxClassifierHead(nn.Module):
 
     @property
     def dense_layer(self) -> int:
-        """Which layer of `boxes` and `classes` is the dense one."""
+        """The index of the dense layer in `boxes` and `classes`."""
         return len(self.classes) - 2
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:

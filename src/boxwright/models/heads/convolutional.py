@@ -1,4 +1,4 @@
-"""SSD's box predictor: each level has its own convolutions (TF's convolutional_box_predictor).
+"""SSD's box predictor, with separate convolutions for each level (TF's convolutional_box_predictor).
 
 Dimensions: B batch, C channels, H W grid, S anchors a location.
 """
@@ -23,8 +23,8 @@ class HeadShape:
         kernel_size: The side of the last convolution's kernel.
         use_depthwise: Whether the last convolution is preceded by a depthwise one of that side.
         layers_before: 1×1 convolutions before the last.
-        min_depth: Their least channels.
-        max_depth: Their most channels; 0 leaves them out.
+        min_depth: Their minimum channels.
+        max_depth: Their maximum channels; 0 omits them.
         dropout: The share of features dropped before the class convolution.
     """
 
@@ -37,7 +37,7 @@ class HeadShape:
 
 
 class ConvolutionalHead(AnchorHead):
-    """Predict boxes and classes at each level by convolutions of its own."""
+    """Predict boxes and classes by separate convolutions for each level."""
 
     def __init__(
         self,
@@ -52,10 +52,9 @@ class ConvolutionalHead(AnchorHead):
         """Build the convolutions of every level.
 
         Args:
-            in_channels: Channels of each level; behind its body, where there are bodies.
+            in_channels: Channels of each level, after its body if there are bodies.
             anchors_per_location: Anchors at each location of each level.
-            output: What is predicted for an anchor.
-            bodies: For each level the layers that both predictors share, in place of the shape's 1×1 convolutions.
+            bodies: Each level's layers shared by both predictors, in place of the shape's 1×1 convolutions.
         """
         super().__init__()
         self.output = output

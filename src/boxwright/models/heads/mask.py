@@ -1,4 +1,4 @@
-"""The mask head: which pixels of a region belong to its object (Mask R-CNN, section 3).
+"""The mask head, which segments a region's object (Mask R-CNN, section 3).
 
 Dimensions: N regions, K foreground classes, C channels, h w mask.
 """
@@ -17,10 +17,10 @@ Size = tuple[int, int]
 
 
 class ResizeTo(nn.Module):
-    """Resize to one size, between the centres of the corner pixels (TF's `align_corners`)."""
+    """Resize to a fixed size with TF's `align_corners`."""
 
     def __init__(self, size: Size) -> None:
-        """Remember the size."""
+        """Store the size."""
         super().__init__()
         self.size = size
 
@@ -30,10 +30,10 @@ class ResizeTo(nn.Module):
 
 
 class MaskHead(nn.Module):
-    """Layers, then a convolution that says for each pixel and class whether it belongs to an object of that class.
+    """Layers, then a convolution that predicts a mask for each class.
 
     Attributes:
-        columns: K, or 1 where masks are the same for all classes.
+        columns: K, or 1 for class-agnostic masks.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MaskHead(nn.Module):
         Args:
             layers: From a region's features to maps of the mask's size.
             columns: K or 1.
-            rule: How the last kernel starts and what it costs.
+            rule: The last kernel's initializer and penalty.
         """
         super().__init__()
         self.layers, self.columns = layers, columns
@@ -62,20 +62,15 @@ def _convolutions(in_channels: int, depth: int, count: int, settings: ConvSettin
 
 
 def resizing_layers(in_channels: int, depth: int, count: int, settings: ConvSettings, size: Size) -> nn.Sequential:
-    """Resize, then convolve (TF's layers).
-
-    Args:
-        count: How many; none leaves `in_channels`.
-    """
+    """Return layers that resize, then convolve `count` times (TF's layers); 0 leaves `in_channels`."""
     return nn.Sequential(ResizeTo(size), *_convolutions(in_channels, depth, count, settings))
 
 
 def upsampling_layers(in_channels: int, depth: int, count: int, settings: ConvSettings, factors: Size) -> nn.Sequential:
-    """Convolve, repeat pixels, convolve once more (TF's `convolve_then_upsample_masks`).
+    """Return layers that convolve `count` times, upsample, and convolve once more (`convolve_then_upsample_masks`).
 
     Args:
-        count: How many before pixels are repeated.
-        factors: How often a pixel is repeated in y and x.
+        factors: Repetitions of a pixel in y and x.
     """
     before = _convolutions(in_channels, depth, count, settings)
     repeat = nn.Upsample(scale_factor=(float(factors[0]), float(factors[1])), mode="nearest")
@@ -84,17 +79,13 @@ def upsampling_layers(in_channels: int, depth: int, count: int, settings: ConvSe
 
 
 def deconvolving_layers(in_channels: int, depth: int, count: int, settings: ConvSettings) -> nn.Sequential:
-    """Convolve, then double height and width by a learnt deconvolution (the paper's figure 4, right)."""
+    """Return layers that convolve, then double the size by a learned deconvolution (the paper's figure 4, right)."""
     before = _convolutions(in_channels, depth, count, settings)
     double = Deconv2d(depth if count else in_channels, depth, 2, settings.kernel, bias=True)
     return nn.Sequential(*before, double, make_activation(settings.activation))
 
 
 def depth_between(in_channels: int, num_classes: int) -> int:
-    """Return the channels of TF's mask convolutions where they are left to it.
-
-    Returns:
-        A power of two between the two, two parts to the features and three to the classes.
-    """
+    """Return TF's default channels of mask convolutions: a power of two between the numbers of features and classes."""
     total = 2 * math.log2(in_channels) + 3 * math.log2(num_classes)
     return int(2.0 ** round(total / 5))

@@ -1,4 +1,4 @@
-"""What heads predict for each anchor, and the layout in which they return it.
+"""The outputs of heads for each anchor, and their layout.
 
 Dimensions: B batch, A anchors, S anchors a location, H W grid.
 """
@@ -18,15 +18,14 @@ def _unchanged(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadOutput:
-    """What is predicted for one anchor.
+    """The outputs for one anchor.
 
     Attributes:
-        columns: Class logits.
+        columns: Number of class logits.
         code_size: Numbers of a box code.
-        class_bias: The bias that class logits start with.
+        class_bias: The initial bias of class logits.
         clip_codes: (low, high) to which box codes are clipped, or None.
-        convert_logits: Applied to class logits; identity but for old configurations that put the
-            score's sigmoid into the head.
+        convert_logits: Applied to class logits; an identity except for old configurations with a sigmoid in the head.
     """
 
     columns: int
@@ -36,7 +35,7 @@ class HeadOutput:
     convert_logits: Callable[[Tensor], Tensor] = _unchanged
 
     def finish(self, codes: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply clipping and conversion.
+        """Return clipped codes and converted logits.
 
         Args:
             codes: [B, A, code size].
@@ -48,11 +47,7 @@ class HeadOutput:
 
 
 class AnchorHead(nn.Module):
-    """Predicts box codes and class logits for every anchor; `boxes` and `classes` are its last layers.
-
-    Attributes:
-        output: What is predicted for one anchor.
-    """
+    """Predicts box codes and class logits for every anchor; `boxes` and `classes` are its last layers."""
 
     output: HeadOutput
 
@@ -67,13 +62,13 @@ class AnchorHead(nn.Module):
 
 
 def flatten_anchors(levels: Sequence[Tensor], size: int) -> Tensor:
-    """Bring the outputs of all levels into one row an anchor.
+    """Return the outputs of all levels with one row per anchor.
 
     Args:
         levels: [B, S × size, H, W] each.
 
     Returns:
-        [B, A, size]: level by level, row by row, and at each location anchor by anchor.
+        [B, A, size], ordered by level, row, column, and anchor.
     """
     rows = [level.permute(0, 2, 3, 1).reshape(level.shape[0], -1, size) for level in levels]
     return torch.cat(rows, dim=1)

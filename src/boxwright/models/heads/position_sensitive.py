@@ -1,4 +1,4 @@
-"""R-FCN's second stage (Dai et al., 2016): all layers look at the whole map; regions only average.
+"""R-FCN's second stage (Dai et al., 2016): all layers process the whole map; regions only average.
 
 Dimensions: B batch, R proposals of an image, K foreground classes, C channels, H W map.
 """
@@ -21,13 +21,13 @@ _CODE_SIZE = 4
 
 
 class PositionSensitiveHead(nn.Module):
-    """Maps of codes and of logits, each part of a region's with channels of its own."""
+    """Maps of codes and of logits, with separate channels for each part of a region."""
 
     def __init__(self, in_channels: int, depth: int, num_classes: int, bins: int, settings: ConvSettings) -> None:
         """Build the convolutions.
 
         Args:
-            depth: Channels to which they are reduced.
+            depth: Channels after the reduction.
         """
         super().__init__()
         linear = replace(settings, activation="NONE")
@@ -59,9 +59,9 @@ class PositionSensitiveStage(SecondStage):
         """Assemble the stage.
 
         Args:
-            features: The map that proposals come from to [B, C, H, W].
-            depth: Channels to which they are reduced.
-            bins: (rows, columns) of parts of a proposal.
+            features: The RPN's map to [B, C, H, W].
+            depth: Channels after the reduction.
+            bins: The (rows, columns) of parts of a proposal.
             crop: (height, width) at which a proposal is sampled, multiples of the bins.
         """
         super().__init__()
@@ -70,7 +70,7 @@ class PositionSensitiveStage(SecondStage):
 
     @property
     def class_layers(self) -> tuple[ClassLayer, ...]:
-        """Both maps' layers: the parts of a region are what anchors are elsewhere."""
+        """Both maps' layers, with the parts of a region in place of anchors."""
         classes = self.head.num_classes
         return (ClassLayer("head.classes.0", classes + 1), ClassLayer("head.boxes.0", classes, _CODE_SIZE))
 

@@ -1,4 +1,4 @@
-"""Receptive field enhancement (RFE), and the head that has it (SRN, section 3.4).
+"""Receptive field enhancement (RFE), and the head that uses it (SRN, section 3.4).
 
 Dimensions: B batch, C channels, H W grid, S anchors a location.
 """
@@ -15,13 +15,13 @@ _KERNELS = ((1, 5), (5, 1), (1, 3), (3, 1))
 
 
 class ReceptiveFieldEnhancement(nn.Module):
-    """Look along rows and columns beside the square: four branches of long, thin kernels, added to the input."""
+    """Four branches with kernels elongated along rows or columns, added to the input."""
 
     def __init__(self, channels: int, settings: ConvSettings) -> None:
-        """Build the branches, each a quarter as wide.
+        """Build the branches, each with a quarter of the channels.
 
         Args:
-            channels: Channels in and out, a multiple of 4.
+            channels: Input and output channels, a multiple of 4.
         """
         super().__init__()
         width = channels // len(_KERNELS)
@@ -44,7 +44,7 @@ class ReceptiveFieldEnhancement(nn.Module):
 
 
 class ReceptiveFieldHead(AnchorHead):
-    """Predict boxes and classes at all levels by the same convolutions: 3×3, enhancement, 3×3, 1×1."""
+    """Predict boxes and classes by convolutions shared by all levels: 3×3, enhancement, 3×3, 1×1."""
 
     def __init__(
         self, channels: int, anchors_per_location: int, output: HeadOutput, settings: ConvSettings, *, enhance: bool
@@ -54,8 +54,7 @@ class ReceptiveFieldHead(AnchorHead):
         Args:
             channels: Channels of every level, and of the towers.
             anchors_per_location: Anchors at each location, the same at all levels.
-            output: What is predicted for an anchor.
-            enhance: Whether the enhancement stands between the towers' convolutions.
+            enhance: Whether the towers have the enhancement between their convolutions.
         """
         super().__init__()
         self.output = output

@@ -1,4 +1,4 @@
-"""The head of a region proposal network (Faster R-CNN, section 3.1): is there an object, and where rather.
+"""The head of a region proposal network (Faster R-CNN, section 3.1): objectness and boxes.
 
 Dimensions: B batch, A anchors, C channels.
 """
@@ -18,14 +18,14 @@ class RegionProposalHead(AnchorHead):
 
         Args:
             convolve: The convolution that all levels share.
-            predict: From its maps to codes and logits; columns are no object, object.
+            predict: From its maps to codes and logits; columns are background, object.
         """
         super().__init__()
         self.convolve, self.predict, self.output = convolve, predict, predict.output
 
     @property
     def class_layers(self) -> tuple[str, ...]:
-        """None: what it tells apart are no classes."""
+        """Empty: objectness has no classes."""
         return ()
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:

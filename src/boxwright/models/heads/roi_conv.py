@@ -1,6 +1,6 @@
-"""How a step looks at a box of each cell: RoIConv (AlignDet, section 3.3), and what may stand in its place.
+"""Convolutions over each cell's box: RoIConv (AlignDet, section 3.3) and its alternatives.
 
-Each takes a map and the box of every cell, and returns features of the same grid.
+Each takes a map and one box per cell, and returns features of the same grid.
 
 Dimensions: B batch, C channels, H W grid, K taps a side.
 """
@@ -17,14 +17,14 @@ from boxwright.ops.roi_conv import Border, box_offsets, roi_conv
 
 
 class BoxSampling(nn.Module):
-    """A convolution that knows the box of each cell."""
+    """A convolution that takes the box of each cell."""
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return the features of each cell.
 
         Args:
             features: float [B, C, H, W].
-            boxes: float [B, H × W, 4], xyxy in pixels of the input; a cell's own, row by row.
+            boxes: float [B, H × W, 4], one per cell, row by row; xyxy in pixels of the input.
             stride: Pixels between cells.
 
         Returns:
@@ -34,7 +34,7 @@ class BoxSampling(nn.Module):
 
 
 class RoIConv(BoxSampling):
-    """Look at the centres of a box's K × K bins."""
+    """Sample the centers of a box's K × K bins."""
 
     def __init__(
         self, in_channels: int, depth: int, kernel_size: int, settings: ConvSettings, *, border: Border = "last"
@@ -42,7 +42,7 @@ class RoIConv(BoxSampling):
         """Build the kernel.
 
         Args:
-            border: What taps beyond the map read.
+            border: The value of taps beyond the map.
         """
         super().__init__()
         self.conv = make_conv(in_channels, depth, kernel_size, settings.kernel, bias=True)
@@ -55,7 +55,7 @@ class RoIConv(BoxSampling):
 
 
 class WindowConv(BoxSampling):
-    """Look around the cell, whatever the box: a plain convolution, for comparison."""
+    """A plain convolution around the cell, which ignores the box; for comparison."""
 
     def __init__(self, in_channels: int, depth: int, kernel_size: int, settings: ConvSettings) -> None:
         """Build the kernel; arguments as for `RoIConv`."""
@@ -70,10 +70,10 @@ class WindowConv(BoxSampling):
 
 
 class LearnedConv(BoxSampling):
-    """Look where features say, as a deformable convolution does (Dai et al., 2017); at first around the cell."""
+    """A deformable convolution with offsets predicted from features, initially 0 (Dai et al., 2017)."""
 
     def __init__(self, in_channels: int, depth: int, kernel_size: int, settings: ConvSettings) -> None:
-        """Build the kernel, and that of the offsets; arguments as for `RoIConv`."""
+        """Build the kernels of features and offsets; arguments as for `RoIConv`."""
         super().__init__()
         self.conv = make_conv(in_channels, depth, kernel_size, settings.kernel, bias=True)
         self.offsets = _offsets_of(in_channels, kernel_size, settings)
@@ -85,10 +85,10 @@ class LearnedConv(BoxSampling):
 
 
 class GuidedConv(BoxSampling):
-    """Look where the box's height and width say, as Guided Anchoring does (Wang et al., 2019)."""
+    """A deformable convolution with offsets predicted from the box's size (Guided Anchoring, Wang et al., 2019)."""
 
     def __init__(self, in_channels: int, depth: int, kernel_size: int, settings: ConvSettings) -> None:
-        """Build the kernel, and that of the offsets; arguments as for `RoIConv`."""
+        """Build the kernels of features and offsets; arguments as for `RoIConv`."""
         super().__init__()
         self.conv = make_conv(in_channels, depth, kernel_size, settings.kernel, bias=True)
         self.offsets = _offsets_of(2, kernel_size, settings)
@@ -101,7 +101,7 @@ class GuidedConv(BoxSampling):
 
 
 class RoIAlignConv(BoxSampling):
-    """Crop K × K bins of each box by RoIAlign, four samples a bin, and look at the crop (Mask R-CNN, section 3)."""
+    """A convolution of K × K bins cropped by RoIAlign with four samples per bin (Mask R-CNN, section 3)."""
 
     def __init__(self, in_channels: int, depth: int, kernel_size: int, settings: ConvSettings) -> None:
         """Build the kernel; arguments as for `RoIConv`."""
@@ -110,7 +110,7 @@ class RoIAlignConv(BoxSampling):
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
-        # Pixels in less than 32 bits would be pixels off.
+        # Coordinates in half precision would be pixels off.
         regions = list(boxes.float().unbind(0))
         crops = roi_align(features.float(), regions, _side(self.conv), 1 / stride, sampling_ratio=2, aligned=True)
         seen = F.linear(crops.to(self.conv.weight.dtype).flatten(1), self.conv.weight.flatten(1), self.conv.bias)

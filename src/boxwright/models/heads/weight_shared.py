@@ -1,6 +1,4 @@
-"""RetinaNet's box predictor: one tower for all levels, with statistics of each level's own.
-
-(TF's weight_shared_convolutional_box_predictor.)
+"""RetinaNet's box predictor: a shared tower with normalization per level (weight_shared_convolutional_box_predictor).
 
 Dimensions: B batch, C channels, H W grid, L levels.
 """
@@ -27,7 +25,6 @@ class TowerShape:
     Attributes:
         depth: Channels.
         layers: Convolutions before the last.
-        kernel_size: The side of every kernel.
         use_depthwise: Whether convolutions are separable.
         share_tower: Whether boxes and classes share the tower.
         dropout: The share of features dropped before the class convolution.
@@ -42,7 +39,7 @@ class TowerShape:
 
 
 class Tower(nn.Module):
-    """Convolutions shared by all levels; normalization of each level's own."""
+    """Convolutions shared by all levels, with separate normalization for each."""
 
     def __init__(self, levels: int, in_channels: int, shape: TowerShape, settings: ConvSettings) -> None:
         """Build the tower."""
@@ -52,12 +49,12 @@ class Tower(nn.Module):
         self.convs = nn.ModuleList(
             [make(a, b, shape.kernel_size, settings, bias=settings.bias) for a, b in pairwise(widths)]
         )
-        # One flat list, level by level: a list of lists would hide its types.
+        # A flat list, level by level: nested lists would hide the types.
         self.norms = nn.ModuleList([make_norm(b, settings.norm) for _ in range(levels) for b in widths[1:]])
         self.activation = make_activation(settings.activation)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Return [B, depth, H, W] a level."""
+        """Return [B, depth, H, W] per level."""
         outputs = []
         count = len(self.convs)
         for number, features_in in enumerate(features):
@@ -69,7 +66,7 @@ class Tower(nn.Module):
 
 
 class WeightSharedHead(AnchorHead):
-    """Predict boxes and classes at all levels by the same convolutions."""
+    """Predict boxes and classes by convolutions shared by all levels."""
 
     def __init__(
         self,
@@ -83,11 +80,9 @@ class WeightSharedHead(AnchorHead):
         """Build projections, towers and the last convolutions.
 
         Args:
-            in_channels: Channels of each level; where they differ, all levels are projected to the
-                commonest, as in TF.
+            in_channels: Channels of each level; if they differ, all are projected to the most common number, as in TF.
             anchors_per_location: Anchors at each location, the same at all levels.
-            output: What is predicted for an anchor.
-            last_settings: The last convolutions, whose kernels TF treats apart.
+            last_settings: Settings of the last convolutions, which TF configures separately.
         """
         super().__init__()
         self.output, self.dropout = output, nn.Dropout(shape.dropout)

@@ -1,4 +1,4 @@
-"""BiFPN: repeated top-down and bottom-up passes with learnt weights (EfficientDet, section 3).
+"""BiFPN: repeated top-down and bottom-up passes with learned weights (EfficientDet, section 3).
 
 Dimensions: B batch, C channels, H W grid, N inputs of a node.
 """
@@ -20,40 +20,22 @@ Combiner = Callable[[Tensor], Tensor]
 
 
 def fast_attention(weights: Tensor) -> Tensor:
-    """Make weights positive and let them sum to almost 1 (EfficientDet, section 3.3).
-
-    Args:
-        weights: [N, 1].
-
-    Returns:
-        [N, 1].
-    """
+    """Return weights [N, 1] made positive, with a sum of almost 1 (EfficientDet, section 3.3)."""
     positive = weights.relu()
     return positive / (positive.sum() + 1e-4)
 
 
 def attention(weights: Tensor) -> Tensor:
-    """Normalize as TF does: over an axis of one element, so that every weight is 1.
-
-    Args:
-        weights: [N, 1].
-
-    Returns:
-        Ones [N, 1].
-    """
+    """Return weights [N, 1] normalized as TF does, over an axis of one element: ones."""
     return torch.softmax(weights, dim=-1)
 
 
 def weighted_sum(weights: Tensor) -> Tensor:
-    """Take the weights as they are.
-
-    Args:
-        weights: [N, 1].
-    """
+    """Return weights [N, 1] unchanged."""
     return weights
 
 
-# TF's names of the ways to combine; "sum" has no weights.
+# TF's names of the combiners; "sum" has no weights.
 COMBINERS: dict[str, Combiner | None] = {
     "fast_attention": fast_attention,
     "attention": attention,
@@ -63,7 +45,7 @@ COMBINERS: dict[str, Combiner | None] = {
 
 
 class Double(nn.Module):
-    """Repeat each pixel twice in both directions."""
+    """Repeat each pixel twice in each direction."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, C, 2 H, 2 W]."""
@@ -71,10 +53,10 @@ class Double(nn.Module):
 
 
 class BiFpnNode(nn.Module):
-    """Bring some maps to one size, add them with learnt weights, convolve.
+    """Resize the input maps to one size, add them with learned weights, convolve.
 
     Attributes:
-        inputs: Numbers of the maps that go in.
+        inputs: Indices of the input maps.
     """
 
     def __init__(
@@ -83,8 +65,7 @@ class BiFpnNode(nn.Module):
         """Build the node.
 
         Args:
-            sources: For each input the map's number, and the layers that bring it to size; the first is
-                at the node's own level.
+            sources: For each input the map's index and the layers that resize it; the first is at the node's level.
             combiner: Normalizes the weights; None adds without weights.
         """
         super().__init__()
@@ -115,9 +96,6 @@ class BiFpn(nn.Module):
     """The whole pyramid.
 
     Maps are numbered: the backbone's, then those of `extra`, then each node's output.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
     """
 
     def __init__(
@@ -133,10 +111,9 @@ class BiFpn(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of the backbone's maps, finest first.
-            settings: Convolutions; both halves of separable ones follow `kernel`.
-            extra_levels: How many coarser levels to append by pooling.
-            iterations: How often to go down and up.
+            settings: Convolutions; both halves of separable ones use `kernel`.
+            extra_levels: Number of coarser levels to append by pooling.
+            iterations: Number of top-down and bottom-up passes.
             combiner: How a node normalizes the weights of its inputs; None adds without weights.
         """
         super().__init__()
@@ -144,7 +121,7 @@ class BiFpn(nn.Module):
         given = len(in_channels)
 
         def project(number: int) -> list[nn.Module]:
-            """Bring a backbone's map to the pyramid's channels; later maps have them already."""
+            """Return the projection of a backbone's map to the pyramid's channels, which later maps have already."""
             if number >= given:
                 return []
             conv = make_conv(in_channels[number], depth, 1, settings.kernel, bias=settings.bias)

@@ -1,4 +1,4 @@
-"""Feature pyramid network (Lin et al., 2017), as TF's SSD has it.
+"""Feature pyramid network (Lin et al., 2017), as in TF's SSD.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -18,23 +18,19 @@ HandDown = Callable[[Tensor, Tensor], Tensor]
 
 
 def unsmoothed(total: Tensor, level: Tensor) -> Tensor:
-    """Hand down the sum, as the paper and TF-Slim do."""
+    """Return the sum, as the paper and TF-Slim pass it down."""
     del level
     return total
 
 
 def smoothed(total: Tensor, level: Tensor) -> Tensor:
-    """Hand down the level itself, as TF's Keras code does."""
+    """Return the smoothed level, as TF's Keras code passes it down."""
     del total
     return level
 
 
 class FeaturePyramid(nn.Module):
-    """Project each map, add coarse to fine, smooth; then append coarser maps.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """Project each map, add coarse to fine, smooth, and append coarser maps."""
 
     def __init__(
         self,
@@ -50,10 +46,9 @@ class FeaturePyramid(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of the backbone's maps, finest first.
-            extra_levels: How many coarser levels to append, each of stride 2 from the one before.
+            extra_levels: Number of coarser levels to append, each by a convolution of stride 2.
             use_depthwise: Whether 3×3 convolutions are separable (FPNLite).
-            hand_down: From a level's sum and the level, to what goes down to the next finer one.
+            hand_down: From a level's sum and the smoothed level, to the map added to the next finer level.
         """
         super().__init__()
         self.hand_down = hand_down

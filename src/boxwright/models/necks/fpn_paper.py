@@ -14,12 +14,9 @@ from boxwright.models.layers import ConvSettings, make_conv
 
 
 class PaperFeaturePyramid(nn.Module):
-    """Project each map, add coarse to fine, then smooth every level; coarser levels are sampled from the last.
+    """Project each map, add coarse to fine, smooth every level, and sample coarser levels from the last.
 
-    Convolutions learn a bias, and nothing is normalized or activated.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
+    Convolutions have a bias and neither normalization nor activation.
     """
 
     def __init__(
@@ -28,9 +25,8 @@ class PaperFeaturePyramid(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of the backbone's maps, finest first.
-            extra_levels: How many coarser levels to append, each of half the size.
-            pool: Side of the windows whose largest value they have; 1 takes every second pixel.
+            extra_levels: Number of coarser levels to append, each of half the size.
+            pool: The side of their max pooling windows; 1 takes every second pixel.
         """
         super().__init__()
         self.laterals = nn.ModuleList([make_conv(c, depth, 1, settings.kernel, bias=True) for c in in_channels])

@@ -15,18 +15,10 @@ from boxwright.models.necks.fpn_paper import PaperFeaturePyramid
 
 
 class RetinaNetPyramid(nn.Module):
-    """P3–P5 as the paper's pyramid has them; P6 from C5, and P7 from P6 behind a ReLU, each of half the size.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """P3–P5 as in the paper's pyramid; P6 from C5, and P7 from P6 after a ReLU, each of half the size."""
 
     def __init__(self, in_channels: Sequence[int], depth: int, settings: ConvSettings) -> None:
-        """Build the pyramid.
-
-        Args:
-            in_channels: Channels of the backbone's maps, finest first.
-        """
+        """Build the pyramid."""
         super().__init__()
         rule = settings.kernel
         self.pyramid = PaperFeaturePyramid(in_channels, depth, settings)

@@ -1,4 +1,4 @@
-"""MnasFPN (Chen et al., 2020, figure 5): a pyramid found for mobile hardware.
+"""MnasFPN (Chen et al., 2020, figure 5): a pyramid searched for mobile hardware.
 
 Modules are named by TF's scopes. Nodes 0 to 3 of a cell are its inputs, of levels 3 to 6; each block adds one.
 
@@ -24,11 +24,11 @@ _CELLS = 4
 
 @dataclass(frozen=True)
 class _Block:
-    """What a block makes of two nodes.
+    """A block, which combines two nodes.
 
     Attributes:
-        inputs: Numbers of the nodes.
-        level: Of its output.
+        inputs: Indices of the nodes.
+        level: The output's level.
         kernel: The side of the separable convolution's kernel.
         expansion: Channels that both inputs are projected to.
     """
@@ -46,13 +46,13 @@ _BLOCKS = (
     _Block((4, 3), 5, 5, 128),
     _Block((4, 3), 6, 3, 96),
 )
-# Level of every node, and the nodes that a cell returns: one a level.
+# The level of every node, and the nodes that a cell returns: one per level.
 _NODE_LEVELS = (*_LEVELS, *(block.level for block in _BLOCKS))
 _OUTPUTS = (5, 6, 7, 8)
 
 
 class _Input(nn.Module):
-    """Bring one input of a block to its level and channels."""
+    """Resize and project one input of a block."""
 
     def __init__(self, in_channels: int, out_channels: int, steps: int, settings: ConvSettings) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _Input(nn.Module):
 
 
 class _Node(nn.Module):
-    """Add two inputs, cut to 0..6, convolve."""
+    """Add two inputs, clip to 0..6, convolve."""
 
     def __init__(self, inputs: Sequence[_Input], expansion: int, depth: int, kernel: int, settings: ConvSettings):
         super().__init__()
@@ -81,7 +81,7 @@ class _Node(nn.Module):
 
 
 class _Cell(nn.Module):
-    """Five blocks; a level whose shape did not change keeps its input besides."""
+    """Five blocks; levels whose shape does not change have a residual connection."""
 
     def __init__(
         self, in_channels: Sequence[int], depth: int, scaled: Callable[[int], int], settings: ConvSettings
@@ -106,11 +106,7 @@ class _Cell(nn.Module):
 
 
 class MnasFpn(nn.Module):
-    """A coarser level from the backbone's last, then four cells.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """A coarser level from the backbone's last, then four cells."""
 
     def __init__(self, in_channels: Sequence[int], depth: int, scaled: Callable[[int], int]) -> None:
         """Build the pyramid.
@@ -147,7 +143,7 @@ def _separable(kernel: Tensor) -> object:
 
 
 _PENALTY = Regularizer(l2=1e-4)
-# TF's MnasFPN takes nothing from the configuration's hyperparameters.
+# TF's MnasFPN ignores the configuration's hyperparameters.
 _SETTINGS = ConvSettings(
     kernel=KernelRule(_he_normal, _PENALTY),
     separable_depthwise=KernelRule(_separable, _PENALTY),

@@ -1,4 +1,4 @@
-"""SSD's extra feature maps: ever smaller ones, each convolved from the one before (SSD, figure 2).
+"""SSD's extra feature maps, each smaller and convolved from the previous one (SSD, figure 2).
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -13,11 +13,7 @@ from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
 
 
 class MultiResolutionFeatureMaps(nn.Module):
-    """Pass the backbone's maps on, and append smaller ones.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """Append smaller maps to the backbone's."""
 
     def __init__(
         self,
@@ -29,12 +25,11 @@ class MultiResolutionFeatureMaps(nn.Module):
         use_depthwise: bool = False,
         padding: Padding = "same",
     ) -> None:
-        """Build the extra layers: for each a 1×1 to half its channels, then a 3×3 of stride 2.
+        """Build the extra layers: for each map a 1×1 convolution, then a 3×3 of stride 2.
 
         Args:
-            extra_channels: For each extra map the channels between its two convolutions, and out,
-                alternating: (between, out, between, out, …).
-            kernels: The side of each strided convolution; 3 where there is none.
+            extra_channels: The channels between and after the two convolutions of each map: (between, out, …).
+            kernels: The side of each strided convolution; 3 if not given.
             use_depthwise: Whether the 3×3 is depthwise, followed by a 1×1.
         """
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pooling pyramid (Jin et al., 2018): ever smaller maps, each the maximum of the one before.
+"""Pooling pyramid (Jin et al., 2018): each map is a max pooling of the previous one.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -11,17 +11,13 @@ from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
 
 
 class PoolingPyramid(nn.Module):
-    """Project the backbone's map, or take it as it is, and pool it again and again.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """Project the backbone's map, if configured, and pool it repeatedly."""
 
     def __init__(self, in_channels: int, depth: int, settings: ConvSettings, *, levels: int) -> None:
         """Build the pyramid.
 
         Args:
-            depth: Channels of every level; 0 for the backbone's own, without a projection.
+            depth: Channels of every level; 0 keeps the backbone's, without a projection.
         """
         super().__init__()
         self.project = conv_norm_act(in_channels, depth, 1, settings) if depth else nn.Identity()

@@ -14,11 +14,7 @@ from boxwright.models.layers import ConvSettings
 
 
 class ResidualLevel(nn.Module):
-    """Pass the backbone's maps on, and append one of half the size.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """Append a map of half the size to the backbone's."""
 
     def __init__(self, in_channels: Sequence[int], width: int, out_channels: int, settings: ConvSettings) -> None:
         """Build the bottleneck."""

@@ -17,17 +17,13 @@ _SIXTH, _SEVENTH = 1024, 256
 
 
 class CoarserMaps(nn.Module):
-    """Append C6 and C7 to a backbone's C2–C5, each of half the size, without an activation between.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """Append C6 and C7 to a backbone's C2–C5, each of half the size, without an activation in between."""
 
     def __init__(self, in_channels: Sequence[int], settings: ConvSettings) -> None:
         """Build both convolutions.
 
         Args:
-            in_channels: Channels of the backbone's maps; C6 and C7 have no more than the coarsest of them.
+            in_channels: Channels of the backbone's maps; C6 and C7 have at most those of the coarsest.
         """
         super().__init__()
         widths = (in_channels[-1], min(_SIXTH, in_channels[-1]), min(_SEVENTH, in_channels[-1]))
@@ -45,14 +41,10 @@ class CoarserMaps(nn.Module):
 
 
 class FirstStepMaps(nn.Module):
-    """Bring C2–C7 to one depth, each by itself: what the first step sees."""
+    """Project C2–C7 to one depth for the first step."""
 
     def __init__(self, in_channels: Sequence[int], depth: int, settings: ConvSettings) -> None:
-        """Build a 1×1 convolution for each map.
-
-        Args:
-            depth: Channels of what `forward` returns.
-        """
+        """Build a 1×1 convolution to `depth` channels for each map."""
         super().__init__()
         self.project = nn.ModuleList([make_conv(c, depth, 1, settings.kernel, bias=True) for c in in_channels])
 
@@ -62,11 +54,7 @@ class FirstStepMaps(nn.Module):
 
 
 class SecondStepPyramid(nn.Module):
-    """P2–P5 from C2–C5, coarse added to fine; P6 from C5's projection, P7 from P6: what the second step sees.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """P2–P5 from C2–C5, coarse added to fine; P6 from C5's projection, P7 from P6: the second step's maps."""
 
     def __init__(
         self, in_channels: Sequence[int], depth: int, settings: ConvSettings, *, align_corners: bool = True
@@ -74,9 +62,8 @@ class SecondStepPyramid(nn.Module):
         """Build the pyramid.
 
         Args:
-            in_channels: Channels of C2–C5.
-            align_corners: Whether corner pixels lie on each other where a coarser map is enlarged, as in the PyTorch
-                of the release; without, its pixels' areas do, as in later ones.
+            align_corners: Whether upsampling aligns corner pixels, as in the release's PyTorch version, or the pixels'
+                areas, as in later versions.
         """
         super().__init__()
         rule = settings.kernel
@@ -87,7 +74,7 @@ class SecondStepPyramid(nn.Module):
         self.channels = (depth,) * (len(in_channels) + 2)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Return P2–P7 for C2–C5 (what is coarser is not looked at), finest first."""
+        """Return P2–P7 for C2–C5 (coarser maps are ignored), finest first."""
         projected = [lateral(level) for lateral, level in zip(self.laterals, features, strict=False)]
         total, sums = projected[-1], [projected[-1]]
         for finer in reversed(projected[:-1]):

@@ -1,6 +1,4 @@
-"""RefineDet's transfer connection blocks: features of the first step for the second, coarse to fine.
-
-(RefineDet, section 3.1 and figure 2.)
+"""RefineDet's transfer connection blocks, which pass the first step's features to the second (section 3.1, figure 2).
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -19,11 +17,7 @@ from boxwright.models.layers import ConvSettings, Deconv2d, conv_norm_act
 
 
 class TransferConnection(nn.Module):
-    """Bring each map to one depth, add the next coarser result, twice as large, and smooth.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """Project each map to one depth, add the next coarser result, enlarged twice, and smooth."""
 
     def __init__(
         self,
@@ -37,8 +31,8 @@ class TransferConnection(nn.Module):
 
         Args:
             in_channels: Channels of each level, finest first, each half as large as the one before.
-            settings: Convolutions; deconvolutions are as they are.
-            deconvolution_kernel_size: 2 as the authors released it, 4 as their figure has it.
+            settings: Convolutions; deconvolutions use them too.
+            deconvolution_kernel_size: 2 as in the authors' release, or 4 as in their figure.
         """
         super().__init__()
         self.lateral, self.linear, self.smooth = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
@@ -53,16 +47,10 @@ class TransferConnection(nn.Module):
         self.channels = (depth,) * len(in_channels)
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Transfer.
-
-        Args:
-            features: One map [B, C, H, W] a level, finest first.
-
-        Returns:
-            One map [B, depth, H, W] a level, finest first.
+        """Return one map [B, depth, H, W] per level, finest first.
 
         Raises:
-            DataError: Where a map is not twice as large as the next.
+            DataError: If a map is not twice as large as the next.
         """
         results: list[Tensor] = []
         for level in reversed(range(len(features))):
@@ -71,7 +59,7 @@ class TransferConnection(nn.Module):
                 enlarged = self.enlarge[level](results[-1])
                 if enlarged.shape != transferred.shape:
                     raise DataError(
-                        f"transfer connection: a map of {_size(transferred)} cannot take in {_size(results[-1])}; "
+                        f"transfer connection: map {_size(transferred)} does not fit {_size(results[-1])} doubled; "
                         "the input's sides must be multiples of the coarsest level's stride"
                     )
                 transferred = transferred + enlarged
@@ -84,6 +72,6 @@ def _size(map: Tensor) -> str:
 
 
 def _deconvolution(depth: int, kernel_size: int, settings: ConvSettings) -> nn.Sequential:
-    """Make a layer that doubles height and width; normalized where convolutions are, never activated."""
+    """Return a layer that doubles height and width, normalized like convolutions but not activated."""
     layer = Deconv2d(depth, depth, kernel_size, settings.kernel, bias=settings.bias)
     return nn.Sequential(layer, make_norm(depth, settings.norm))

@@ -16,11 +16,10 @@ from boxwright.models.layers import ConvSettings, make_conv
 
 @dataclass(frozen=True)
 class ExtraMap:
-    """One map: a 1×1 convolution, then one that makes it smaller.
+    """One map: a 1×1 convolution, then one that reduces the size.
 
     Attributes:
-        between: Channels between the two.
-        out: Channels of the map.
+        between: Channels between the two convolutions.
         kernel_size: The side of the second kernel.
         stride: Its stride.
         padding: Its padding, in pixels on every side.
@@ -49,11 +48,7 @@ SSD512_EXTRAS = (
 
 
 class VggExtras(nn.Module):
-    """Pass the backbone's maps on, and append smaller ones.
-
-    Attributes:
-        channels: Channels of each map that `forward` returns.
-    """
+    """Append smaller maps to the backbone's."""
 
     def __init__(self, in_channels: Sequence[int], extras: Sequence[ExtraMap], settings: ConvSettings) -> None:
         """Build the layers.

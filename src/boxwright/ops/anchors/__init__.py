@@ -1,1 +1,1 @@
-"""Anchor generators: the boxes from which a detector measures."""
+"""Anchor generators."""

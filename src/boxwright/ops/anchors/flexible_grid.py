@@ -1,4 +1,4 @@
-"""A grid of anchors for each level, with sizes, strides and offsets of its own."""
+"""A grid of anchors for each level, with separate sizes, strides and offsets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class AnchorGrid:
     """The anchors of one level.
 
     Attributes:
-        base_sizes: The side of a square of each anchor's area, in pixels.
+        base_sizes: The square root of each anchor's area, in pixels.
         aspect_ratios: Each anchor's width over its height.
         stride: (y, x) in pixels.
-        offset: (y, x) of the first centre in pixels.
+        offset: (y, x) of the first center in pixels.
     """
 
     base_sizes: tuple[float, ...]
@@ -29,21 +29,17 @@ class AnchorGrid:
 
 @dataclass(frozen=True)
 class FlexibleGridAnchorGenerator:
-    """Anchors listed one by one, level by level.
-
-    Attributes:
-        grids: One grid a level.
-    """
+    """Anchors listed individually for each level."""
 
     grids: tuple[AnchorGrid, ...]
 
     @property
     def anchors_per_location(self) -> tuple[int, ...]:
-        """How many anchors each location of each level has."""
+        """The number of anchors per location of each level."""
         return tuple(len(grid.base_sizes) for grid in self.grids)
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Return For each level float32 [H × W × S, 4], xyxy in pixels of the input."""
+        """Return for each level float32 [H × W × S, 4], xyxy in pixels of the input."""
         return [
             tile_anchors(
                 size,

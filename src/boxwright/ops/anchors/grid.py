@@ -1,4 +1,4 @@
-"""A grid of anchors over one feature map, and the generator that has one such grid a level.
+"""A grid of anchors over one feature map, and the generator with a single grid.
 
 Dimensions: H W of a feature map, S anchors a location.
 """
@@ -20,19 +20,15 @@ class AnchorGenerator(Protocol):
 
     @property
     def anchors_per_location(self) -> tuple[int, ...]:
-        """How many anchors each location of each level has."""
+        """The number of anchors per location of each level."""
         ...
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Generate.
+        """Return for each level float32 [H × W × S, 4], xyxy in pixels of the input, row by row.
 
         Args:
             feature_sizes: (height, width) of each feature map.
             image_size: (height, width) of the network's input.
-
-        Returns:
-            For each level float32 [H × W × S, 4], xyxy in pixels of the input; row by row, and at
-            each location in the order of the generator.
         """
         ...
 
@@ -40,22 +36,19 @@ class AnchorGenerator(Protocol):
 def tile_anchors(
     grid: Size, sizes: Sequence[tuple[float, float]], stride: tuple[float, float], offset: tuple[float, float]
 ) -> Tensor:
-    """Repeat a set of boxes at each point of a grid.
+    """Return a set of boxes repeated at each point of a grid: float32 [H × W × S, 4], xyxy.
 
     Args:
-        stride: (y, x) distance between neighbouring centres.
-        offset: (y, x) of the first centre.
-
-    Returns:
-        float32 [H × W × S, 4], xyxy in the unit of the arguments.
+        stride: (y, x) distance between neighboring centers.
+        offset: (y, x) of the first center.
     """
     y = torch.arange(grid[0], dtype=torch.float32) * stride[0] + offset[0]
     x = torch.arange(grid[1], dtype=torch.float32) * stride[1] + offset[1]
     half = torch.tensor(sizes, dtype=torch.float32) / 2
-    centre_y, centre_x = torch.meshgrid(y, x, indexing="ij")
-    centres = torch.stack([centre_x, centre_y], dim=-1)[:, :, None, :]
+    center_y, center_x = torch.meshgrid(y, x, indexing="ij")
+    centers = torch.stack([center_x, center_y], dim=-1)[:, :, None, :]
     half_xy = half.flip(-1)
-    return torch.cat([centres - half_xy, centres + half_xy], dim=-1).reshape(-1, 4)
+    return torch.cat([centers - half_xy, centers + half_xy], dim=-1).reshape(-1, 4)
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ class GridAnchorGenerator:
         aspect_ratios: Widths over heights.
         base_size: (height, width) in pixels.
         stride: (y, x) in pixels.
-        offset: (y, x) of the first centre in pixels.
+        offset: (y, x) of the first center in pixels.
     """
 
     scales: tuple[float, ...]
@@ -78,7 +71,7 @@ class GridAnchorGenerator:
 
     @property
     def anchors_per_location(self) -> tuple[int, ...]:
-        """How many anchors each location has; one level."""
+        """The number of anchors per location of the single level."""
         return (len(self.scales) * len(self.aspect_ratios),)
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
@@ -86,7 +79,7 @@ class GridAnchorGenerator:
         return [tile_anchors(grid, self.sizes(), self.stride, self.offset) for grid in feature_sizes]
 
     def sizes(self) -> list[tuple[float, float]]:
-        """Return one pair an anchor, in order."""
+        """Return the (height, width) of each anchor, in order."""
         return [
             (scale / ratio**0.5 * self.base_size[0], scale * ratio**0.5 * self.base_size[1])
             for ratio in self.aspect_ratios

@@ -1,4 +1,4 @@
-"""Anchors that double from level to level, as RetinaNet's (Focal Loss for Dense Object Detection, section 4)."""
+"""Anchors that double from level to level, as in RetinaNet (Focal Loss for Dense Object Detection, section 4)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from boxwright.ops.anchors.grid import GridAnchorGenerator, Size
 class MultiscaleAnchorGenerator:
     """At level l, anchors of side `anchor_scale × 2^l`, in octave steps and aspect ratios.
 
-    A grid starts at half a stride. Where the image's size is no multiple of the stride, it starts at 0 for one-stage
-    detectors (TensorFlow's rule).
+    Grids start at half a stride; for one-stage detectors they start at 0 if the image's size is not a multiple of the
+    stride (TensorFlow's rule).
 
     Attributes:
         min_level: The finest level; its stride is 2^min_level.
         max_level: The coarsest level.
         anchor_scale: The side of the smallest square anchor, in strides.
         aspect_ratios: Widths over heights.
-        scales_per_octave: How many scales lie between one level and the next.
+        scales_per_octave: The number of scales per level.
         always_half: Whether every grid starts at half a stride, as two-stage detectors' do.
     """
 
@@ -35,12 +35,12 @@ class MultiscaleAnchorGenerator:
 
     @property
     def anchors_per_location(self) -> tuple[int, ...]:
-        """How many anchors each location of each level has."""
+        """The number of anchors per location of each level."""
         count = len(self.aspect_ratios) * self.scales_per_octave
         return (count,) * (self.max_level - self.min_level + 1)
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Return For each level float32 [H × W × S, 4], xyxy in pixels of the input."""
+        """Return for each level float32 [H × W × S, 4], xyxy in pixels of the input."""
         scales = tuple(2 ** (i / self.scales_per_octave) for i in range(self.scales_per_octave))
         anchors = []
         for level, size in zip(range(self.min_level, self.max_level + 1), feature_sizes, strict=True):

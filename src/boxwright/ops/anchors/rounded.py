@@ -1,4 +1,4 @@
-"""Anchors whose sides were rounded to whole pixels before they were scaled (py-faster-rcnn's, and SRN's)."""
+"""Anchors whose sides are rounded to whole pixels before scaling (py-faster-rcnn's, and SRN's)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,6 @@ import math
 
 
 def rounded_sides(stride: float, ratio: float) -> tuple[float, float]:
-    """Return whole sides of about a stride's area.
-
-    Args:
-        stride: In pixels.
-
-    Returns:
-        (height, width) in pixels; a half rounds to the even number, as NumPy's does.
-    """
+    """Return integer (height, width) in pixels of about a stride's area, rounded half to even as in NumPy."""
     width = round(math.sqrt(stride * stride / ratio))
     return float(round(width * ratio)), float(width)

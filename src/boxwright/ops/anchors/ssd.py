@@ -1,4 +1,4 @@
-"""SSD's anchors: one scale a level, with an extra square between the scales (SSD, section 2.2)."""
+"""SSD's anchors: one scale per level, with an extra square between the scales (SSD, section 2.2)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class SsdAnchorGenerator:
-    """Anchors in units of the image's shorter side, several shapes a level.
+    """Anchors in units of the image's shorter side, with several shapes per level.
 
     Attributes:
         boxes: For each level, the (scale, aspect ratio) of each anchor.
         base_size: (height, width) that a scale multiplies, in units of the shorter side.
         strides: (y, x) in pixels for each level; empty for the image's size over the map's.
-        offsets: (y, x) of the first centre in pixels for each level; empty for half a stride.
+        offsets: (y, x) of the first center in pixels for each level; empty for half a stride.
     """
 
     boxes: tuple[tuple[Pair, ...], ...]
@@ -40,7 +40,7 @@ class SsdAnchorGenerator:
         strides: tuple[Pair, ...] = (),
         offsets: tuple[Pair, ...] = (),
     ) -> SsdAnchorGenerator:
-        """Lay out the anchors of each level from one scale a level.
+        """Return a generator from one scale per level.
 
         Args:
             aspect_ratios: Widths over heights, at every level.
@@ -61,11 +61,11 @@ class SsdAnchorGenerator:
 
     @property
     def anchors_per_location(self) -> tuple[int, ...]:
-        """How many anchors each location of each level has."""
+        """The number of anchors per location of each level."""
         return tuple(len(level) for level in self.boxes)
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Return For each level float32 [H × W × S, 4], xyxy in pixels of the input."""
+        """Return for each level float32 [H × W × S, 4], xyxy in pixels of the input."""
         height, width = image_size
         shorter = min(height, width)
         strides = self.strides or tuple((height / h, width / w) for h, w in feature_sizes)

@@ -1,1 +1,1 @@
-"""Kernels of non-maximum suppression, which take plain values; `postprocessing.nms` says which rules there are."""
+"""Kernels of non-maximum suppression with plain arguments; `postprocessing.nms` defines the rules."""

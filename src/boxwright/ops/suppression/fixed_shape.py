@@ -1,8 +1,8 @@
-"""Suppression of a whole batch in tensors of fixed shape, with no step that depends on the data.
+"""Suppression of a whole batch in tensors of fixed shape, without data-dependent steps.
 
-Exported graphs hold it, and on a GPU nothing is waited for. It considers only the best candidates
-(`candidate_count`); where more could matter, the result says that it is not complete, and may differ from the exact
-one (`image_by_image`). Equal scores may come in another order.
+Used in exported graphs, and on GPUs without synchronization. Only the best candidates are considered
+(`candidate_count`); if more could matter, the result is flagged as incomplete and may differ from the exact one
+(`image_by_image`). Equal scores may come in another order.
 
 Dimensions: B batch, A anchors, K foreground classes, n candidates, D detections (padded).
 """
@@ -20,10 +20,10 @@ from boxwright.ops.suppression.greedy import bounded
 
 _LEAST_CANDIDATES = 1024
 _CANDIDATES_PER_DETECTION = 8
-_ROUNDS = 16  # chains of overlaps are seldom longer than a few
-_MOST_PAIRS = 1 << 26  # of all images together: some tables of a quarter of a gigabyte
+_ROUNDS = 16  # chains of overlaps are rarely longer than a few
+_MOST_PAIRS = 1 << 26  # over all images: a few tables of a quarter of a gigabyte
 
-# Takes and returns what the operator `boxwright::suppress_pairs` does.
+# The signature of the operator `boxwright::suppress_pairs`.
 SuppressPairs = Callable[[Tensor, Tensor, Tensor, int, float, int], Tensor]
 
 
@@ -36,9 +36,8 @@ class Candidates:
         scores: float32 [B, n].
         labels: int64 [B, n].
         anchors: int64 [B, n].
-        passing: bool [B, n]; whether each scores above the threshold.
-        more: bool [B]; whether pairs that were left out pass, too.
-        num_classes: K.
+        passing: bool [B, n]; whether each score is above the threshold.
+        more: bool [B]; whether other pairs are above the threshold too.
     """
 
     boxes: Tensor
@@ -51,16 +50,16 @@ class Candidates:
 
     @property
     def same_class(self) -> Tensor:
-        """Whether two are of one class, bool [B, n, n]."""
+        """Whether two candidates have the same class, bool [B, n, n]."""
         return _same(self.labels)
 
     @property
     def better(self) -> Tensor:
-        """Whether the first of two is the better one, bool [n, n]."""
+        """Whether the first of two candidates is better, bool [n, n]."""
         return _is_better(self.scores)
 
     def keeping(self, kept: Tensor, *, scores: Tensor | None = None) -> Selection:
-        """Return a selection by bool [B, n], perhaps with other scores."""
+        """Return a selection by bool [B, n], optionally with other scores."""
         return Selection(self.boxes, self.scores if scores is None else scores, self.labels, self.anchors, kept)
 
 
@@ -85,17 +84,17 @@ class Selection:
         )
 
     def sorted(self, count: int) -> Selection:
-        """Return the best of what is kept first, cut to `count` rows."""
+        """Return the kept rows, best first, cut to `count`."""
         count = min(count, self.scores.shape[1])
         return self.at(torch.where(self.kept, self.scores, -torch.inf).topk(count, dim=1).indices)
 
     def front(self, count: int) -> Selection:
-        """Return what is kept first, in its present order, cut to `count` rows."""
+        """Return the kept rows first, in their current order, cut to `count`."""
         places = torch.arange(self.scores.shape[1], 0, -1, device=self.scores.device, dtype=torch.float32)
         return self.at((self.kept * places).topk(min(count, self.scores.shape[1]), dim=1).indices)
 
     def padded(self, count: int) -> Selection:
-        """Return `count` rows, 0 where nothing is kept."""
+        """Return `count` rows, padded with 0."""
         more = count - self.scores.shape[1]
         pad = torch.nn.functional.pad
         return Selection(
@@ -108,7 +107,7 @@ class Selection:
 
 
 def candidate_count(max_total: int) -> int:
-    """Return how many pairs of anchor and class are considered, for the most detections that an image keeps."""
+    """Return the number of candidates for a maximum of detections per image."""
     return max(_LEAST_CANDIDATES, 1 << (_CANDIDATES_PER_DETECTION * max_total - 1).bit_length())
 
 
@@ -119,15 +118,16 @@ def fits_on_gpu(scores: Tensor, max_total: int) -> bool:
 
 
 def best_candidates(boxes: Tensor, scores: Tensor, score_threshold: float, count: int) -> Candidates:
-    """Return the best pairs, at most `count` an image.
+    """Return the best pairs, at most `count` per image.
 
     Args:
         boxes: float32 [B, A, 4], or [B, A, K, 4].
         scores: float32 [B, A, K].
     """
     rows = min(count, scores.shape[1])
-    # The best n pairs lie in the n anchors whose best class scores highest. They are laid class by class, anchors
-    # in order: where of equal scores the first is taken, as in ONNX, it is the one that TensorFlow takes.
+    # The best n pairs lie in the n anchors whose best class scores highest. They are ordered by class, then anchor: if
+    # the
+    # first of equal scores is taken, as in ONNX, it is TensorFlow's.
     likely = scores.amax(dim=2).topk(rows, dim=1).indices.sort(dim=1).values
     pool = scores.gather(1, likely[..., None].expand(-1, -1, scores.shape[2])).transpose(1, 2).flatten(1)
     best, pairs = pool.topk(min(count, pool.shape[1]), dim=1)
@@ -140,17 +140,17 @@ def best_candidates(boxes: Tensor, scores: Tensor, score_threshold: float, count
     return Candidates(picked, best, labels, anchors, passing, more, scores.shape[2])
 
 
-def best_class_alone(scores: Tensor) -> Tensor:
-    """Return scores [B, A, K] of which each anchor's best stays, and the others are minus infinity."""
+def best_class_only(scores: Tensor) -> Tensor:
+    """Return scores [B, A, K] with all but each anchor's best set to minus infinity."""
     scores = torch.where(scores == scores.amax(2, keepdim=True), scores, -torch.inf)
-    # Of classes that tie the first alone.
+    # Only the first of tied classes.
     return torch.where((scores > -torch.inf).cumsum(2) == 1, scores, -torch.inf)
 
 
 def per_class(
     candidates: Candidates, suppress_pairs: SuppressPairs, iou_threshold: float, max_per_class: int
 ) -> Selection:
-    """Suppress each class by itself."""
+    """Return the result of suppressing each class separately."""
     scores = torch.where(candidates.passing, candidates.scores, -1.0)
     kept = suppress_pairs(
         candidates.boxes, scores, candidates.labels, candidates.num_classes, iou_threshold, max_per_class
@@ -161,7 +161,7 @@ def per_class(
 def class_agnostic(
     candidates: Candidates, suppress_pairs: SuppressPairs, iou_threshold: float, max_total: int
 ) -> Selection:
-    """Suppress whatever the class; of scores that `best_class_alone` returned."""
+    """Return the result of suppressing across classes, from scores of `best_class_only`."""
     scores = torch.where(candidates.passing, candidates.scores, -1.0)
     # The image's cap comes before clipping, which drops without replacement.
     kept = suppress_pairs(candidates.boxes, scores, torch.zeros_like(candidates.labels), 1, iou_threshold, max_total)
@@ -169,13 +169,13 @@ def class_agnostic(
 
 
 def soft(candidates: Candidates, sigma: float, score_threshold: float, max_per_class: int) -> Selection:
-    """Lower the scores of boxes that overlap better ones of their class."""
+    """Return candidates with scores lowered by overlaps with better boxes of their class."""
     overlaps, same, better = _overlaps(candidates.boxes), candidates.same_class, candidates.better
     factors = torch.where(same, torch.exp(-0.5 / sigma * overlaps.square()), 1.0)
     scores = torch.where(candidates.passing, candidates.scores, -torch.inf)
     left, chosen = scores, torch.full_like(scores, -torch.inf)
     for _ in range(min(max_per_class, scores.shape[1])):
-        # The best that is left of each class, all classes at once: none of its class is better, or as good and earlier.
+        # The best remaining candidate of each class, for all classes at once: none is better, or equal and earlier.
         rival = torch.where(same, left[:, None, :], -torch.inf)
         best = (left > score_threshold) & (rival.amax(2) <= left)
         earlier = (best[:, None, :] & same & better.T).any(2)
@@ -188,12 +188,12 @@ def soft(candidates: Candidates, sigma: float, score_threshold: float, max_per_c
 
 
 def voting(candidates: Candidates, iou_threshold: float, least_members: int) -> Selection:
-    """Merge the boxes of each class by voting."""
+    """Return the boxes of each class merged by voting."""
     return _ballot(candidates, iou_threshold, least_members)[0]
 
 
 def soft_voting(candidates: Candidates, iou_threshold: float, score_threshold: float) -> Selection:
-    """Merge by voting; those that took part stay besides, with scores lowered by their overlap with the best."""
+    """Return boxes merged by voting and the boxes themselves, with scores lowered by overlaps with the best."""
     merged, joins, overlaps = _ballot(candidates, iou_threshold, 1)
     crowded = (joins.sum(2, keepdim=True) > 1) & joins
     lowered = candidates.scores * (1 - (overlaps * joins).sum(1))
@@ -203,13 +203,13 @@ def soft_voting(candidates: Candidates, iou_threshold: float, score_threshold: f
 
 
 def _ballot(candidates: Candidates, iou_threshold: float, least_members: int) -> tuple[Selection, Tensor, Tensor]:
-    """Return the means about leaders; which box votes with which leader, bool [B, leader, box]; and overlaps."""
+    """Return the leaders' means; which box votes for which leader, bool [B, leader, box]; and overlaps."""
     overlaps, same, better = _overlaps(candidates.boxes), candidates.same_class, candidates.better
     itself = torch.eye(overlaps.shape[1], device=overlaps.device, dtype=torch.bool)
     overlaps = torch.where(itself, 1.0, overlaps)
     near = same & ((overlaps >= iou_threshold) | itself)
     leads = _kept_in_rounds(candidates.passing, near & better)
-    # A box votes with the first leader that it overlaps.
+    # A box votes for the first leader that it overlaps.
     joins = near & leads[:, :, None] & candidates.passing[:, None, :] & (better | itself)
     joins = joins & (joins.cumsum(1) == 1)
     weights = joins * candidates.scores[:, None, :].clamp(min=0)
@@ -219,7 +219,7 @@ def _ballot(candidates: Candidates, iou_threshold: float, least_members: int) ->
 
 
 def clipped(selection: Selection, windows: Tensor, outside: str) -> Selection:
-    """Return boxes clipped to windows (height, width) float32 [B, 2]; what has no area left is not kept.
+    """Return boxes clipped to windows (height, width) float32 [B, 2], without boxes left without area.
 
     Args:
         outside: As in `postprocessing.nms.Nms`.
@@ -234,7 +234,7 @@ def clipped(selection: Selection, windows: Tensor, outside: str) -> Selection:
 
 
 def lowered_linearly(selection: Selection, iou_threshold: float, score_threshold: float) -> Selection:
-    """Return what `image_by_image.lowered_linearly` does, sorted."""
+    """Return the sorted result of `image_by_image.lowered_linearly`."""
     scores, kept = selection.scores, selection.kept
     overlaps = _overlaps(selection.boxes)
     lowers = (overlaps > iou_threshold) & _same(selection.labels) & kept[:, :, None]
@@ -251,7 +251,7 @@ def lowered_linearly(selection: Selection, iou_threshold: float, score_threshold
 def suppress_in_rounds(
     boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> Tensor:
-    """Return what `boxwright::suppress_pairs` returns, where chains of overlaps are no longer than the rounds."""
+    """Return `boxwright::suppress_pairs`'s result, if chains of overlaps are no longer than the rounds."""
     del num_classes
     rivals = _same(labels) & _is_better(scores)
     kept = _kept_in_rounds(scores >= 0, rivals & (_overlaps(boxes) > iou_threshold))
@@ -261,7 +261,7 @@ def suppress_in_rounds(
 def suppress_in_checked_rounds(
     boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> tuple[Tensor, Tensor]:
-    """Return what `suppress_in_rounds` does; and bool [B], where one more round would change nothing: it is right."""
+    """Return `suppress_in_rounds`'s result, and bool [B]: whether it is exact, as one more round changes nothing."""
     del num_classes
     rivals, passing = _same(labels) & _is_better(scores), scores >= 0
     beaten = rivals & (_overlaps(boxes) > iou_threshold)
@@ -271,12 +271,12 @@ def suppress_in_checked_rounds(
 
 
 def _same(labels: Tensor) -> Tensor:
-    """Return whether two of int64 [B, n] are equal, bool [B, n, n]."""
+    """Return which pairs of labels int64 [B, n] are equal, bool [B, n, n]."""
     return labels[:, :, None] == labels[:, None, :]
 
 
 def _overlaps(boxes: Tensor) -> Tensor:
-    """Return the intersection over union of all pairs of boxes [B, n, 4], by nothing that changes a tensor in place."""
+    """Return the intersection over union of all pairs of boxes [B, n, 4], without in-place operations."""
     one, other = boxes[:, :, None], boxes[:, None]
     sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
     shared, area = sides[..., 0] * sides[..., 1], box_area(boxes)
@@ -284,10 +284,10 @@ def _overlaps(boxes: Tensor) -> Tensor:
 
 
 def _kept_in_rounds(passing: Tensor, beaten: Tensor) -> Tensor:
-    """Return which candidates stay [B, n]: the one solution of "stays unless a better one that stays beats it".
+    """Return which candidates stay [B, n]: the unique solution of "stays unless a better one that stays beats it".
 
-    All candidates are decided at once, again and again: after r rounds everything that depends on chains of up to r
-    overlaps is right.
+    All candidates are decided at once, repeatedly: after r rounds, everything that depends on chains of up to r
+    overlaps is correct.
     """
     kept, beats = passing, beaten.to(torch.float32)
     for _ in range(_ROUNDS):
@@ -300,7 +300,7 @@ def _round(kept: Tensor, passing: Tensor, beats: Tensor) -> Tensor:
 
 
 def _better_ones(rivals: Tensor, kept: Tensor) -> Tensor:
-    """Return how many of those that stay are better than each candidate, and of its class, [B, n]."""
+    """Return the number of kept candidates that are better than each and of its class, [B, n]."""
     return (rivals.to(torch.float32) * kept[:, :, None]).sum(1)
 
 

@@ -1,4 +1,4 @@
-"""Greedy suppression: of boxes of one class that overlap, the best scored stays.
+"""Greedy suppression: among overlapping boxes of a class, the one with the highest score stays.
 
 Dimensions: B batch, A boxes, n candidates, K classes.
 """
@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-# Boxes that are suppressed in one call: torchvision notes each pair by a bit, here in an eighth of a gigabyte.
+# Boxes suppressed in one call: torchvision stores a bit per pair, here an eighth of a gigabyte.
 _MOST_TOGETHER = 1 << 15
-_FARTHEST = 1e7  # pixels: no image is so large, and a hundred times that keeps its digits in double precision
+_FARTHEST = 1e7  # pixels: larger than any image, and a hundred times that is precise in float64
 
 
 def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_threshold: float) -> Tensor:
-    """Suppress among the boxes of one class, for all classes at once.
+    """Return the boxes kept after suppression within each class.
 
     Args:
         boxes: float [A, 4], xyxy.
-        scores: float [A].
         classes: int64 [A].
         iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
 
@@ -28,8 +27,7 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
     """
     if boxes.numel() == 0:
         return torch.zeros(0, dtype=torch.int64, device=boxes.device)
-    # Classes are moved apart so that they cannot meet; in double precision, so that the move
-    # does not round the overlaps.
+    # Classes are offset so that they cannot overlap; in float64, so that the offset does not round the overlaps.
     boxes = bounded(boxes.double())
     span = boxes.max() - boxes.min() + 1
     kept: Tensor = nms(boxes + (classes * span)[:, None], scores.double(), iou_threshold)
@@ -37,7 +35,7 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
 
 
 def suppress_images(boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float) -> Tensor:
-    """Suppress within each class of each image, by one call for as many images as fit; each call waits for a GPU.
+    """Return the boxes kept within each class and image, by one call per group of images; each call synchronizes a GPU.
 
     Args:
         boxes: float [B, n, 4], xyxy.
@@ -60,13 +58,13 @@ def suppress_images(boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: 
 
 
 def rank_in_class(labels: Tensor, num_classes: int) -> Tensor:
-    """Count, for each item of int64 [N], the earlier items of its class."""
+    """Return the number of earlier items of each item's class, for int64 [N]."""
     one_hot = torch.nn.functional.one_hot(labels, num_classes)
     return (one_hot.cumsum(0) - one_hot).gather(1, labels[:, None]).squeeze(1)
 
 
 def bounded(boxes: Tensor) -> Tensor:
-    """Return boxes without infinities and NaN, of which one would spoil the arithmetic of all."""
+    """Return boxes without infinities and NaN, one of which would spoil the arithmetic of all."""
     return boxes.nan_to_num(nan=0.0).clamp(-_FARTHEST, _FARTHEST)
 
 
@@ -74,17 +72,16 @@ def bounded(boxes: Tensor) -> Tensor:
 def suppress_pairs(
     boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> Tensor:
-    """Suppress among the best pairs of box and class of each image of a batch.
+    """Return which of the best pairs of box and class of each image stay.
 
-    An operator, since its work depends on the data; runtimes have an equivalent (ONNX's NonMaxSuppression), and
+    An operator, since its work is data-dependent; runtimes have an equivalent (ONNX's NonMaxSuppression), and
     `fixed_shape.suppress_in_rounds` is the same in plain tensors.
 
     Args:
         boxes: float32 [B, n, 4], xyxy.
-        scores: float32 [B, n], best first; below 0 where a pair takes no part.
+        scores: float32 [B, n], best first; below 0 for pairs that take no part.
         labels: int64 [B, n]; the class of each pair.
         iou_threshold: Boxes that overlap a kept one of their class by more are dropped.
-        max_per_class: The most that each class keeps.
 
     Returns:
         bool [B, n]: the pairs that stay.
@@ -109,8 +106,8 @@ def _(
 def suppress_pairs_together(
     boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> Tensor:
-    """Return what `suppress_pairs` returns; a GPU is waited for once, not once an image."""
-    # What takes no part scores below all that does, and suppresses nothing of it.
+    """Return what `suppress_pairs` returns, synchronizing a GPU once rather than once per image."""
+    # Pairs that take no part score below all others, and suppress none of them.
     kept = suppress_images(boxes, scores, labels, num_classes, iou_threshold) & (scores >= 0)
     if max_per_class >= scores.shape[1]:
         return kept

@@ -1,6 +1,6 @@
-"""Exact suppression of one image, which searches among ever more of the best candidates until no more can matter.
+"""Exact suppression of one image, over increasing numbers of candidates until no more can matter.
 
-The order of the steps decides which detections survive: each class is suppressed on unclipped boxes and capped, then
+The order of the steps determines which detections survive: each class is suppressed on unclipped boxes and capped, then
 boxes are clipped, those left without area dropped, and the best of all classes kept
 (`multiclass_non_max_suppression` of the TF Object Detection API).
 
@@ -24,7 +24,7 @@ _FIRST_OF_A_CLASS = 256
 
 @dataclass(frozen=True)
 class Kept:
-    """What suppression left of one image, best first: boxes [D, 4], scores, labels and anchors [D]."""
+    """The detections kept in one image, best first: boxes [D, 4], scores, labels and anchors [D]."""
 
     boxes: Tensor
     scores: Tensor
@@ -37,7 +37,7 @@ class Kept:
 
 
 def all_complete(complete: Tensor) -> bool:
-    """Return whether bool [B] says of all images that fixed shapes sufficed; a GPU is waited for."""
+    """Return whether fixed shapes sufficed for all images, from bool [B]; synchronizes a GPU."""
     return bool(complete.all())
 
 
@@ -52,10 +52,10 @@ def per_class(
     max_total: int,
     outside: str,
 ) -> Kept:
-    """Suppress each class by itself.
+    """Return the detections after suppressing each class separately.
 
-    A pair of anchor and class is dropped only by better ones, so what the best n pairs keep is final; once they
-    fill the image, or every class, the rest cannot change the result.
+    A pair of anchor and class is dropped only by better ones, so the result over the best n pairs is final; once they
+    fill the image, or every class, the rest cannot change it.
 
     Args:
         boxes: float32 [A, 4], xyxy in pixels, unclipped; or [A, K, 4], a box for each class.
@@ -73,7 +73,7 @@ def per_class(
         order = order[rank_in_class(chosen.labels[order], classes) < max_per_class]
         chosen = chosen[order]
         kept = (_clip(chosen, window) if outside == "drop" else chosen)[:max_total]
-        # Where every class has all that it may keep, no worse pair can matter.
+        # If every class is full, no worse pair can matter.
         if len(kept.scores) == max_total or len(chosen.scores) >= classes * max_per_class:
             break
     return _inside_out(kept, window) if outside == "keep" else kept
@@ -82,7 +82,7 @@ def per_class(
 def class_agnostic(
     boxes: Tensor, scores: Tensor, window: Tensor, *, score_threshold: float, iou_threshold: float, max_total: int
 ) -> Kept:
-    """Suppress whatever the class; each box has its best class alone. What clipping drops is not replaced."""
+    """Return detections suppressed across classes, with each box's best class; clipped boxes are not replaced."""
     best, labels = scores.max(dim=1)
     kept = _pick(boxes, scores, torch.zeros(0, dtype=torch.int64, device=boxes.device))
     for anchors in _candidates(best[:, None], score_threshold):
@@ -104,10 +104,10 @@ def soft(
     max_per_class: int,
     max_total: int,
 ) -> Kept:
-    """Lower the scores of boxes that overlap better ones of their class.
+    """Return detections with scores lowered by overlaps with better boxes of their class.
 
-    Scores only fall, so a candidate that was left out cannot be chosen while all that are chosen
-    score at least what it had at first.
+    Scores only fall, so a candidate left out cannot be selected while all selected ones score at least its initial
+    score.
     """
     count = min(_FIRST_OF_A_CLASS, len(scores))
     while True:
@@ -119,7 +119,7 @@ def soft(
         left_out = ranked[:, count] if count < len(scores) else ranked.new_full((len(ranked),), -torch.inf)
         lowest = torch.where(valid, lowered, torch.inf).min(dim=1).values
         filled = valid.all(dim=1)
-        # Where a class is not full, what was left out could fill it.
+        # In a class that is not full, candidates left out could be added.
         done = (left_out <= score_threshold) | (filled & (lowest >= left_out))
         if bool(done.all()):
             break
@@ -131,15 +131,15 @@ def soft(
 
 
 def _soft_choice(boxes: Tensor, scores: Tensor, sigma: float, max_output: int) -> tuple[Tensor, Tensor]:
-    """Choose the best box of each class, lower the scores of those that overlap it, and again.
+    """Repeatedly select the best box of each class and lower the scores of boxes that overlap it.
 
     Args:
         boxes: float [K, n, 4], xyxy.
         scores: float [K, n].
-        max_output: The most boxes that a class chooses.
+        max_output: The maximum of boxes per class.
 
     Returns:
-        int64 [K, m], which boxes were chosen, best first; and their lowered scores.
+        int64 [K, m], the selected boxes, best first; and their lowered scores.
     """
     left, boxes = scores.clone(), bounded(boxes)
     classes = torch.arange(len(scores), device=scores.device)
@@ -165,12 +165,12 @@ def voting(
     score_threshold: float,
     max_total: int,
 ) -> Kept:
-    """Merge the boxes of each class; nothing is clipped.
+    """Return the merged boxes of each class, unclipped.
 
     Args:
         boxes: float32 [A, 4], xyxy.
-        scores: float32 [A, K]; what takes part is above the threshold.
-        window: Without effect.
+        scores: float32 [A, K]; those above the threshold take part.
+        window: Unused.
         merge: As `voting.vote`.
     """
     del window
@@ -188,9 +188,9 @@ def voting(
 
 
 def lowered_linearly(kept: Kept, iou_threshold: float, score_threshold: float) -> Kept:
-    """Multiply a score with 1 - IoU for each better box of its class that overlaps by more than a threshold.
+    """Return scores multiplied by 1 - IoU for each better box of their class that overlaps by more than a threshold.
 
-    What is better is decided anew after each step; boxes whose score falls below the other threshold are dropped.
+    The order is updated after each step; boxes whose score falls below the other threshold are dropped.
     """
     overlaps = pairwise_iou(kept.boxes, kept.boxes)
     lowers = (overlaps > iou_threshold) & (kept.labels[:, None] == kept.labels)
@@ -206,7 +206,7 @@ def lowered_linearly(kept: Kept, iou_threshold: float, score_threshold: float) -
 
 
 def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
-    """Yield ever more of the best pairs as indices into `scores` [A, K], flat, best first.
+    """Yield increasing numbers of the best pairs as flat indices into `scores` [A, K], best first.
 
     Of equal scores the lower class comes first, then the lower anchor, as in TensorFlow.
     """
@@ -214,14 +214,14 @@ def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
     passing = flat > threshold if threshold >= 0 else flat >= 0
     total, count = int(torch.count_nonzero(passing)), _FIRST_CANDIDATES
     while count < total:
-        # Failing scores are below all that pass, so the best n of all are the best n of those.
+        # Scores below the threshold rank last, so the best n of all are the best n that pass.
         yield _ranked(flat, _best_pairs(scores, count), scores.shape)
         count *= 4
     yield _ranked(flat, passing.nonzero().squeeze(1), scores.shape)
 
 
 def _best_pairs(scores: Tensor, count: int) -> Tensor:
-    """Return the best n pairs; of those that tie for the last places the first, class by class."""
+    """Return the best n pairs; of ties for the last places the first, class by class."""
     least = _nth_best(scores, count)
     better = (scores.flatten() > least).nonzero().squeeze(1)
     tied = (least == scores.T).flatten().nonzero().squeeze(1)[: count - len(better)]
@@ -230,9 +230,9 @@ def _best_pairs(scores: Tensor, count: int) -> Tensor:
 
 
 def _nth_best(scores: Tensor, count: int) -> Tensor:
-    """Return the score that ranks so among all of [A, K].
+    """Return the score of rank `count` among [A, K].
 
-    The best n pairs lie in the n anchors whose best class scores highest, which are found much sooner.
+    The best n pairs lie in the n anchors whose best class scores highest, which are faster to find.
     """
     if len(scores) > count:
         scores = scores[scores.amax(dim=1).topk(count, sorted=False).indices]
@@ -259,12 +259,12 @@ def _boxes_of_classes(boxes: Tensor, anchors: Tensor) -> Tensor:
 
 
 def _clip(kept: Kept, window: Tensor) -> Kept:
-    """Clip to the window; drop what has no area left."""
+    """Return boxes clipped to the window, without those left without area."""
     clipped = clip_boxes(kept.boxes, window[0], window[1])
     return Kept(clipped, kept.scores, kept.labels, kept.anchors)[box_area(clipped) > 0]
 
 
 def _inside_out(kept: Kept, window: Tensor) -> Kept:
-    """Clip as TF's combined operation does: what lies outside is turned inside out, and stays."""
+    """Return boxes clipped as in TF's combined operation, which keeps boxes outside the window, inverted."""
     low, high = kept.boxes[:, :2].clamp(min=0), torch.minimum(kept.boxes[:, 2:], window.flip(0))
     return Kept(torch.cat([low, high], dim=1), kept.scores, kept.labels, kept.anchors)

@@ -1,6 +1,6 @@
-"""Greedy suppression of hard example mining, which keeps thousands of boxes an image at overlaps near 1.
+"""Greedy suppression for hard example mining, which keeps thousands of boxes per image at thresholds near 1.
 
-Dimensions: B batch, A boxes an image.
+Dimensions: B batch, A boxes per image.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from torchvision.ops import nms
 
 from boxwright.ops.suppression.greedy import suppress_images
 
-# From this threshold on, pairs of near duplicates are searched for first, and only they are compared by score.
+# From this threshold on, near duplicates are found first, and only they are compared by score.
 _NEARLY = 0.98
-# The search gives up where boxes have more neighbors than this on average.
+# The search is abandoned if boxes have more neighbors than this on average.
 _MOST_NEIGHBORS = 40
 # Boxes are sorted by x + slant · y; with an irrational slant no two cells of a grid share a position.
 _SLANT = 0.7548776662
-_SPARE = 256  # candidates beyond twice of what an image keeps
+_SPARE = 256  # candidates beyond twice the maximum per image
 
 
 def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int) -> Tensor:
-    """Suppress within each image of a batch.
+    """Return which boxes stay within each image of a batch.
 
     Args:
         boxes: float [B, A, 4], xyxy.
         scores: float [B, A].
         iou_threshold: Boxes that overlap a kept one by more are dropped.
-        max_output: The most boxes an image keeps.
+        max_output: The maximum of boxes per image.
 
     Returns:
         bool [B, A]: the boxes that stay.
@@ -50,16 +50,16 @@ def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outp
 
 
 def suppress_best(boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int) -> tuple[Tensor, Tensor]:
-    """Suppress among the best boxes of each image, all images together.
+    """Return which of the best boxes stay, for all images together.
 
-    A box is dropped by better ones alone: where an image is full, or all its boxes took part, the rest change nothing.
+    Only better boxes drop a box: if an image is full, or all its boxes took part, the result is exact.
 
     Args:
         boxes: As for `suppress_batch`, float32.
-        scores: As there, float32.
+        scores: As for `suppress_batch`, float32.
 
     Returns:
-        As `suppress_batch`; and bool [B]: that this is what it returns.
+        As `suppress_batch`; and bool [B]: whether the result is exact.
     """
     count = min(2 * max_output + _SPARE, scores.shape[1])
     best = scores.topk(count, dim=1)
@@ -74,9 +74,9 @@ def suppress_best(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outpu
 def _near_duplicates(boxes: Tensor, iou_threshold: float) -> Tensor:
     """Return bool [B, A]: boxes [B, A, 4] that may overlap another of their image by more than a threshold near 1.
 
-    Two such boxes share more than that part of either's width and height, so their corners lie within
-    (1 - t) / t of either's sides of each other. Sorted along a line across both axes, each is compared with those
-    that follow it until they are too far.
+    The intersection of two such boxes exceeds that fraction of each width and height, so their corners differ by less
+    than (1 - t) / t of either's sides. Sorted along an oblique line, each box is compared with its successors within
+    that range.
     """
     flat = boxes.flatten(0, 1).double()
     sides = flat[:, 2:] - flat[:, :2]
@@ -85,18 +85,18 @@ def _near_duplicates(boxes: Tensor, iou_threshold: float) -> Tensor:
     position = flat[:, 0] + _SLANT * flat[:, 1]
     span = (position[usable].max() - position[usable].min() + 1) if bool(usable.any()) else 1.0
     numbers = usable.nonzero().squeeze(1)
-    position = position[numbers] + image[numbers] * 2 * span  # images apart
+    position = position[numbers] + image[numbers] * 2 * span  # separates images
     order = position.argsort()
     numbers, position = numbers[order], position[order]
     corners, areas, sides = flat[numbers], sides[numbers].prod(1), sides[numbers]
-    least = iou_threshold - 1e-4  # what float32 may make of an overlap
+    least = iou_threshold - 1e-4  # allows for float32 rounding of overlaps
     reach = position + (1 - least) / least * (sides[:, 0] + _SLANT * sides[:, 1])
     duplicates = torch.zeros(len(flat), dtype=torch.bool, device=flat.device)
     first, shift, compared = torch.arange(len(numbers), device=flat.device), 0, 0
     while len(first):
         shift += 1
         compared += len(first)
-        if compared > _MOST_NEIGHBORS * len(numbers):  # so crowded that suppression itself has little to compare
+        if compared > _MOST_NEIGHBORS * len(numbers):  # so crowded that suppression itself compares little
             return torch.ones_like(duplicates).view(boxes.shape[:2])
         first = first[first < len(numbers) - shift]
         first = first[position[first + shift] <= reach[first]]

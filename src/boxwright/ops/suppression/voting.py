@@ -16,13 +16,13 @@ from boxwright.ops.boxes import pairwise_iou
 def vote(
     boxes: Tensor, scores: Tensor, iou_threshold: float, *, least_members: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge the best box and those that overlap it into their mean, weighted by score, with the best's score.
+    """Return groups of overlapping boxes merged into their mean, weighted by score, with the best box's score.
 
     Args:
         boxes: float32 [N, 4], xyxy.
         scores: float32 [N].
-        iou_threshold: The least overlap with the best to take part.
-        least_members: Groups of fewer boxes are dropped.
+        iou_threshold: The minimum overlap with the best box to be merged.
+        least_members: Smaller groups are dropped.
 
     Returns:
         Boxes [V, 4], scores [V] and the best members' indices [V], best first.
@@ -38,15 +38,15 @@ def vote(
 def soft_vote(
     boxes: Tensor, scores: Tensor, iou_threshold: float, score_threshold: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge as `vote`; boxes that took part stay besides, with scores lowered by their overlap with the best.
+    """Return boxes merged as by `vote` and the boxes themselves, with scores lowered by overlaps with the best.
 
-    RefineDet's authors merge so on COCO, after soft suppression's idea.
+    RefineDet's authors use this on COCO, after the idea of soft suppression.
 
     Args:
         boxes: float32 [N, 4], xyxy.
         scores: float32 [N].
-        iou_threshold: The least overlap with the best to take part.
-        score_threshold: The least lowered score that stays.
+        iou_threshold: The minimum overlap with the best box to be merged.
+        score_threshold: The minimum lowered score to keep.
 
     Returns:
         Boxes [V, 4], scores [V] and members' indices [V], in no order.
@@ -62,7 +62,7 @@ def soft_vote(
 
 
 def _groups(boxes: Tensor, scores: Tensor, threshold: float) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield groups around the best box that is left: indices, the best first, and overlaps with it."""
+    """Yield groups around the best remaining box: indices, the best first, and overlaps with it."""
     order = scores.argsort(descending=True, stable=True)
     overlaps = pairwise_iou(boxes[order], boxes[order])
     overlaps.fill_diagonal_(1.0)
@@ -70,7 +70,7 @@ def _groups(boxes: Tensor, scores: Tensor, threshold: float) -> Iterator[tuple[T
     for best in range(len(order)):
         if left[best]:
             members = left & (overlaps[best] >= threshold)
-            members[best] = True  # also a box without area, which overlaps nothing
+            members[best] = True  # includes a box without area, which overlaps nothing
             left &= ~members
             yield order[members], overlaps[best][members]
 
