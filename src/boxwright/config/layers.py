@@ -60,7 +60,7 @@ def set_classes(config: TrainEvalPipelineConfig) -> None:
     config.clear("num_classes")
 
 
-def settle(config: TrainEvalPipelineConfig) -> None:
+def finish_loading(config: TrainEvalPipelineConfig) -> None:
     """Change a configuration, laid over its preset and with all overrides, to one that names no preset.
 
     Args:

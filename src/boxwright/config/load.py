@@ -18,7 +18,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.files import cause, shown
 from boxwright.config.interpret import interpret
 from boxwright.config.json_format import parse_json
-from boxwright.config.layers import lay_over, set_classes, settle
+from boxwright.config.layers import finish_loading, lay_over, set_classes
 from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
@@ -57,7 +57,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPip
     for override in overrides:
         if not _PRESET.fullmatch(override):
             apply_override(config, override)
-    settle(config)
+    finish_loading(config)
     config.set_path()
     return config
 

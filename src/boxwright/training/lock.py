@@ -49,7 +49,7 @@ def run_lock(folder: str | Path) -> Iterator[str]:
 
 
 def _acquire(descriptor: int, path: Path) -> str:
-    """Take the lock; return a warning where there is none to take."""
+    """Take the lock; return a warning if the file system has no locks."""
     until = time.monotonic() + _ORPHANS_SECONDS
     while True:
         try:

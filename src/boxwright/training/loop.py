@@ -208,7 +208,7 @@ class Loop:
             raise TrainingError(where) from None
         if self.progress.skipped_in_a_row >= _MOST_SKIPPED_IN_A_ROW:
             raise TrainingError(f"{where}; {_MOST_SKIPPED_IN_A_ROW} steps in a row were left out") from None
-        self.processes.log.info(f"{where}; the step is left out")
+        self.processes.log.info(f"{where}; the step is skipped")
         self.state.advance(self.plan.stream.batch_size)
 
     def _is_due(self, every: int) -> bool:

@@ -73,7 +73,7 @@ class Selection:
         }
 
     def restored(self, content: dict[str, Any]) -> Selection:
-        """Go on from a checkpoint; where another metric is asked for, choosing begins anew.
+        """Continue from a checkpoint; with another metric, selection restarts.
 
         Args:
             content: What `content` returned.

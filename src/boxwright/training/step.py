@@ -104,7 +104,7 @@ class Learner:
         return report.finished(description, pending=pending, skipped=skipped)
 
     def _freeze(self) -> None:
-        """Let the weights of this step learn and no others; wrap the module anew where they are not those of before."""
+        """Make the weights of this step trainable and freeze the others; rewrap the module when they change."""
         learning = self.trainable.apply(self.state.step)
         if learning == self.learning:
             return

@@ -28,7 +28,7 @@ class StepReport:
         names: TF's names of the losses.
         numbers: Their values, of the whole batch, and the norm of all gradients together, before clipping; on the CPU,
             where they may still be on their way.
-        arrived: Whoever reads numbers from a GPU waits for this first.
+        arrived: The event to wait for before numbers are read from a GPU.
         rate: The learning rate.
         batch: This process's part of the batch, until it is known whether the step was finite; else None.
         description: How the batch was assigned, where that was asked for; of the last part.

@@ -75,7 +75,7 @@ class FasterRcnnFeatureExtractor(Message):
     override_base_feature_extractor_hyperparams: bool = field(False, "Apply conv_hyperparams to the backbone layers "
         "too, replacing their own defaults.", note="of a backbone of timm's only the penalty on kernels")
     pad_to_multiple: int = field(32, "Pad the input so its height and width are multiples of this, px; for FPN "
-        "backbones.", no_effect="TensorFlow does not hand it on: pyramids pad to 32, others never")
+        "backbones.", no_effect="TensorFlow ignores it: pyramids pad to 32, others never")
     fpn: FeaturePyramidNetworks | None = field(None, "Feature pyramid settings, for backbones with an FPN.")
     pyramid: PyramidVariant = field(PyramidVariant.TENSORFLOW,
         "Ours: TENSORFLOW as its Keras code; SUBSAMPLED as the paper: every level smoothed without activation, sums "

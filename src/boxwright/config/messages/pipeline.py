@@ -82,7 +82,7 @@ def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
 
 
 def _reads_masks(reader: InputReader | None) -> bool:
-    """Tell whether masks are read, or no reader is there to say so."""
+    """Tell whether masks are read; true without a reader, whose absence is reported elsewhere."""
     coco = reader.coco_input_reader if reader is not None else None
     return reader is None or reader.load_instance_masks or (coco is not None and coco.load_masks)
 
