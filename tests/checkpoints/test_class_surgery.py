@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 import boxwright as bw
 from boxwright.data.label_map import load_label_map
+from tests.conftest import small_config_text
 
 PLAIN = "convolutional_box_predictor { use_depthwise: true use_dropout: true conv_hyperparams { batch_norm { } } }"
 HEADS = {"shared": "", "of each level": PLAIN}
@@ -28,16 +31,32 @@ def detector_of(config_path: Path, folder: Path, names: list[str], head: str) ->
     return bw.build_detector(config, load_label_map(folder / "other.pbtxt"))
 
 
+@pytest.fixture(scope="module")
+def runs(shapes_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a run of a step, by its head; each is made when it is first asked for."""
+
+    @cache
+    def run(head: str) -> Path:
+        folder = tmp_path_factory.mktemp("run")
+        (folder / "pipeline.config").write_text(small_config_text(shapes_data))
+        changes = [f"model.ssd.box_predictor={{{HEADS[head]}}}"] if HEADS[head] else []
+        config = bw.load_config(folder / "pipeline.config", ["train_config.num_steps=1", *changes])
+        bw.train(config, folder / "m", bw.RunSettings(workers=0, evaluate=False))
+        return folder / "m"
+
+    return run
+
+
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("names", LABELS)
-def test_logits_of_common_classes_are_the_same(small_config: Path, tmp_path: Path, names: str, head: str) -> None:
-    changes = ["train_config.num_steps=1", *([f"model.ssd.box_predictor={{{HEADS[head]}}}"] if HEADS[head] else [])]
-    bw.train(bw.load_config(small_config, changes), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
-    old, _, _ = bw.restore_detector(tmp_path / "m")
+def test_logits_of_common_classes_are_the_same(
+    runs: Callable[[str], Path], small_config: Path, tmp_path: Path, names: str, head: str
+) -> None:
+    old, _, _ = bw.restore_detector(runs(head))
     assert old.categories is not None
     new = detector_of(small_config, tmp_path, LABELS[names], HEADS[head])
     fresh = detector_of(small_config, tmp_path, LABELS[names], HEADS[head])
-    report = bw.load_weights(new, tmp_path / "m", scope="transfer")
+    report = bw.load_weights(new, runs(head), scope="transfer")
     common = [name for name in LABELS[names] if old.categories.by_name(name)]
     assert f"classes: {', '.join(common)} kept by name" in str(report)
     image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(0)) * 255
@@ -61,15 +80,13 @@ def test_logits_of_common_classes_are_the_same(small_config: Path, tmp_path: Pat
         assert torch.equal(moon, untouched[biases[-1]].reshape(-1, background + 6)[:, background]), "fresh"
 
 
-def test_wholly_other_classes_start_fresh(small_config: Path, tmp_path: Path) -> None:
+def test_wholly_other_classes_start_fresh(runs: Callable[[str], Path], small_config: Path, tmp_path: Path) -> None:
     """As many classes of other names fit the shapes; they are reset all the same."""
-    config = bw.load_config(small_config, ["train_config.num_steps=1"])
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
     new = detector_of(small_config, tmp_path, ["a", "b", "c", "d"], "")
     before = {
         name: value.clone() for name, value in new.network.state_dict().items() if name.startswith("head.classes")
     }
-    report = bw.load_weights(new, tmp_path / "m", scope="transfer")
+    report = bw.load_weights(new, runs("shared"), scope="transfer")
     assert "all start fresh" in str(report)
     after = new.network.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -206,12 +207,23 @@ def _place() -> str:
     """Return the innermost function of the package that is running, as `room/file.py function`."""
     frame = sys._getframe(1)
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(_PACKAGE):
-            return f"{path.relative_to(_PACKAGE).as_posix()} {frame.f_code.co_name}"
-        if path.is_relative_to(_TESTS) and path.parent.name != "cuda":
+        room, file = _room(frame.f_code.co_filename)
+        if room == "package":
+            return f"{file} {frame.f_code.co_name}"
+        if room == "tests":
             break
-        if frame.f_code.co_name == "backward" and path.parent.name == "cuda":
+        if frame.f_code.co_name == "backward" and room == "cuda":
             return "autograd backward"
         frame = frame.f_back  # type: ignore[assignment]
     return "outside the package"
+
+
+@functools.cache
+def _room(file: str) -> tuple[str, str]:
+    """Return whose a source file is (the package's, cuda's, other tests' or nobody's), and its path in the package."""
+    path = Path(file)
+    if path.is_relative_to(_PACKAGE):
+        return "package", path.relative_to(_PACKAGE).as_posix()
+    if path.parent.name == "cuda":
+        return "cuda", ""
+    return ("tests" if path.is_relative_to(_TESTS) else ""), ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import resource
@@ -44,6 +45,7 @@ def guarded(call: Callable[[], Any], seconds: int = SECONDS, memory: int = MEMOR
             signal.alarm(seconds)
             used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
             resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+            faulthandler.disable()  # who waits says what ended this process
             torch.set_num_threads(1)  # threads do not survive a fork
             outcome = _called(call)
         finally:

@@ -7,6 +7,7 @@ finding, and the input that did it is written down. The same seed gives the same
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import random
 import resource
@@ -88,6 +89,7 @@ def _in_a_process(name: str, batch: list[bytes], until: float) -> Counter[str]:
 def _read_all(name: str, batch: list[bytes], pipe: int, until: float) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    faulthandler.disable()  # who waits says what ended this process
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     sys.stderr = sys.stdout = open(os.devnull, "w")  # noqa: SIM115

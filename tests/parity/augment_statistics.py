@@ -29,18 +29,20 @@ def measure(before: Sample, after: Sample, names: set[str], places: dict[int, tu
         places: (row, column) of the pixels that are followed.
     """
     height, width = after.image.shape[:2]
+    kept = set(after.labels.tolist())
     found: dict[str, float] = {
         "out_height": height,
         "out_width": width,
         "num_boxes": len(after.boxes),
         "weights_sum": float(after.weights.sum()),
-        "acted": float(_differ(before, after)),
+        **{f"kept_{number}": float(number in kept) for number in range(12)},
     }
-    found |= {f"kept_{number}": float((after.labels == number).any()) for number in range(12)}
+    if "acted" in names:
+        found["acted"] = float(_differ(before, after))
     boxes = (after.boxes / np.array([width, height] * 2))[:, [1, 0, 3, 2]]
     if len(boxes):
         found |= {f"mean_{side}": float(value) for side, value in zip(_SIDES, boxes.mean(0), strict=True)}
-    if (after.labels == 0).any():
+    if 0 in kept:
         first = boxes[int(np.flatnonzero(after.labels == 0)[0])]
         found |= {f"first_{side}": float(value) for side, value in zip(_SIDES, first, strict=True)}
     if any(name.startswith(("pixel", "changed")) for name in names):

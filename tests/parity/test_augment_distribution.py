@@ -54,10 +54,10 @@ def draw(entry: dict[str, Any], step: Transform, count: int) -> dict[str, NDArra
     sample = drawn_sample(entry)
     height, width = sample.image.shape[:2]
     places = {0: (height // 4, width // 4), 1: (height // 2, width // 2), 2: (3 * height // 4, 2 * width // 3)}
-    names = set(entry["stats"])
+    names, place = set(entry["stats"]), ENTRIES.index(entry)
     rows = []
     for number in range(count):
-        rng = np.random.default_rng([_SEED, ENTRIES.index(entry), number])
+        rng = np.random.default_rng([_SEED, place, number])
         rows.append(measure(sample, step(sample, rng), names, places))
     return {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
 

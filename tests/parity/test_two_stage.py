@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,10 @@ class Recorded:
 
     def predict(self, mode: str) -> TwoStagePredictions:
         """Return what the network says in a mode; in training it samples against the groundtruth."""
-        if mode != "train/":
-            return self.evaluated
+        return self.trained if mode == "train/" else self.evaluated
+
+    @cached_property
+    def trained(self) -> TwoStagePredictions:
         self.detector.train()
         try:
             with torch.no_grad():
