@@ -30,7 +30,7 @@ ALLOWED = [
     Allowed(r"\bwas=\"\w+\"", ANYWHERE, "an old spelling of a field, which is still read"),
     Allowed("[\"']colour[\"']", "src/boxwright/exporters/describe.py", "a key of the metadata in exported files"),
     Allowed(r"\.get\('colour'\)", "src/boxwright/cli/inspect.py", "the same key, read"),
-    Allowed("\"pixel centre\"", ANYWHERE, "a key of the metadata in exported LiteRT files"),
+    Allowed('"pixel centre"', ANYWHERE, "a key of the metadata in exported LiteRT files"),
     Allowed(r"\[[^\]]*\]\(https?:[^)]*\)", ANYWHERE, "the title and address of somebody else's page"),
 ]
 
