@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import boxwright as bw
-from boxwright.autoconfig.start import init_config
 from boxwright.autoconfig.settings import InitSettings
+from boxwright.autoconfig.start import init_config
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "first-run-cpu.json"
@@ -74,7 +74,7 @@ def bccd(folder: Path) -> dict[str, Any]:
 def raccoon(folder: Path) -> dict[str, Any]:
     """Compare with the user's own configuration, for as many seconds."""
     data = data_folder() / "raccoon"
-    config = init_config(data, folder / "pipeline.config", Wishes(minutes=5)).config
+    config = init_config(data, folder / "pipeline.config", InitSettings(minutes=5)).config
     began = time.monotonic()
     run = bw.train(config, folder / "init", **QUIET)
     seconds = time.monotonic() - began
@@ -110,7 +110,7 @@ def made_up(draw: Callable[[np.random.Generator], tuple[NDArray[np.uint8], list[
     text = f"train: images/train\nval: images/val\nnames: {names}\n"
     (folder / "data" / "data.yaml").write_text(text)
     began = time.monotonic()
-    started = init_config(folder / "data", folder / "pipeline.config", Wishes(minutes=9))
+    started = init_config(folder / "data", folder / "pipeline.config", InitSettings(minutes=9))
     left = 600 - (time.monotonic() - began)
     run = bw.train(started.config, folder / "model", max_seconds=left, **QUIET)
     chosen = {choice.what: choice.chosen for choice in started.choices}
