@@ -42,7 +42,6 @@ class Processes:
 
     Attributes:
         rank: Its number, from 0.
-        count: How many processes there are.
         local_rank: Its number on this machine, which is also its GPU's.
     """
 

@@ -217,7 +217,6 @@ def draw_cumulative(values: NDArray[np.float32], size: tuple[int, int] = (480, 3
 
     Args:
         values: float [N], at least 0; N may be 0.
-        size: Width and height of the picture.
     """
     width, height = size
     left, top, right, bottom = 40, 10, width - 10, height - 30

@@ -197,7 +197,7 @@ def test_a_result_without_objects_is_true() -> None:
 def test_a_truth_value_is_no_selection() -> None:
     """`found.names() == "cat"` compares a list with a text: False, and False is 0 in Python."""
     found = result()
-    with pytest.raises(TypeError, match="found one truth value"):
+    with pytest.raises(TypeError, match="found one boolean"):
         found[found.names() == "cat"]
     assert found[torch.tensor(1)].name == found[np.array(1)].name == found[1].name
     assert [one.name for one in found[np.array(found.names()) == "cat"]] == ["cat", "cat"]

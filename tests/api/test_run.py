@@ -76,7 +76,7 @@ def test_the_history_is_drawn(run: SmallRun, tmp_path: Path) -> None:
     assert colored[:, half:].sum() > 20
     with pytest.raises(bw.DataError, match=r"ends in \.png or \.jpg"):
         opened.plot_history(tmp_path / "history.pdf")
-    with pytest.raises(bw.DataError, match="no metrics.jsonl"):
+    with pytest.raises(bw.DataError, match="metrics.jsonl is missing or empty"):
         bw.Run(tmp_path, step=3).plot_history()
 
 
@@ -101,8 +101,8 @@ def test_every_way_to_evaluate(run: SmallRun) -> None:
 
 def test_what_is_said_wrong(config: Path, run: SmallRun, tmp_path: Path) -> None:
     for call, message in (
-        (lambda: bw.train(config), "say where the run is to be"),
-        (lambda: bw.train(config, tmp_path / "m", out=tmp_path / "n"), "two names of one folder"),
+        (lambda: bw.train(config), "name the run's folder"),
+        (lambda: bw.train(config, tmp_path / "m", out=tmp_path / "n"), "are aliases"),
         (lambda: bw.train(model_dir=tmp_path / "m"), "not both"),
         (lambda: bw.train(config, tmp_path / "m", data=tmp_path), "not both"),
         (lambda: bw.train(config, tmp_path / "m", model="ssd"), "names a preset"),
@@ -110,10 +110,10 @@ def test_what_is_said_wrong(config: Path, run: SmallRun, tmp_path: Path) -> None
         (lambda: bw.train(config, tmp_path / "m", epochs=0), "epochs: expected a number above 0"),
         (lambda: bw.train(config, tmp_path / "m", epochs=float("nan")), "epochs: expected a number above 0"),
         (lambda: bw.evaluate(bw.load_config(config)), "the run's folder is missing"),
-        (lambda: bw.evaluate(bw.load(run.onnx), run.folder), "leave model_dir out"),
+        (lambda: bw.evaluate(bw.load(run.onnx), run.folder), "remove model_dir"),
         (lambda: bw.evaluate(run.folder, devise="cpu"), "did you mean device"),
         (lambda: bw.evaluate(run.folder, engine="local"), "engine has no effect here"),
-        (lambda: bw.load(run.folder).evaluate(device="cpu"), "device has no effect on a Model that is open"),
+        (lambda: bw.load(run.folder).evaluate(device="cpu"), "device has no effect on a Model that is already open"),
         (lambda: bw.evaluate(run.folder, workers="2"), "workers: expected int, found '2'"),
         (lambda: bw.train(config, tmp_path / "m", track="wandb"), "track: expected tuple, found 'wandb'"),
         (lambda: bw.train(config, tmp_path / "m", evaluate=1), "evaluate: expected bool, found 1"),

@@ -38,7 +38,7 @@ def test_formats_with_lists(name: str, tmp_path: Path) -> None:
     assert (len(train), len(held_out)) == (20, 6)
     assert sorted(item.name for item in train.categories) == sorted(CLASSES)
     if name == "Roboflow's YOLO":
-        assert found.notes == ("the list test is left for a last evaluation",)
+        assert found.notes == ("the list test is kept for a final evaluation",)
     for dataset in (train, held_out):
         for number in range(len(dataset)):
             sample = dataset[number]
@@ -101,7 +101,7 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_not_recognized_says_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(bw.DataError, match="no such file or folder"):
         recognize(tmp_path / "nowhere")
-    with pytest.raises(bw.DataError, match=r"nothing that is known \(an empty folder\); expected YOLO"):
+    with pytest.raises(bw.DataError, match=r"no known format \(an empty folder\); expected YOLO"):
         recognize(tmp_path)
     Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
     with pytest.raises(bw.DataError, match=r"1 image and no annotations \(a\.png\); expected YOLO"):
@@ -211,5 +211,5 @@ def test_what_is_not_finished_or_no_data(tmp_path: Path) -> None:
     with pytest.raises(bw.DataError, match="incomplete"):
         recognize(folder)
     (tmp_path / "a.config").write_text("model { }")
-    with pytest.raises(bw.DataError, match="is a configuration; name it by --config"):
+    with pytest.raises(bw.DataError, match="is a configuration; pass it as --config"):
         recognize(tmp_path / "a.config")

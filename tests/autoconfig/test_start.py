@@ -80,7 +80,7 @@ def test_the_same_bytes_twice_and_nothing_overwritten(tmp_path: Path) -> None:
     init_config(data, out, QUICK)
     assert {path: path.read_bytes() for path in first.files} == before
     out.write_text("my own")
-    with pytest.raises(bw.OutputError, match=r"pipeline\.config is there already, with other content; --force"):
+    with pytest.raises(bw.OutputError, match=r"pipeline\.config already exists, with other content; --force"):
         init_config(data, out, QUICK)
     assert out.read_text() == "my own"
     init_config(data, out, QUICK, force=True)
@@ -173,7 +173,7 @@ def test_train_takes_data(tmp_path: Path) -> None:
 def test_a_folder_with_another_run_is_left_alone(small_config: Path, tmp_path: Path) -> None:
     data = yolo(tmp_path / "data")
     bw.train(small_config, tmp_path / "model", overrides=["train_config.num_steps=1"], evaluate=False, workers=0)
-    with pytest.raises(bw.ConfigError, match="has a run of another configuration in it"):
+    with pytest.raises(bw.ConfigError, match="contains a run of another configuration"):
         bw.train(data=data, out=tmp_path / "model", epochs=1)
     assert not (tmp_path / "model" / "init.config").exists()
 
@@ -196,7 +196,7 @@ def test_names_that_text_must_escape(tmp_path: Path) -> None:
     assert config.train_config.fine_tune_checkpoint == "C:\\models\\a.tar.gz"
     assert len(build_dataset(config.train_input_reader, "train_input_reader")) == 16
     out.write_bytes(b"\xff\xfe")
-    with pytest.raises(bw.OutputError, match="is there already"):
+    with pytest.raises(bw.OutputError, match="already exists"):
         init_config(data, out, settings)
 
 

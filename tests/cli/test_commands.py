@@ -150,7 +150,7 @@ def test_demo_trains_and_ends_with_the_ap_line(tmp_path: Path) -> None:
         (["evaluate", "--model_dir", "nothing"], "error: nothing: no such folder or checkpoint"),
         (["predict", "nothing.jpg", "--model_dir", "m", "--out", "o"], "error: nothing.jpg: no such file"),
         (["convert", "nothing", "x.json"], "error: no file matches 'nothing'"),
-        (["inspect", "."], "error: .: nothing that is known"),
+        (["inspect", "."], "error: .: no known format"),
         (["train", "--config", "good.config", "--model_dir", "m", "--device", "warp"], "device 'warp' cannot be used"),
         (
             ["inspect", "voc", "--sheet", "no/such/folder/x.png"],

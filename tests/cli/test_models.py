@@ -62,7 +62,7 @@ def test_what_there_is_not() -> None:
 def test_measured_is_labelled() -> None:
     result = models("mask_rcnn_mobilenet_v3_fpn_shapes", "--measure")
     assert result.returncode == 0, result.stderr
-    assert "ms a picture, measured now on this machine's CPU" in result.stdout
+    assert "ms per image, measured now on this machine's CPU" in result.stdout
 
 
 def test_it_needs_no_torch() -> None:

@@ -337,5 +337,5 @@ def test_lists_of_one_yolo_add_up(shapes_data: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(shapes_data: Path, tmp_path: Path, name: str) -> None:
     done = CliRunner().invoke(app, ["convert", str(shapes_data / "voc"), str(tmp_path / name)])
     assert done.exit_code != 0
-    assert "cannot be written; expected *.json" in str(done.exception)
+    assert "unknown format; expected *.json" in str(done.exception)
     assert not (tmp_path / name).exists()

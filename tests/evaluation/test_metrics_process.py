@@ -116,4 +116,4 @@ def test_where_the_other_process_fails(
     found = summarize_in_process(parts, plan, CATEGORIES).result()
     assert found.metrics == summarize(parts, plan, CATEGORIES).metrics
     assert said in caplog.text
-    assert "computed here" in caplog.text
+    assert "computed in this process" in caplog.text

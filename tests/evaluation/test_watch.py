@@ -37,7 +37,7 @@ def test_it_waits_evaluates_and_ends_with_the_last_step(small_config: Path, tmp_
     thread.start()
     count = watch(config, tmp_path / "m", tmp_path / "m", FIRST, WatchSettings(wait_interval=0, timeout=60), hear)
     thread.join()
-    assert heard[-1] == (6, False, "step 6 of 6 is evaluated: the end")
+    assert heard[-1] == (6, False, "step 6 of 6 is evaluated: done")
     assert count == len(heard) - 1
     events = EventAccumulator(str(tmp_path / "m" / "eval")).Reload()
     assert {"DetectionBoxes_Precision/mAP", "Loss/total_loss"} <= set(events.Tags()["scalars"])
@@ -57,7 +57,7 @@ def test_it_ends_when_nothing_comes(small_config: Path, tmp_path: Path) -> None:
         lambda _, __, text: heard.append(text),
     )
     assert count == 1
-    assert heard == ["", "no new checkpoint in 0 s: the end"]
+    assert heard == ["", "no new checkpoint in 0 s: done"]
     with pytest.raises(bw.CheckpointError, match="no checkpoint in 0 s"):
         watch(bw.load_config(small_config), tmp_path / "no", tmp_path, FIRST, WatchSettings(timeout=0), lambda *_: None)
     with pytest.raises(bw.ConfigError, match=r"eval_input_reader\[3\] is missing"):
@@ -120,7 +120,7 @@ def test_flags_of_model_main_tf2(small_config: Path, tmp_path: Path) -> None:
         (("--use_tpu",), "there is no TPU support"),
         (("--tpu_name", "x"), "there is no TPU support"),
         (("--num_workers", "4"), "torchrun --nnodes 4"),
-        (("--eval_on_train_data",), "goes with --checkpoint_dir"),
+        (("--eval_on_train_data",), "needs --checkpoint_dir"),
     ):
         found = CliRunner().invoke(app, [str(a) for a in (*common, *flags)])
         assert isinstance(found.exception, bw.ConfigError)
@@ -186,6 +186,6 @@ def test_flags_of_evaluate(small_config: Path, tmp_path: Path) -> None:
         0,
     )
     output = invoke(*watching, "--pipeline_config_path", small_config)
-    assert "no new checkpoint in 0 s: the end" in output
+    assert "no new checkpoint in 0 s: done" in output
     found = CliRunner().invoke(app, [str(a) for a in watching])
     assert "name the configuration" in str(found.exception)

@@ -45,7 +45,7 @@ def test_an_optimized_model_finds_the_same(run: SmallRun) -> None:
 
 def test_what_is_fixed_in_an_export(run: SmallRun) -> None:
     exported = open_model(run.onnx)
-    with pytest.raises(ExportError, match="there is no PyTorch module in it"):
+    with pytest.raises(ExportError, match="it contains no PyTorch module"):
         _ = exported.detector
     for change in ({"precision": "bfloat16", "compile": False}, {"precision": "float32", "compile": True}):
         with pytest.raises(ExportError, match="is exported: its precision is fixed"):

@@ -278,9 +278,9 @@ def other_evaluation_classes(planted: Planted) -> None:
         (too_few_boxes_kept, "warning max_number_of_boxes", "have more than 1 objects"),
         (no_objects, "fatal empty_images", "none of 24 images has an object"),
         (tiny_anchors, "warning anchors", "would reach"),
-        (vanishing_rate, "warning learning_rate", "below 1 % of its top"),
+        (vanishing_rate, "warning learning_rate", "below 1 % of its maximum"),
         (rate_that_ends_early, "warning learning_rate", "0 from step 40 on"),
-        (no_rate, "fatal learning_rate", "nothing is learnt"),
+        (no_rate, "fatal learning_rate", "nothing is learned"),
         (no_such_checkpoint, "fatal checkpoint", "no/such/ckpt-0"),
         (unknown_evaluation, "fatal evaluation", "elsewhere"),
         (other_evaluation_classes, "fatal evaluation", "is this the right label map"),
@@ -378,11 +378,15 @@ def test_spread() -> None:
         (
             ExponentialDecay(0.004, 800_720, 0.95),
             200_000,
-            "its decay hardly takes place: it is 0.004 after 200000 steps",
+            "it hardly decays: it is 0.004 after 200000 steps",
         ),
         (Constant(0.1), 1000, ""),
         (ExponentialDecay(0.004, 50_000, 0.5), 200_000, ""),
-        (ExponentialDecay(0.004, 1000, 0.5), 200_000, "for 96% of 200000 steps it is below 1 % of its top of 0.004"),
+        (
+            ExponentialDecay(0.004, 1000, 0.5),
+            200_000,
+            "for 96% of 200000 steps it is below 1 % of its maximum of 0.004",
+        ),
         (ManualSteps((100,), (0.1, 0.0001)), 1000, "for 90% of 1000 steps"),
         (ManualSteps((100,), (0.1, 0.01)), 1000, ""),
         (CosineDecay(0.1, 1000, 0.01, 100), 1000, ""),
@@ -619,8 +623,8 @@ def test_the_head_of_a_checkpoint(planted: Planted, tmp_path: Path) -> None:
     run("train", "--config", planted.config, "--model_dir", tmp_path / "run", "--workers", 0, "--no_evaluate")
     missing_class(planted)
     for kind, verdict, words in (
-        ("full", "fatal", "a head of another number of classes"),
-        ("detection", "fine", "start afresh"),
+        ("full", "fatal", "for another number of classes"),
+        ("detection", "fine", "keep their initial values"),
     ):
         text = planted.text
         planted.replace("num_steps: 1", f'num_steps: 1 fine_tune_checkpoint_type: "{kind}"')

@@ -43,10 +43,10 @@ def test_what_is_wrong_is_put_right_and_what_was_there_stays(tmp_path: Path) -> 
 
     done = repair(CocoDataset(train_file), CocoDataset(eval_file), tmp_path / "mended")
     assert dict(done.counts) == {
-        "training: samples that cannot be read, left out": 1,
-        "training: copies of other images with other annotations, left out; compare them with the first": 1,
-        "evaluation: images of which training has nearly the same, left out": 1,
-        "boxes without area or outside their image, left out": 1,
+        "training: unreadable samples, removed": 1,
+        "training: copies of other images with different annotations, removed; compare with the first": 1,
+        "evaluation: near-duplicates of training images, removed": 1,
+        "boxes without area or outside their image, removed": 1,
         "boxes across the border, clipped": 1,
     }
     assert {path: path.read_bytes() for path in before} == before
@@ -75,7 +75,7 @@ def test_nothing_left(tmp_path: Path) -> None:
     path, content = data(tmp_path / "train", 1, 2)
     for image in content["images"]:
         (tmp_path / "train" / "images" / image["file_name"]).write_bytes(b"damaged")
-    with pytest.raises(bw.DataError, match="nothing is left of the data for training"):
+    with pytest.raises(bw.DataError, match="no data remain for training"):
         repair(CocoDataset(path), None, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -115,7 +115,7 @@ def test_copies_with_the_same_annotations_are_told_apart_from_others(tmp_path: P
     ]
     path.write_text(json.dumps({**content, "annotations": rows}))
     done = repair(CocoDataset(path), None, tmp_path / "out")
-    assert dict(done.counts) == {"training: copies of other images, left out": 1}
+    assert dict(done.counts) == {"training: copies of other images, removed": 1}
 
 
 def test_what_was_interrupted_is_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

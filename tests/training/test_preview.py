@@ -81,7 +81,7 @@ def test_only_a_configuration_has_steps(shapes_data: Path, tmp_path: Path) -> No
     result = CliRunner().invoke(
         app, ["inspect", str(shapes_data / "voc"), "--augmented", "5", "--sheet", str(tmp_path / "s.png")]
     )
-    assert "is no configuration; name a pipeline.config" in str(result.exception)
+    assert "is not a configuration; name a pipeline.config" in str(result.exception)
 
 
 def test_the_data_of_a_configuration(small_config: Path, tmp_path: Path) -> None:

@@ -22,8 +22,6 @@ class Facts:
     """Statistics of training data.
 
     Attributes:
-        size: The median (height, width).
-        aspect: The median width over height.
         aspect_spread: The share of images whose aspect ratio differs from the median by more than a third.
         sides: float64 [N], the square root of each object's area, in pixels of its image.
         relative_sides: The same as shares of the image's longer side.

@@ -39,7 +39,6 @@ class Recognized:
     """Data of a known format.
 
     Attributes:
-        kind: The format's name.
         held_out: The reader for evaluation; None if the data have no split.
         label_map: The label map beside the data, if any.
         notes: Notes for the user, such as unused lists.
@@ -92,9 +91,6 @@ def open_recognized(found: Recognized, *, masks: bool = False) -> tuple[Dataset,
 
     Args:
         masks: Whether samples have masks, if every object that is tried has an outline.
-
-    Raises:
-        DataError: If they cannot be opened.
     """
     train, held_out = found.train, found.held_out
     if masks and _have_outlines(train):

@@ -76,11 +76,9 @@ def init_config(
     Args:
         data: A folder or file of a format that `recognize` knows.
         out: The configuration; the other files are written beside it, with its name as a prefix.
-        force: Whether existing files are replaced.
 
     Raises:
         DataError: If the data are not recognized, or cannot be read.
-        ConfigError: For an unknown preset.
         OutputError: If a file exists already, with other content and without `force`.
     """
     out = Path(out).resolve()

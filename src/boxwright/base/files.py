@@ -69,9 +69,6 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
     Until then its bytes are in a hidden file beside it with a unique name. If writing fails, the previous file stays
     and the hidden file is removed; only SIGKILL or a power failure leaves it behind.
 
-    Args:
-        path: The file; its folder must exist.
-
     Raises:
         OutputError: If it cannot be written: a full disk, a missing or read-only folder.
     """

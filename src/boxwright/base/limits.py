@@ -18,8 +18,6 @@ class Limit:
 
     Attributes:
         name: The environment variable is `BOXWRIGHT_MAX_` and this name, in capitals.
-        default: The limit without the variable.
-        what: What is counted, for messages.
     """
 
     name: str

@@ -27,7 +27,6 @@ def setting(
     """Return a dataclass field with what the command line needs to know about it.
 
     Args:
-        panel: The heading in the help text.
         flags: The option's names, if they are not the field's name.
     """
     metadata = {"help": help, "panel": panel or None, "least": least, "most": most, "flags": flags}
@@ -38,9 +37,7 @@ def with_options(settings: S, options: Mapping[str, Any], what: str, others: Seq
     """Return settings with some fields replaced.
 
     Args:
-        settings: An instance of a settings dataclass.
         what: The function that takes the options, for errors.
-        others: The function's other parameters, for suggestions.
 
     Raises:
         ConfigError: For an unknown option, with the closest match, or a value of the wrong type.

@@ -45,7 +45,6 @@ def time_contenders(
 
     Args:
         contenders: By name; the others are compared with the first.
-        pictures: Repeated to fill a batch.
 
     Returns:
         Timings, and the costs of the first batch for countable networks, by name.

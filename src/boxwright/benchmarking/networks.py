@@ -26,9 +26,6 @@ def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]
 
     Args:
         name: A run's folder, a checkpoint, a configuration, `preset:NAME`, or torchvision's as `torchvision:NAME`.
-
-    Raises:
-        BoxwrightError: If it cannot be opened.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)

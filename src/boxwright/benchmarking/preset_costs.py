@@ -20,8 +20,6 @@ class PresetCost:
 
     Attributes:
         height: Height of the network's input for a picture of 480×640 pixels.
-        width: Width of the same.
-        parameters: Learned values, with the preset's classes.
         macs: Multiply-accumulate operations of convolutions and matrix products, by their definition; without a mask
             head's, which depend on the number of detections.
     """

@@ -22,9 +22,6 @@ def torchvision_detector(name: str) -> nn.Module:
 
     Args:
         name: Torchvision's name; with `@640` appended, for inputs of that side.
-
-    Raises:
-        ConfigError: For an unknown name.
     """
     kind, _, side = name.partition("@")
     known = torchvision.models.list_models(module=torchvision.models.detection)

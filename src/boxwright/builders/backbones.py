@@ -41,8 +41,6 @@ class BackboneRequest:
     """The parameters of a backbone.
 
     Attributes:
-        config: The extractor's message.
-        default: The backbone's own convolutions.
         conv_settings: Builds settings from a message of hyperparameters.
         overridden: From the configuration's convolutions and the default, to those of a backbone with overridden
             hyperparameters: some keep some of their own.

@@ -103,12 +103,7 @@ def focal_loss(*, delta: float = 1.0, localization_weight: float = 1.0) -> m.Los
 
 
 def build_level_anchors(config: m.Srn | m.AlignDet, levels: Sequence[int]) -> AnchorGenerator:
-    """Build the anchors of a model whose heads are shared by all levels.
-
-    Args:
-        config: The model's message.
-        levels: The model's levels, finest first.
-    """
+    """Build the anchors of a model whose heads are shared by all levels."""
     message = require(config.anchor_generator, config, "anchor_generator")
     anchors = build_anchor_generator(message)
     counts = anchors.anchors_per_location

@@ -57,7 +57,6 @@ class EvaluationPlan:
     """The parameters of an evaluation.
 
     Attributes:
-        every_nth: Only every nth image is used.
         max_boxes: The maximum of boxes per picture.
         keypoint_edges: Pairs of keypoints to connect with a line.
         regularize: Whether the losses include the penalty on weights.

@@ -17,7 +17,6 @@ class Missing:
     """A missing field.
 
     Attributes:
-        path: Its path in the whole configuration.
         text: One line with its place and what to write.
     """
 

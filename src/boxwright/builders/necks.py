@@ -19,12 +19,7 @@ Pyramid = m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNetworks
 
 @dataclass(frozen=True)
 class BuiltNeck:
-    """A neck and its output channels.
-
-    Attributes:
-        module: A backbone's maps to the heads'.
-        channels: Channels of each output map.
-    """
+    """A neck and its output channels."""
 
     module: nn.Module
     channels: tuple[int, ...]

@@ -51,7 +51,6 @@ class TrainingPlan:
 
     Attributes:
         num_steps: Total steps; `ENDLESS` where TF1 trains until it is stopped.
-        stream: The batching of samples.
         clip_norm: The maximum global norm of gradients; 0 for no limit.
         regularize: Whether the loss includes penalties on kernels.
         precision: The network's precision; weights and losses are always float32.
@@ -87,7 +86,6 @@ def build_training(
 
     Args:
         seed: Determines order and augmentation.
-        skip_bad: Whether to skip unreadable records.
     """
     train = require(config.train_config, config, "train_config")
     refuse_unsupported(train, "train_config")

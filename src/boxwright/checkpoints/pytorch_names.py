@@ -69,9 +69,6 @@ def from_pytorch(
 ) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
     """Map a state dictionary to our names and layout.
 
-    Args:
-        path: Where it comes from, for errors.
-
     Returns:
         Our names to tensors, our names to the source's, and the source's names of unused tensors, each with the reason.
 

@@ -26,7 +26,6 @@ class SourceWeights:
     """A source's tensors for a network.
 
     Attributes:
-        values: Tensors by our names.
         names: Our names to the source's; without those that are the same.
         unused: The source's names of unused tensors, each with the reason.
         categories: The classes that it was trained on; None if unknown.

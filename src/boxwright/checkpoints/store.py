@@ -103,7 +103,6 @@ class CheckpointStore:
         """Store the settings.
 
         Args:
-            model_dir: The folder; it need not exist.
             keep: How many of the newest checkpoints to keep.
             keep_every_n_hours: The minimum interval between checkpoints that are kept permanently.
         """

@@ -46,7 +46,6 @@ class Values:
     """The values of a string field that are honored.
 
     Attributes:
-        names: The values.
         prefix: What other values may start with; empty for no others.
         refused: Known values that are refused, each with what to do.
     """
@@ -252,8 +251,6 @@ def field(
 
     Args:
         default: The value of a field that was never set; None for a message, which is then absent; [] for a list.
-        meaning: What it means, in a line.
-        no_effect: Why it changes nothing.
         refused: What to do, as it cannot be used.
         note: What to know of a field that is honored.
         values: Which values of a string are honored; None for any.

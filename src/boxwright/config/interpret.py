@@ -25,7 +25,6 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
     """Build a message from a tree.
 
     Args:
-        block: The tree of the message's inside.
         path: Where the message sits in the whole configuration, for errors.
 
     Returns:
@@ -65,7 +64,6 @@ def merge(block: Block, into: Message, path: str = "") -> None:
     """Merge a tree into a message by protobuf's rules.
 
     Args:
-        block: The tree of the message's inside.
         path: Where the message sits in the whole configuration, for errors.
 
     Raises:

@@ -28,7 +28,6 @@ class Message:
 
     Attributes:
         fields: Field name to field, in the order of declaration.
-        proto_name: The message's name in protobuf.
         oneofs: For each oneof its members, of which at most one may be present.
         refused: Why no field of the message can be used; empty where each has a verdict of its own.
         removed: Fields that TensorFlow once had, each with what to do.

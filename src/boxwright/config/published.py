@@ -7,15 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights that somebody has published.
-
-    Attributes:
-        publisher: Who, in a word.
-        file: The file's or the model's name.
-        holds: What they are weights of.
-        license: As the publisher states it.
-        page: Where they are published.
-    """
+    """Weights that somebody has published."""
 
     publisher: str
     file: str

@@ -28,7 +28,6 @@ def scaled_rate(rate: float, batch_size: int, meant_for: int) -> float:
 
     Args:
         rate: The learning rate for batches of `meant_for` images.
-        batch_size: How many images a batch has.
         meant_for: How many images it had where the rate was found to be good.
 
     Returns:

@@ -33,7 +33,6 @@ def refuse(field: str, problem: str, when: Callable[[Any], Any]) -> Rule:
     Args:
         field: The field; "" for the message itself.
         problem: What is wrong, and what to do. `{name}` stands for the message's field of that name.
-        when: Whether it is so.
     """
     return Rule(field, lambda message: _filled(problem, message) if when(message) else "")
 

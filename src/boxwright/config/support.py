@@ -22,8 +22,6 @@ class FieldReport:
     """What becomes of a field that is set in a configuration.
 
     Attributes:
-        path: The field's path.
-        status: What becomes of it.
         location: Where it was set; empty where that was in Python.
         line: The line in that file; 0 if unknown.
     """

@@ -28,21 +28,13 @@ class Location:
         return f"{shown(self.file)}:{self.line}:{self.column}"
 
     def error(self, message: str) -> ConfigError:
-        """Return a ConfigError that points here.
-
-        Args:
-            message: What is wrong, in one line.
-        """
+        """Return a ConfigError that points here."""
         return ConfigError(f"{self}: {shortened(message, _LONGEST)}")
 
 
 @dataclass(frozen=True)
 class Places:
-    """The places of one source's words, as lark's tokens have them.
-
-    Attributes:
-        file: The source's name.
-    """
+    """The places of one source's words, as lark's tokens have them."""
 
     file: str
 

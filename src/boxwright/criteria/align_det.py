@@ -23,9 +23,6 @@ class OwnBoxAssigner:
     """Assign each matched anchor the class of its match, but the box that it overlaps most (as released).
 
     Boxes less than a pixel wide or high, as left by clipping, are ignored; the release has none.
-
-    Attributes:
-        assigner: Matches anchors and encodes targets.
     """
 
     assigner: TargetAssigner

@@ -49,7 +49,6 @@ class AnchorCriterion:
 
     Attributes:
         localization: The loss of box codes, or of decoded boxes.
-        normalizer: Weights and divisors.
         miner: Selects anchors by their losses; None for all.
         sampler: Samples anchors before mining; None for all.
         expected: Weights anchors as sampling would on average, in place of mining; None for no weights.

@@ -35,12 +35,8 @@ class Step:
     """The criterion of one step.
 
     Attributes:
-        criterion: Computes the step's losses.
         name: Part of its losses' names, as in `Loss/refinement/localization_loss`; empty for the last step.
-        classification: The name of its class loss.
-        targets: Converts the groundtruth for this step.
         class_levels: The levels whose anchors learn classes, by index from the finest; None for all, () for none.
-        box_levels: The levels whose anchors learn boxes.
     """
 
     criterion: AnchorCriterion
@@ -80,9 +76,6 @@ class CascadeCriterion:
 
     Each step matches the boxes that it starts from, and has its own positives, negatives and divisor. No gradient of a
     later step reaches an earlier one through boxes or a filter (the network detaches them).
-
-    Attributes:
-        steps: Each step's criterion, first to last.
     """
 
     steps: tuple[Step, ...]

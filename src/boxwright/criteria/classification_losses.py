@@ -76,11 +76,7 @@ class SigmoidFocal:
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy:
-    """Softmax cross entropy.
-
-    Attributes:
-        logit_scale: Divides the logits.
-    """
+    """Softmax cross entropy."""
 
     logit_scale: float = 1.0
 

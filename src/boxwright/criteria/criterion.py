@@ -18,7 +18,6 @@ class Description:
     """What a log shows about a batch in addition to its losses.
 
     Attributes:
-        scalars: Tag to a scalar tensor.
         distributions: Tag to values [N] plotted as a cumulative distribution; N may be 0.
     """
 

@@ -44,7 +44,6 @@ class ExpectedSampling:
 
         Args:
             foreground: float [B, A] in 0..1; the sum of an anchor's foreground targets.
-            match: Unused.
         """
         likely = foreground.clamp(0.0, 1.0)
         return likely, (1 - likely) * self.balance.beta(likely)

@@ -29,7 +29,6 @@ class HardExampleMiner:
         classification_share: Weight of the classification loss in the score.
         localization_share: Weight of the localization loss in the score.
         max_negatives_per_positive: The cap; None for none.
-        min_negatives_per_image: The minimum of the cap.
     """
 
     num_hard_examples: int | None = 64

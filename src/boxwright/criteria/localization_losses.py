@@ -70,11 +70,7 @@ class AbsoluteError:
 
 @dataclass(frozen=True)
 class SmoothL1:
-    """Huber's loss: quadratic up to `delta`, linear with slope `delta` beyond.
-
-    Attributes:
-        delta: The boundary between the two parts.
-    """
+    """Huber's loss: quadratic up to `delta`, linear with slope `delta` beyond."""
 
     delta: float = 1.0
 

@@ -28,7 +28,6 @@ class ClassColumns:
     """A class head's columns, and the column of unmatched anchors.
 
     Attributes:
-        num_classes: Foreground classes, K.
         background: Columns before the foreground: 1 where column 0 is background, else 0.
         unmatched: The column of an unmatched anchor; NO_COLUMN for all zeros. Without background, TF uses the first
             class.
@@ -110,7 +109,6 @@ class TargetAssigner:
     """Compare, match, and encode the targets of a batch.
 
     Attributes:
-        matcher: Matches anchors by similarity.
         box_coder: Encodes the matched box relative to the anchor.
         similarity: From boxes [B, G, 4] and [A, 4] to [B, G, A].
         negative_class_weight: The weight of unmatched anchors in classification.
@@ -179,7 +177,6 @@ class ConfidenceTargetAssigner:
     negatives.
 
     Attributes:
-        assigner: Matches anchors and encodes boxes.
         implicit_weight: The weight of columns without explicit confidence.
     """
 

@@ -18,7 +18,6 @@ class LossTerm:
     Totals and counts of parts, and of processes, add up to those of the batch; then the one is divided by the other.
 
     Attributes:
-        total: A scalar: weighted losses, summed.
         count: A scalar without gradient by which the total is divided, as at least 1, such as the number of matched
             anchors; None where it is not divided. Terms with the same divisor share the tensor.
     """
@@ -44,9 +43,5 @@ class LossTerm:
 
     @staticmethod
     def sum(terms: dict[str, LossTerm]) -> Tensor:
-        """Return the loss, where this batch is all there is.
-
-        Args:
-            terms: Name to term; at least one.
-        """
+        """Return the loss, where this batch is all there is."""
         return torch.stack(list(LossTerm.values(terms).values())).sum()

@@ -155,11 +155,6 @@ class TwoStageCriterion:
     """Compare the predictions of each stage with groundtruth.
 
     No gradient of a later stage reaches an earlier one through its boxes.
-
-    Attributes:
-        first: The region proposal network's criterion.
-        second: The box classifier's criterion, if any.
-        masks: The masks' criterion, if any.
     """
 
     first: ProposalCriterion

@@ -34,10 +34,7 @@ class Batch:
     Attributes:
         images: uint8 [B, C, H, W]; float32 if an augmentation produced fractional levels.
         true_sizes: int64 [B, 2]; (height, width).
-        targets: The padded ground truth.
-        ids: B image ids.
         keys: B pairs of the epoch and the sample's index in the data.
-        problems: Errors of samples that were skipped.
         block: The single pinned block of memory that backs all tensors; or None.
     """
 
@@ -80,11 +77,7 @@ class Batch:
         ]
 
     def share_memory(self) -> Batch:
-        """Move to memory shared between processes.
-
-        Raises:
-            RuntimeError: If shared memory is full.
-        """
+        """Move to memory shared between processes."""
         for tensor in (self.images, self.true_sizes, *self.targets.tensors()):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
         return self

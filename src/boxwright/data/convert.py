@@ -116,7 +116,6 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
 
     Args:
         path: The `data.yaml`; other splits in it stay.
-        split: train, val or test.
 
     Raises:
         DataError: If there is already a `data.yaml` of other classes.

@@ -24,7 +24,6 @@ def write_demo_data(
 
     Args:
         val_images: Images for evaluation; from another seed, so none appears in training.
-        progress: Wraps indices, for a progress bar.
     """
     data = out / "data"
     training, held_out = (

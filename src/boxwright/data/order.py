@@ -30,7 +30,6 @@ class StreamSettings:
         batch_size: Samples per batch, over all processes.
         seed: Determines order and augmentation.
         shuffle: Whether each epoch has its own random order.
-        every_nth: Only every nth sample is used.
         num_epochs: How many epochs the stream has; 0 for an endless stream.
         workers: Processes that prepare samples; 0 to prepare them in this one.
         source_weights: Relative rates at which sources are sampled; empty to concatenate the sources.
@@ -56,7 +55,6 @@ def sample_keys(
 
     Args:
         sizes: The number of samples of each source; indices count through the sources.
-        start: How many samples came before.
         wide: bool [samples]: which images are wider than high; required to group.
 
     Raises:

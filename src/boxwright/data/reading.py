@@ -24,11 +24,7 @@ _MOST_SHOWN = 60
 
 @contextmanager
 def reading(where: str) -> Iterator[None]:
-    """Turn exceptions raised inside into a `DataError`; Boxwright's own errors pass through.
-
-    Args:
-        where: File and record, for the message.
-    """
+    """Turn exceptions raised inside into a `DataError`; Boxwright's own errors pass through."""
     try:
         yield
     except BoxwrightError:

@@ -38,7 +38,6 @@ class ShapesDataset:
         """Describe the data set.
 
         Args:
-            seed: Different seeds give unrelated data sets.
             max_objects: The maximum number of shapes per image; about one image in fifteen has none.
             radii: The minimum and maximum radius of a shape, in units of the image's shorter side.
         """

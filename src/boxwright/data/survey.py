@@ -21,15 +21,11 @@ class Survey:
     """The counts of a survey.
 
     Attributes:
-        images: Images read.
-        empty: Images without objects.
         sizes: (height, width) to the number of images.
         boxes: Class name to the number of its boxes.
         images_with: Class name to the number of images with it.
         areas: "small", "medium", "large" (COCO's bounds) to the number of boxes.
         left_out: Boxes of classes that are not in the label map; not counted elsewhere.
-        difficult: Boxes marked difficult.
-        crowds: Boxes that stand for many objects.
         suspicious: One line for each box that looks like a mistake.
         unreadable: One line for each sample that could not be read.
     """

@@ -38,7 +38,6 @@ class _Image:
 
     Attributes:
         path: Relative to the folder of images, starting with the event's folder.
-        line: Its first line.
         boxes: x, y, w, h of each face.
         attributes: Of each face, in the order of `_ATTRIBUTES`; empty in RetinaFace's labels.
         landmarks: Five times x, y, visibility of each face; empty in the benchmark's.

@@ -68,7 +68,6 @@ class YoloDataset:
 
         Args:
             data: A `data.yaml`, or the folder that holds it.
-            split: train, val (or valid) or test.
             categories: The classes, matched by name; by default those of `data.yaml`, with ids from 1.
             load_masks: Whether to draw outlines as masks; plain boxes are then an error.
             allow_paths_outside: Whether `data.yaml` may name folders outside its own.

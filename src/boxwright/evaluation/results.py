@@ -28,7 +28,6 @@ class Evaluation:
     """The results of an evaluation.
 
     Attributes:
-        metrics: TF's metric names to values.
         notes: Explanations of metrics that are 0, -1 or NaN.
         rows: All detections in COCO's result format, image by image.
         pictures: Detections beside ground truth, by image id.

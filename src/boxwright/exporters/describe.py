@@ -58,9 +58,7 @@ def describe(
 
     Args:
         suppression: How it is done: "operator", "tensors" or "none".
-        libraries: That wrote the file, besides PyTorch.
         metric: A metric's name and value, if known.
-        input_type: TensorFlow's name of the input.
     """
     preprocessor, nms = detector.preprocessor, suppression_of(detector)
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")

@@ -64,8 +64,6 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
     """Return a detector as LiteRT's model, whose file `save_litert` writes.
 
     Args:
-        detector: In evaluation mode, on the CPU.
-        times: Ignored: the operator considers all anchors.
         dtype: Ignored: the input is float32.
 
     Raises:

@@ -26,10 +26,8 @@ class Difference:
 
     Attributes:
         missing: Descriptions of what only the second list has.
-        extra: Of what only the first has.
         ties: Differences explained by equal scores, or a value at a threshold.
         scores: The largest difference in the scores of matched detections, as a share of the tolerance.
-        masks: The same for their masks.
     """
 
     missing: list[str] = field(default_factory=list)
@@ -53,8 +51,6 @@ class Matcher:
     """Matches detections by class and anchor, else by class and position.
 
     Attributes:
-        least_score: The score threshold.
-        iou_threshold: The overlap threshold of suppression.
         unsteady: The first list's anchors (for regions: proposals) that depend on rounding; their differences are ties.
         wanted_unsteady: The same of the second list.
     """

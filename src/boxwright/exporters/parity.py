@@ -42,13 +42,8 @@ class Stage:
     """The result of one stage of the comparison.
 
     Attributes:
-        name: Such as "raw outputs".
-        compared: What was compared.
         largest: The largest difference; for detections, how many are missing or extra.
-        allowed: The most that passes.
-        where: The worst place: picture, output.
         ties: Differences explained by equal scores or overlaps; listed, not counted.
-        problems: Why it fails.
         gated: Whether it has to pass; with reduced precision some stages are only reported.
     """
 
@@ -72,11 +67,7 @@ class Report:
     """A comparison of an export with its detector.
 
     Attributes:
-        images: The pictures' number, sizes and source.
-        weights_sha256: Of the detector.
-        versions: Of the libraries.
         accuracy: With reduced precision: the metric of both, and the drop.
-        schema: The version of the JSON.
     """
 
     stages: list[Stage]
@@ -136,11 +127,8 @@ def compare(
     """Compare an export with its detector, and return the stages' results.
 
     Args:
-        detector: In evaluation mode, on the CPU.
-        session: The export, opened in its runtime.
         images: Real pictures, uint8 [H, W, 3] each.
         preprocessed: From pictures [B, H, W, 3] to the export's network inputs; None if unavailable.
-        raw_only: Whether the export ends before suppression.
     """
     seen = _Inputs(preprocessed)
     raw, suppression, whole = _RawOutputs(), _Detections("suppression"), _Detections("detections")

@@ -28,7 +28,6 @@ def varied(read: Callable[[int], Picture], count: int, most: int = DEFAULT_COUNT
 
     Args:
         read: Returns the picture of a number below `count`.
-        most: How many to take, evenly spread.
     """
     pictures, broken = [], ""
     for number in spread(count, most):

@@ -18,9 +18,6 @@ _MOST, _DELAY_US = 8, 2000
 def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -> Path:
     """Write `NAME/1/model.onnx` and `NAME/config.pbtxt`, which OpenVINO's Model Server also reads; return the latter.
 
-    Args:
-        folder: The model repository; it is created.
-
     Raises:
         ExportError: If the file is not an .onnx of ours.
         OutputError: If the folder cannot be written.

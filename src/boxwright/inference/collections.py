@@ -31,7 +31,6 @@ class Item:
     Attributes:
         id: Its address, or its position in a container.
         data: The file's bytes; empty if they could not be read.
-        error: Why not.
     """
 
     id: str
@@ -45,8 +44,6 @@ class Unit:
 
     Attributes:
         number: From 0.
-        kind: "images", "records", "archive" or "parquet".
-        addresses: Of the container or the files.
     """
 
     number: int

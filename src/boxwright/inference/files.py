@@ -26,7 +26,6 @@ def find_files(
     Args:
         paths: Files, folders (their files by name), patterns such as `shots/**/*.jpg`, and lists as `@list.txt`.
         suffixes: The suffixes taken from folders; None for images and videos.
-        what: What they are called in errors.
 
     Raises:
         DataError: If a path does not exist, or a folder or a pattern matches nothing.

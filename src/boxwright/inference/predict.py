@@ -34,13 +34,7 @@ _DRAWN_AT_ONCE = 4  # pictures; they mostly wait for the disk
 
 @dataclass(frozen=True)
 class Predicted:
-    """Counts of a prediction.
-
-    Attributes:
-        pictures: How many were processed.
-        objects: How many objects were detected.
-        times: How busy each stage was.
-    """
+    """Counts of a prediction."""
 
     pictures: int
     objects: int
@@ -75,7 +69,6 @@ def predict(
 
     Args:
         out: The folder for results; it is created.
-        settings: What is kept, drawn and written.
         seen: Called with each picture when it is done, for progress.
 
     Raises:

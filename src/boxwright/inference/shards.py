@@ -41,10 +41,7 @@ class Job:
     """What every worker needs to know.
 
     Attributes:
-        out: The folder of results.
-        part_size: The most rows in a part.
         batch_size: Images that the detector gets at a time.
-        column: The Parquet column with the images.
         threads: Per worker; 0 for its runtime's default.
     """
 
@@ -61,7 +58,6 @@ class Part:
     """A file of results.
 
     Attributes:
-        rows: How many images.
         errors: How many of them could not be read.
     """
 
@@ -75,7 +71,6 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
 
     Raises:
         DataError: If the folder has results of something else.
-        OutputError: If it cannot be written.
     """
     settings = asdict(job.model.settings)
     plan = {

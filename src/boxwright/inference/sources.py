@@ -30,7 +30,6 @@ class Frame:
 
     Attributes:
         image: uint8 [H, W, 3] in RGB, upright.
-        source: The file, address or camera.
         number: Its index in the source, from 0.
         time: Seconds since the source's first picture; None for an image file.
     """
@@ -80,7 +79,6 @@ class VideoSource:
     """A video file or network stream.
 
     Attributes:
-        name: Its path or address.
         live: Whether pictures arrive in real time, rather than on request.
     """
 

@@ -29,8 +29,6 @@ class Stage(Generic[T]):
     """The items that one thread produces, in order.
 
     Attributes:
-        name: What it does.
-        made: How many items it produced.
         skipped: How many of them were replaced by newer ones before they were taken.
         making_s: Seconds spent producing items.
         awaited_s: Seconds that the next stage waited.
@@ -138,9 +136,7 @@ class StageTimes:
     """How busy stages were.
 
     Attributes:
-        seconds: Since the first stage started.
         busy: For each stage, the seconds in which it worked rather than waited.
-        made: Items of the last stage.
         skipped: Items replaced by newer ones before they were taken.
     """
 

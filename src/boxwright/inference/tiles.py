@@ -64,7 +64,6 @@ def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
     Args:
         tile: The tiles' side in pixels.
         overlap: As for `tile_windows`.
-        merge: Merges the views' detections.
     """
 
     def find(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:

@@ -49,7 +49,6 @@ class Tracker:
 
         Args:
             found: The detections, down to `least_score`.
-            seconds: The picture's time.
 
         Returns:
             The objects on a track or with enough score to start one; tracks are numbered from 0, `NO_TRACK` for new

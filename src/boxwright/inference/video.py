@@ -167,7 +167,6 @@ class VideoWriter:
 
         Args:
             image: uint8 [H, W, 3], of the first one's size; an odd side is padded by a pixel.
-            seconds: Since the video's beginning, not decreasing.
 
         Raises:
             OutputError: If the size differs from the first picture's.

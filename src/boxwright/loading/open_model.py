@@ -28,7 +28,6 @@ class OpenModel:
 
     Attributes:
         opened: The detector on its device, or an exported one.
-        step: The number of training steps.
         own_config: The configuration of its training; None for an exported one, which contains its own.
     """
 
@@ -88,7 +87,6 @@ class OpenModel:
 
         Raises:
             ExportError: For several sizes with an exported file.
-            ConfigError: For an unknown name.
         """
         if isinstance(self.opened, ExportedDetector):
             if multi_scale:

@@ -34,7 +34,6 @@ def all_points(precision: Floats, recall: Floats, low: float = 0.0, high: float 
         precision: float64 [N].
         recall: float64 [N], ascending.
         low: The minimum recall of the points that are used.
-        high: The maximum recall.
     """
     inside = (recall >= low) & (recall <= high)
     if not inside.any():

@@ -69,7 +69,6 @@ class CocoMetrics:
 
         Args:
             per_category: Whether to add `DetectionBoxes_PerformanceByCategory/mAP/NAME`.
-            kind: Whether boxes or masks are compared.
         """
         self.categories, self.per_category, self.kind = categories, per_category, kind
         self._prefix = f"Detection{kind.name}"

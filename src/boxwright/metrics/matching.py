@@ -54,7 +54,6 @@ def claim_best(overlap: Floats, threshold: float) -> Indices:
 
     Args:
         overlap: float64 [D, G].
-        threshold: The minimum overlap.
 
     Returns:
         int64 [D]: the object, or NOBODY; the first of ties.

@@ -52,7 +52,6 @@ class Curve:
         iou_threshold: The minimum overlap of a detection with its object.
         scores: float64 [D].
         gains: float64 [D]; 1 for a true positive, 0 for a false one (or the weight of a group).
-        objects: The number of objects.
         precision: float64 [D]; after each detection.
         recall: float64 [D]; after each detection.
         matches: The position and match of each detection.
@@ -73,7 +72,6 @@ class MetricResult:
     """The result of a set of metrics.
 
     Attributes:
-        values: TF's metric names to values.
         curves: Of each class that has objects, at each overlap that is evaluated.
         notes: Explanations of values that are 0, -1 or NaN.
     """
@@ -92,7 +90,6 @@ class Metrics(Protocol):
         Args:
             sample: The ground truth; boxes in pixels of the original image.
             detections: The detections, in the same frame.
-            masks: Of both, if known.
         """
         ...
 

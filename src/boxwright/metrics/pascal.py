@@ -27,11 +27,8 @@ class PascalRules:
     """The rules of a benchmark.
 
     Attributes:
-        prefix: The prefix of its metrics' names.
-        suffix: The suffix of the mean's name.
         area: Computes average precision from precision and recall.
         threshold: The minimum overlap of a detection with its object.
-        excuses_difficult: Whether difficult objects are ignored.
         has_groups: Whether boxes that stand for groups match any number of detections.
         group_weight: The weight of a detected group, and of a group in the number of objects.
         verified_only: Whether only the verified classes of an image count in it.

@@ -24,12 +24,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ImageMasks:
-    """The masks of an image's objects and detections, as run lengths to save memory.
-
-    Attributes:
-        truth: G masks.
-        found: D masks.
-    """
+    """The masks of an image's objects and detections, as run lengths to save memory."""
 
     truth: Sequence[RunLengths]
     found: Sequence[RunLengths]

@@ -41,10 +41,8 @@ class AlignDet(Network):
         """Assemble the network.
 
         Args:
-            backbone: Images to feature maps, finest first.
             neck: Backbone maps to the maps that all steps share.
             head: The first step's head: maps to box codes [B, A, 4] and class logits [B, A, C].
-            aligned: The head of each later step.
             anchors: Lays anchors over the maps, in the order of the head's rows.
             anchors_per_location: S; later steps refine only the most confident of them.
         """

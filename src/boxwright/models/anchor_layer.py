@@ -58,12 +58,7 @@ class AnchorLayer(nn.Module):
         self._cached_within: dict[_Key, tuple[Tensor, tuple[int, ...]]] = {}
 
     def lay(self, grids: Sequence[Size], input_size: Size) -> None:
-        """Store the anchors of one input size in the buffers, on the buffers' device.
-
-        Args:
-            grids: (height, width) of each feature map.
-            input_size: (height, width) of the network's input.
-        """
+        """Store the anchors of one input size in the buffers, on the buffers' device."""
         anchors, self.level_sizes = self.generate(grids, input_size)
         self.anchors = anchors.to(self.anchors.device)
         self.laid_for, self.inside = (tuple(grids), input_size), None

@@ -19,10 +19,6 @@ class BatchNormSettings:
     """The settings of batch normalization.
 
     Attributes:
-        decay: The decay of the moving averages.
-        epsilon: Added to the variance.
-        center: Whether a bias is learned.
-        scale: Whether a gain is learned.
         sync: Whether the statistics are those of all processes' batches together.
     """
 

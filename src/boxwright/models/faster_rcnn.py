@@ -84,7 +84,6 @@ class FasterRCNN(Network):
         """Assemble the network.
 
         Args:
-            backbone: Images to feature maps, finest first.
             neck: Backbone maps to the maps that the RPN reads and that are cropped.
             rpn: Those maps to predictions for each anchor.
             second: Classifies each proposal; None for a network that only proposes.

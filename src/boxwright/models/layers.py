@@ -35,7 +35,6 @@ class KernelRule:
 
     Attributes:
         initialize: Fills a kernel in place; Keras's default is Glorot's uniform.
-        regularizer: The penalty on the kernel.
         bias_regularizer: The penalty on the bias, if any.
     """
 
@@ -59,12 +58,8 @@ class ConvSettings:
     """Settings shared by a part of a network's convolutions (TF's `conv_hyperparams`).
 
     Attributes:
-        kernel: Kernels of full convolutions.
-        depthwise: Kernels of depthwise convolutions.
-        separable_depthwise: The first kernels of separable convolutions.
         separable_pointwise: The second kernels of separable convolutions; Keras's default in TF unless configured.
         norm: Batch normalization, or None for none.
-        activation: The name of the activation.
         force_bias: Whether normalized convolutions learn a bias too.
     """
 
@@ -152,11 +147,7 @@ class Dense(Conv2d):
     """
 
     def __init__(self, in_channels: int, out_channels: int, side: int = 1, *, bias: bool = True) -> None:
-        """Make the layer; a `KernelRule` fills it.
-
-        Args:
-            side: Height and width of the crops.
-        """
+        """Make the layer; a `KernelRule` fills it."""
         super().__init__(in_channels, out_channels, side, bias=bias, padding="valid")
         self.weight = nn.Parameter(self.weight.detach().contiguous(memory_format=torch.channels_last))
 
@@ -242,8 +233,6 @@ def separable_conv(
     """Make a depthwise convolution followed by a pointwise one, with nothing in between (Keras's SeparableConv2D).
 
     Args:
-        kernel_size: The side of the depthwise kernel.
-        multiplier: Depthwise channels for each input channel.
         bias: Whether the pointwise convolution learns a bias.
     """
     rule, between = settings.separable_depthwise, in_channels * multiplier
@@ -270,7 +259,6 @@ def conv_norm_act(
 
     Args:
         kernel_size: The side of a square kernel, or (height, width).
-        depthwise: Whether each channel is convolved separately.
     """
     conv = Conv2d(
         in_channels,

@@ -16,7 +16,6 @@ class ClassLayer:
     """A layer whose rows are classes, anchor by anchor.
 
     Attributes:
-        name: The layer's name in the network.
         columns: Columns per anchor: the background, if any, and the classes.
         numbers: Rows per column, such as the 4 of a box code.
     """
@@ -35,11 +34,7 @@ class Parts:
     Attributes:
         backbone: The parts that an image classifier has too.
         beyond_classifier: Modules within them that a classifier lacks.
-        necks: Modules between backbone and heads.
-        heads: Modules that predict.
         class_outputs: The modules of a head that end in class logits.
-        box_outputs: Those that end in box codes.
-        class_layers: The layers whose rows are classes.
     """
 
     backbone: tuple[str, ...]

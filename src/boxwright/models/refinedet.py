@@ -36,7 +36,6 @@ class RefineDet(Network):
         """Assemble the network.
 
         Args:
-            backbone: Images to feature maps, finest first.
             neck: Backbone maps to the first step's maps.
             refinement: The anchor refinement module's head: those maps to box codes [B, A, 4] and logits of
                 background and object, [B, A, 2].

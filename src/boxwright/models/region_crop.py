@@ -46,8 +46,6 @@ class CornerCrop:
     Maps of padded inputs are sampled as if they had no padding, as in TF; trained networks rely on it.
 
     Attributes:
-        size: Height and width before pooling.
-        pool: The pooling after the crop.
         fade: As for `crop_and_resize`.
     """
 
@@ -73,7 +71,6 @@ class RoiAlign:
     """The paper's crop: the average of samples at the centers of equal parts; levels by the region's size alone.
 
     Attributes:
-        size: Height and width.
         samples: Samples per cell in each direction.
         aligned: As for `roi_align`.
         levels: The number of levels to crop from.

@@ -20,7 +20,6 @@ class Regularizer:
     """A penalty on a kernel, added to the loss.
 
     Attributes:
-        l1: Multiplies the sum of absolute values.
         l2: Multiplies half the sum of squares, as TF-Slim's `l2_regularizer`.
     """
 

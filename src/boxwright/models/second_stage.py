@@ -60,7 +60,6 @@ class BoxClassifier(SecondStage):
         """Assemble the stage.
 
         Args:
-            crop: Crops proposals from the maps.
             features: Crops to the head's features [N, C, H, W].
             head: Features to box codes [N, K or 1, 4] and class logits [N, K + 1].
         """

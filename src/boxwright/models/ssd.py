@@ -31,8 +31,6 @@ class SSD(Network):
         """Assemble the network.
 
         Args:
-            backbone: Images to feature maps, finest first.
-            neck: Backbone maps to the head's maps.
             head: Those maps to box codes [B, A, …] and class logits [B, A, C].
             anchors: Lays anchors over those maps, in the order of the head's rows.
             pad_to_multiple: Inputs are padded below and right to its multiples; anchors are laid as if they were not.

@@ -25,7 +25,6 @@ class RefinedStart:
     """Start from the boxes decoded by the first step: two-step cascaded regression.
 
     Attributes:
-        box_coder: Decodes the first step's codes.
         levels: The levels with refined boxes, by index from the finest, while others keep their anchors (SRN's STR);
             None for all.
     """
@@ -81,7 +80,6 @@ class SecondStep:
     """The boxes and anchors of a second step.
 
     Attributes:
-        start: Returns the boxes that it refines.
         filter: Selects the anchors to drop; None for none.
     """
 

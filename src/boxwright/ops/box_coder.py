@@ -96,9 +96,6 @@ class PixelCenterBoxCoder:
 
     The release codes boxes as if their last pixel were excluded, although it is included: an anchor of 8 × 10 pixels
     has sides of 7 and 9. Boxes outside this coder follow the usual convention.
-
-    Attributes:
-        coder: Codes the reduced boxes.
     """
 
     coder: FasterRcnnBoxCoder = FasterRcnnBoxCoder(1.0, 1.0, 1.0, 1.0)
@@ -135,7 +132,6 @@ class KeypointBoxCoder:
     Attributes:
         num_keypoints: Keypoints per object, P.
         y_scale: Multiplies offsets in y, of the center and of keypoints.
-        x_scale: Multiplies offsets in x.
         height_scale: Multiplies the logarithm of the heights' ratio.
         width_scale: Multiplies the logarithm of the widths' ratio.
     """

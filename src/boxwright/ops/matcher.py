@@ -49,7 +49,6 @@ class ArgmaxMatcher:
 
     Attributes:
         matched_threshold: The minimum similarity of a match; None matches every anchor to its best.
-        unmatched_threshold: Below it an anchor is negative.
         negatives_lower_than_unmatched: Which of the two lower ranges is negative.
         force_match_for_each_row: Whether every groundtruth box gets an anchor.
     """
@@ -91,7 +90,6 @@ class OwnLowQualityMatcher:
     its own most similar box. (Detectron's, torchvision's and kerod's rule.)
 
     Attributes:
-        matched_threshold: The minimum similarity of other matches.
         unmatched_threshold: Below it an anchor is negative; between the two it is ignored.
     """
 
@@ -117,7 +115,6 @@ class LastLowQualityMatcher:
     (AlignDet's rule.)
 
     Attributes:
-        matched_threshold: The minimum similarity of other matches.
         unmatched_threshold: Below it an anchor is negative; between the two it is ignored.
     """
 

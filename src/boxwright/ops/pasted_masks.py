@@ -37,9 +37,6 @@ def whole_masks(found: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8
 
     Returns:
         uint8 [D, H, W] of 0 and 1.
-
-    Raises:
-        ValueError: If no masks were predicted.
     """
     whole = np.zeros((len(found), *found.image_size), np.uint8)
     for into, (rows, columns, values) in zip(whole, _windows(found), strict=True):
@@ -56,9 +53,6 @@ def mask_run_lengths(found: FoundObjects, threshold: float = 0.5) -> Iterator[di
 
     Yields:
         `{"size": [H, W], "counts": text}`, as pycocotools reads it.
-
-    Raises:
-        ValueError: If no masks were predicted.
     """
     for rows, columns, values in _windows(found):
         inside = (values > threshold).astype(np.uint8)

@@ -18,7 +18,6 @@ def position_sensitive_crop(features: Tensor, boxes: Tensor, size: Size, bins: S
     Args:
         features: float [B, n·C, H, W]; the channels of the first bin, then of the next to the right, and so on.
         boxes: float32 [B, R, 4], xyxy in units of the map (0..1 spans the centers of its corner pixels).
-        size: (h, w), multiples of the bins.
         fade: As for `crop_and_resize`.
 
     Returns:

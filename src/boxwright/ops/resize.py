@@ -48,7 +48,6 @@ def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: 
 
     Args:
         image: [..., H, W, C], of any dtype.
-        align_corners: Unused, for a common signature.
 
     Returns:
         float32 [..., height, width, C].

@@ -47,8 +47,6 @@ class Pool:
     """Max pooling of a crop, without padding.
 
     Attributes:
-        kernel: The side of a window.
-        stride: Its step.
         every: The step between the pooled cells to compute, as for a strided 1×1 convolution that reads the crop.
     """
 

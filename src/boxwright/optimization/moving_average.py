@@ -40,7 +40,6 @@ class MovingAverage:
         """Load stored averages.
 
         Raises:
-            KeyError: If an average is missing.
             ValueError: If one has another shape.
         """
         for name, value in self.shadow.items():

@@ -61,7 +61,6 @@ class Optimizer(torch.optim.Optimizer):
         Updates are counted for all parameters together, as Keras does, whether or not one was frozen for a while.
 
         Args:
-            closure: Not supported; here for PyTorch's signature.
             finite: A bool scalar on the parameters' device: where it is false, parameters and slots stay as they are.
                 The update is counted all the same.
         """
@@ -85,11 +84,7 @@ class Optimizer(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class Momentum:
-    """v ← m·v + lr·g; p ← p − v.
-
-    Attributes:
-        momentum: m.
-    """
+    """v ← m·v + lr·g; p ← p − v."""
 
     momentum: float = 0.9
     slots: ClassVar[dict[str, float]] = {"momentum": 0.0}
@@ -104,11 +99,7 @@ class Momentum:
 
 @dataclass(frozen=True)
 class MomentumTF1:
-    """v ← m·v + g; p ← p − lr·v: TF1's, whose rate is not in the accumulator.
-
-    Attributes:
-        momentum: m.
-    """
+    """v ← m·v + g; p ← p − lr·v: TF1's, whose rate is not in the accumulator."""
 
     momentum: float = 0.9
     slots: ClassVar[dict[str, float]] = {"momentum": 0.0}
@@ -123,12 +114,7 @@ class MomentumTF1:
 
 @dataclass(frozen=True)
 class RMSProp:
-    """s ← 0.9·s + 0.1·g²; v ← m·v + lr·g/√(s + ε); p ← p − v: Keras's, as TF2's object detection sets it up.
-
-    Attributes:
-        momentum: m.
-        epsilon: ε.
-    """
+    """s ← 0.9·s + 0.1·g²; v ← m·v + lr·g/√(s + ε); p ← p − v: Keras's, as TF2's object detection sets it up."""
 
     momentum: float = 0.9
     epsilon: float = 1.0
@@ -145,13 +131,7 @@ class RMSProp:
 
 @dataclass(frozen=True)
 class RMSPropTF1:
-    """s ← d·s + (1−d)·g²; v ← m·v + lr·g/√(s + ε); p ← p − v, where s starts at 1: TF1's.
-
-    Attributes:
-        momentum: m.
-        decay: d.
-        epsilon: ε.
-    """
+    """s ← d·s + (1−d)·g²; v ← m·v + lr·g/√(s + ε); p ← p − v, where s starts at 1: TF1's."""
 
     momentum: float = 0.9
     decay: float = 0.9
@@ -192,9 +172,6 @@ class Adam:
 
     β₁ is 0.9 and β₂ 0.999, as the configuration has no field for them; ε stands outside the bias
     correction.
-
-    Attributes:
-        epsilon: ε.
     """
 
     epsilon: float = 1e-8
@@ -222,12 +199,6 @@ class AdamW:
 
     Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2). Kernels decay; biases
     and the gains of normalization, which have one dimension, do not.
-
-    Attributes:
-        weight_decay: w.
-        beta1: β₁.
-        beta2: β₂.
-        epsilon: ε.
     """
 
     weight_decay: float = 0.01

@@ -25,11 +25,8 @@ class ExponentialDecay:
     """A burn-in rate, then a decay from the end of the burn-in.
 
     Attributes:
-        rate: The rate before any decay.
         decay_steps: Steps in which the rate falls by `decay_factor`.
-        staircase: Whether the rate falls in jumps.
         burnin_rate: The rate of the first `burnin_steps`; 0 for `rate`.
-        floor: The minimum rate.
     """
 
     rate: float
@@ -50,11 +47,7 @@ class ExponentialDecay:
 
 @dataclass(frozen=True)
 class InverseTimeDecay:
-    """Another schedule's rate divided by 1 + decay · step, as in Keras's optimizers.
-
-    Attributes:
-        decay: How fast the rate falls.
-    """
+    """Another schedule's rate divided by 1 + decay · step, as in Keras's optimizers."""
 
     schedule: Schedule
     decay: float
@@ -91,7 +84,6 @@ class CosineDecay:
     """A linear warm-up, a plateau, then half a cosine down to 0.
 
     Attributes:
-        rate: The peak.
         total_steps: The step at which the rate is 0.
         warmup_rate: The rate at step 0 of a warm-up.
         hold_steps: Steps at the peak before the decay.

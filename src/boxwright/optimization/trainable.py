@@ -21,7 +21,6 @@ class FreezeStage:
 
     Attributes:
         until_step: The step from which they are trained.
-        patterns: Regular expressions over names.
     """
 
     until_step: int
@@ -35,7 +34,6 @@ class Freezing:
     Attributes:
         update: Patterns of the only weights to train; none for all.
         freeze: Patterns of weights not to train; they override `update`.
-        stages: Patterns of weights to train later.
     """
 
     update: tuple[str, ...] = ()

@@ -18,12 +18,7 @@ Calibration = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """Linear between points, and constant beyond the first and last.
-
-    Attributes:
-        x: N increasing scores.
-        y: Their calibrated values.
-    """
+    """Linear between points, and constant beyond the first and last."""
 
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -44,7 +39,6 @@ class SigmoidCurve:
 
     Attributes:
         a: The slope; below 0 the order of scores is kept.
-        b: The offset.
     """
 
     a: float = -1.0
@@ -57,11 +51,7 @@ class SigmoidCurve:
 
 @dataclass(frozen=True)
 class ByColumn:
-    """Curves for some columns; the others are unchanged.
-
-    Attributes:
-        curves: Column to its curve.
-    """
+    """Curves for some columns; the others are unchanged."""
 
     curves: Mapping[int, Calibration]
 

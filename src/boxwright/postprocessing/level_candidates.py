@@ -17,7 +17,6 @@ class BestOfLevel:
     """Keep the best pairs of anchor and class of each level.
 
     Attributes:
-        score_threshold: Scores must be above it.
         any_score_below_cells: Levels with fewer cells accept every score above 0 (SRN: 120).
         any_score_coarsest: The number of coarsest levels that do so too (AlignDet: 1).
     """

@@ -80,7 +80,6 @@ class SoftVoting:
 
     Attributes:
         iou_threshold: The minimum overlap with the best box to be merged.
-        score_threshold: The minimum lowered score to keep.
     """
 
     iou_threshold: float = 0.45
@@ -136,7 +135,6 @@ class Nms:
 
     Attributes:
         suppression: The rule by which boxes suppress others.
-        score_threshold: Only scores above it take part.
         max_total_detections: The maximum per image, D.
         candidates: Selects the scores that take part; None for all.
         outside: The treatment of boxes that clipping leaves without area: "drop"; "keep", inverted, as in TF's combined
@@ -164,9 +162,6 @@ class Nms:
             boxes: float32 [B, A, 4], xyxy in pixels, unclipped; or [B, A, K, 4], a box for each class.
             scores: float32 [B, A, K], without background.
             windows: float32 [B, 2]; the (height, width) to which boxes are clipped.
-
-        Returns:
-            The detections, best first.
         """
         arguments = operator_arguments(self).values()
         return PaddedDetections(*_operator(boxes, self._of_candidates(scores), windows, *arguments))
@@ -207,8 +202,6 @@ class Nms:
 
         Args:
             boxes: As for `__call__`, like scores and windows.
-            suppress_pairs: Suppresses pairs of box and class.
-            times: Multiplies the usual number of candidates.
         """
         scores, most = self._of_candidates(scores), self.max_total_detections
         if isinstance(self.suppression, ClassAgnostic):

@@ -51,7 +51,6 @@ def detections_with(
 
     Args:
         true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
-        categories: The classes, attached to detections.
 
     Returns:
         B detections, in pixels of the network's input, and the other tensors.

@@ -20,11 +20,7 @@ from boxwright.types import AnchorPredictions, PaddedDetections, Proposals
 
 @dataclass(frozen=True)
 class RegionProposals:
-    """Suppress among all anchors, then clip to the image; boxes left without area are not replaced (TF's rule).
-
-    Attributes:
-        nms_in_training: The same in training.
-    """
+    """Suppress among all anchors, then clip to the image; boxes left without area are not replaced (TF's rule)."""
 
     box_coder: BoxCoder
     nms: Nms

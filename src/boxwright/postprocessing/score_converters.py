@@ -28,7 +28,6 @@ class ScoreConverter:
 
     Attributes:
         function: `identity`, `torch.sigmoid` or `softmax`.
-        logit_scale: Divides the logits.
         calibration: Applied to the scores; `identity` for none.
     """
 

@@ -20,9 +20,7 @@ def check_checkpoint(
     """Yield whether weights can be restored, and which tensors keep their initial values.
 
     Args:
-        detector: The detector, whose weights are changed.
         channels: The color order of the source's first convolution.
-        folder: The configuration's folder, for relative paths.
     """
     try:
         path, _ = find_source(source, folder)

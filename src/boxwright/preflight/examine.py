@@ -39,7 +39,6 @@ class Depth:
     """How much of the data is examined; 0 for all.
 
     Attributes:
-        decoded: Samples that are decoded.
         hashed: Image files that are compared with each other.
         texts: Records of each TFRecord file whose class names are read.
     """

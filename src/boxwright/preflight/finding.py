@@ -16,7 +16,6 @@ class Finding:
     """A check's result.
 
     Attributes:
-        found: The result in a sentence.
         remedy: What to do; empty if nothing needs to be done.
     """
 

@@ -38,8 +38,6 @@ class Fingerprints:
         exact: A digest of each file's bytes.
         hashes: Perceptual hashes by name, packed bits, uint8 [images, 32].
         turned: Names of images whose EXIF orientation rotates or mirrors them.
-        unreadable: A line for each unreadable image.
-        indices: Each row's sample.
     """
 
     names: tuple[str, ...]

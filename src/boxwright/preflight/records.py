@@ -25,8 +25,6 @@ class Record:
     """A sample without its pixels.
 
     Attributes:
-        name: Its id or file name.
-        size: (height, width) of the image.
         boxes: float32 [N, 4], xyxy in pixels.
         labels: int64 [N], 0-based.
         crowd: bool [N].

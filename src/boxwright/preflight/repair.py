@@ -35,8 +35,6 @@ class Repaired:
 
     Attributes:
         folder: The folder with `train` and `valid`, each COCO's JSON with its images, and a label map.
-        counts: The number of repairs by description.
-        examples: Some of the images by description.
     """
 
     folder: Path

@@ -223,11 +223,7 @@ class ConditionalShapeResizer:
 
 @dataclass(frozen=True)
 class PadToMultipleResizer:
-    """Pad with 0 below and right to multiples of a number.
-
-    Attributes:
-        multiple: The number.
-    """
+    """Pad with 0 below and right to multiples of a number."""
 
     multiple: int = 1
     convert_to_grayscale: bool = False

@@ -20,7 +20,6 @@ class PixelScaling:
 
     Attributes:
         scale: Multiplies values of 0..255.
-        offset: Added after scaling.
     """
 
     scale: tuple[float, float, float]
@@ -54,7 +53,6 @@ class Preprocessor(nn.Module):
     to a GPU, with a synchronization.
 
     Attributes:
-        resizer: Resizes and pads images.
         scaling: Scales pixel values.
         scale_padding: Whether padding is scaled like pixels, as in TF's two-stage detectors but not its one-stage ones.
     """

@@ -23,7 +23,6 @@ class ExportFile:
     """The bytes of an export.
 
     Attributes:
-        path: Where it was read.
         data: The file's bytes.
         weights: The second file's bytes, in formats of two files (OpenVINO's .bin); None for others.
     """

@@ -23,12 +23,9 @@ class Timing:
 
     Attributes:
         batch: Pictures per call.
-        least_ms: The fastest call.
         cpu_ms: Median processor time of a call, over all threads.
         images_per_s: Pictures per second, from the median.
         ratio: The median over rounds of this contender's time divided by the first contender's.
-        ratio_least: The smallest of those quotients.
-        samples_ms: All calls.
     """
 
     name: str

@@ -19,24 +19,16 @@ class Metadata:
     """What is known about an exported detector.
 
     Attributes:
-        format: Such as "onnx".
-        boxwright: The version that wrote it.
-        config: The text of its configuration.
-        num_classes: Foreground classes.
         categories: The classes as `Categories.to_list` returns them; empty if unknown.
         step: How many steps it was trained for.
         metric: A metric's name and value, if one was computed.
         created: When, in UTC, ISO 8601.
         weights_sha256: Of the weights, by name and value.
         input: The input's name, dtype, channel order, range, resizer and scaling.
-        outputs: Each output's name and meaning.
-        suppression: Its kind and thresholds.
         precision: Such as "float32".
         calibration: The number and source of the images that reduced precision was calibrated on; else empty.
         parity: The verdict of the comparison with the detector, and its report's SHA-256; empty before the comparison.
-        versions: Of the libraries that wrote it.
         checksum: Of the whole export, as `seal.seal` writes it; zeros before.
-        schema: The version of this JSON.
     """
 
     format: str

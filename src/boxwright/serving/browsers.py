@@ -28,9 +28,6 @@ class Browsers:
         Args:
             listening: The address or name that the server listens on.
             allowed: Additional names, each with or without a port; one string may have several, separated by commas.
-
-        Raises:
-            ConfigError: For an invalid name.
         """
         self._named = {_plain(name) for names in allowed for name in names.split(",") if name.strip()}
         if odd := next((name for name in self._named if not _HOST.fullmatch(name)), None):
@@ -42,9 +39,6 @@ class Browsers:
 
     def refusal(self, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         """Return why a request is refused; None if it is not.
-
-        Args:
-            headers: The request's, with lowercase names.
 
         Returns:
             The status and the reason: 400 for an invalid host, 403 for a browser's request from elsewhere.

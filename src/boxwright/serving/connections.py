@@ -45,7 +45,6 @@ class Connection(H11Protocol):
 
         Args:
             idle: The connections without a request, where this one registers itself.
-            **more: uvicorn's other arguments.
         """
         super().__init__(config=config, server_state=server_state, **more)
         self._settings, self._idle, self.app_state = settings, idle, dict(self.app_state)

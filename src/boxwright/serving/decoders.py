@@ -51,7 +51,6 @@ class DecodedRequest:
 
     Attributes:
         images: uint8 [H, W, 3] each.
-        fields: The protocol's other fields.
     """
 
     images: list[NDArray[np.uint8]]

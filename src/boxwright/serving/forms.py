@@ -16,9 +16,6 @@ _END = b"--"
 def file_of_form(body: bytes, content_type: str) -> bytes:
     """Return the only file in a form.
 
-    Args:
-        content_type: The request's, which has the boundary.
-
     Raises:
         BadRequest: If it is not a form, or does not have exactly one file.
     """

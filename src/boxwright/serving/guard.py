@@ -73,7 +73,6 @@ class Guard:
         """Wrap an application.
 
         Args:
-            browsers: Which browser requests are answered.
             api_key: What clients send as `Authorization: Bearer …`; empty for no key.
         """
         self._app, self._counters, self._browsers, self._key = app, counters, browsers, api_key.encode()

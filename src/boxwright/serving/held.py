@@ -60,7 +60,6 @@ def answer_bytes(rows: Sequence[Row], wanted: Collection[str]) -> int:
     """Return the most memory that an answer takes: all outputs as arrays, and the returned ones as text.
 
     Args:
-        rows: The outputs of each picture.
         wanted: The requested outputs; empty for the default ones.
     """
     numbers = {name: value.size * len(rows) for name, value in rows[0].items()}

@@ -29,7 +29,6 @@ class Served:
 
     Attributes:
         version: 1, plus one for each replacement of the file.
-        sha256: Of its files.
         shapes: The shape of each output for one picture, without the batch dimension.
     """
 

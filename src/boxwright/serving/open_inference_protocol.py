@@ -182,9 +182,6 @@ def answer(asked: InferRequest, rows: Sequence[Row], name: str, version: int) ->
 
     Returns:
         The body, and the length of its JSON if binary tensors follow.
-
-    Raises:
-        BadRequest: For an unknown output.
     """
     missing = [wanted for wanted in asked.outputs if wanted not in rows[0]]
     if missing:

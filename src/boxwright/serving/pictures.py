@@ -40,7 +40,6 @@ def pictures_of(given: Sequence[Any], settings: ServerSettings, where: Sequence[
 
     Args:
         given: For each an image file's bytes (JPEG, PNG, BMP, GIF, TIFF, WebP), or nested lists of rows of pixels.
-        where: Their names in errors.
 
     Raises:
         BadRequest: If one is not a picture, or they are too large.

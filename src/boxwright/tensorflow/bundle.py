@@ -69,7 +69,6 @@ class TensorEntry:
         dtype: A value of `DTYPES`.
         slices: If it is stored in slices, the (start, length) of each dimension of each slice; a length of -1 is the
             whole dimension.
-        shard: The number of the data file.
         offset: Its first byte in that file.
         size: Its bytes.
         crc: Masked CRC-32C of the bytes.

@@ -27,7 +27,6 @@ class TfVariable:
     """A TensorFlow variable.
 
     Attributes:
-        key: Its key in a checkpoint.
         axes: The transposition to our layout; empty for none.
         multiplier: Of a depthwise kernel: output channels per input channel.
         side: Height and width of the input of a dense layer, whose kernel is [h · w · in, out] in TF; else 0.

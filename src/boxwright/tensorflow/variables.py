@@ -57,10 +57,8 @@ class _Source:
     """The view of a checkpoint for a network.
 
     Attributes:
-        variables: The network's variables in TensorFlow.
         find: Maps a variable's key, and the name of one of its slots or "", to the checkpoint's own key; None if
             missing.
-        average: The slot of moving averages.
         unused: Parts of keys, and why a detector does not use them.
     """
 
@@ -139,9 +137,6 @@ class FoundVariables:
     """A checkpoint's tensors for a network.
 
     Attributes:
-        values: Tensors by our names.
-        keys: Our names to the checkpoint's keys.
-        unused: Unused keys, each with the reason.
         unnamed: Parts of the network that the checkpoint's TensorFlow version does not have, each with the reason.
     """
 

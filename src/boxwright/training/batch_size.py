@@ -19,7 +19,6 @@ def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "aut
         `most`, or the first of its halves, quarters, … that fits; and what was measured.
 
     Raises:
-        ConfigError: Where the configuration trains nothing.
         TrainingError: Where a step of two images fails, or does not fit.
     """
     tried = copy.deepcopy(config)

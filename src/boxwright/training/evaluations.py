@@ -27,9 +27,7 @@ class EvaluatedStep:
     """A step whose evaluation has been collected.
 
     Attributes:
-        step: Its number.
         content: What a checkpoint of that step holds, its selection included; on the CPU.
-        best: Whether it is the best yet.
     """
 
     step: int

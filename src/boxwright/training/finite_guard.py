@@ -22,17 +22,11 @@ class NotFiniteError(TrainingError):
     """A loss or gradient is NaN or infinite; the state is as before the step.
 
     Attributes:
-        losses: TF's loss names to values.
-        gradient_norm: Of all gradients together.
         batch: What was to be learned from, this process's part of it.
     """
 
     def __init__(self, report: StepReport, batch: Batch) -> None:
-        """Describe the step.
-
-        Args:
-            batch: The report's.
-        """
+        """Describe the step."""
         losses, norm = report.losses, report.gradient_norm
         what = "gradient" if all(is_finite(loss) for loss in losses.values()) else "loss"
         terms = ", ".join(f"{name} {value:g}" for name, value in losses.items())
@@ -47,9 +41,6 @@ def check_step(report: StepReport, state: TrainingState) -> None:
     """Go back to before the step where it was not finite, if that is not known yet; waits for it.
 
     Statistics of normalization are not among what goes back: a step restores them itself.
-
-    Raises:
-        NotFiniteError: Where it was not.
     """
     if report.batch is None or report.finite:
         return

@@ -54,7 +54,6 @@ def dump_step(
     """Write a step that was not finite to a folder of the run's, at most ten in a run; return what and where.
 
     Args:
-        content: What a checkpoint of it holds.
         batches: What each process was to learn from.
 
     Returns:
@@ -82,7 +81,6 @@ def _write_dump(
     """Write a step that was not finite to a folder.
 
     Args:
-        content: What a checkpoint of it holds.
         batches: What each process was to learn from.
 
     Returns:

@@ -29,8 +29,6 @@ class BatchLosses:
 
     Attributes:
         values: TF's names of the losses to scalars, of the whole batch in all processes; the total is the last.
-        predictions: Of the last part.
-        targets: Of the last part.
     """
 
     values: dict[str, Tensor]
@@ -44,10 +42,8 @@ def accumulate_gradients(
     """Run forward and backward for each part of a batch, summing the gradients.
 
     Args:
-        losses: Computes the losses.
         module: The same, wrapped for graphs or for other processes where it is.
         parts: This process's part of the batch, cut.
-        scaler: Scales the losses.
     """
     sums: dict[str, Tensor] = {}
     counts: list[Tensor] = []

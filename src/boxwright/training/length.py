@@ -13,7 +13,6 @@ def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int
     """Return how many steps go through the training data so often, and how many images those have.
 
     Args:
-        config: Its train_config.batch_size and train_input_reader are read.
         epochs: More than 0; a part of an epoch is a part of the data.
 
     Returns:

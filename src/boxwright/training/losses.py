@@ -24,7 +24,6 @@ class Forward:
     """What a forward pass of a batch, or of a part of one, gives.
 
     Attributes:
-        terms: Loss name to term.
         penalty: On the weights, a scalar without a graph; None where it is not part of the loss.
         predictions: What the network said, without its graph.
     """

@@ -24,7 +24,6 @@ class Profile:
     Attributes:
         shares: Of each of `STAGES` and of the rest, together 1. On a GPU they are of the time in which the CPU launches
             work and waits; what the device does is in the trace.
-        seconds: Of a step.
         ready: How many batches lay ready each time that one was wanted.
         gpu_memory: The most bytes of the GPU that tensors took at a time; 0 on the CPU.
     """
@@ -46,7 +45,6 @@ def profile_steps(
 
     Args:
         batches: What to learn from; data are waited for inside the measurement.
-        ready: Tells how many batches lie ready.
         folder: Where `trace.json` goes (for chrome://tracing or Perfetto), if anywhere.
 
     Raises:

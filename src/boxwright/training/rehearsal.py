@@ -52,15 +52,12 @@ class Rehearsal:
     """What was measured.
 
     Attributes:
-        device: On which.
         batches: Sizes of the batches that were learnt from, ascending.
         memory: Bytes that the process, or the GPU, held at most up to each.
-        seconds: A step of each took.
         available: Bytes that there are for it.
         sample_seconds: One sample took to be read, augmented and resized by one process.
         killed: Whether the process was killed in the batch after the last.
         split: The size of a batch that fitted in parts alone; 0 for none.
-        parts: In how many.
     """
 
     device: str

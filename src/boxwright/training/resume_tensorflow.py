@@ -28,7 +28,6 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
     """Restore a checkpoint of TensorFlow's training.
 
     Args:
-        state: A new run's, changed in place.
         checkpoint: As `find_tensorflow` finds it.
 
     Returns:

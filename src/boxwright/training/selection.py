@@ -21,8 +21,6 @@ class Selection:
         metric: What is compared; empty for the first metric that an evaluation gives.
         patience: Evaluations in a row without a better one after which training stops; 0 for never.
         best: The best value yet; None before there is one.
-        best_step: Where it was found.
-        waited: Evaluations since then.
         evaluated: The step of the last evaluation; -1 before the first.
     """
 

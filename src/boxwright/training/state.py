@@ -32,15 +32,11 @@ class TrainingState:
     """A run's state.
 
     Attributes:
-        detector: What is trained.
-        optimizer: With its slots.
         average: The weights' moving average, or None.
         scaler: The scale of float16's gradients; disabled in other precisions.
         seed: Decides order, augmentation and what the network draws at random.
         parts: In how many parts a batch is learnt from because memory is too small for less.
-        step: Steps done.
         samples: Samples seen: where the stream of data resumes.
-        selection: The evaluations so far.
         began: When the run began, in seconds since 1970.
         updating: Whether an update has begun and not ended: weights may be half-changed.
     """
@@ -143,7 +139,6 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
     """Start a run.
 
     Args:
-        detector: What is trained, on its device.
         selection: By what the best checkpoint is chosen.
 
     Returns:
@@ -165,9 +160,5 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Make what the network draws at random (dropout, sampled anchors) follow from the step alone.
-
-    Args:
-        rank: The process; each draws its own.
-    """
+    """Make what the network draws at random (dropout, sampled anchors) follow from the step alone."""
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1)

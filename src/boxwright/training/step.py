@@ -32,8 +32,6 @@ class Learner:
 
     Attributes:
         state: What is trained; its weights and step change.
-        trainable: Which weights learn at a step.
-        losses: From images to losses.
         module: The same, wrapped for graphs or for other processes where it is.
         learning: The names of the weights that learn in the module as it is wrapped; empty before the first step.
     """
@@ -169,7 +167,6 @@ class Learner:
 
         Args:
             finite: Where it is false on the device, nothing changes, and statistics go back; None where all is finite.
-            statistics: As before the step.
             skipped: Whether the scaler is to leave the update out.
         """
         state = self.state

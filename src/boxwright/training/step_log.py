@@ -36,7 +36,6 @@ class StepLog:
 
         Args:
             log: None in processes that do not write.
-            state: The run's.
         """
         self._log, self._state, self._plan, self._settings, self._processes = log, state, plan, settings, processes
         self._speeds: list[float] = []

@@ -25,11 +25,9 @@ class StepReport:
 
     Attributes:
         before: Of the state, when the step began.
-        names: TF's names of the losses.
         numbers: Their values, of the whole batch, and the norm of all gradients together, before clipping; on the CPU,
             where they may still be on their way.
         arrived: The event to wait for before numbers are read from a GPU.
-        rate: The learning rate.
         batch: This process's part of the batch, until it is known whether the step was finite; else None.
         description: How the batch was assigned, where that was asked for; of the last part.
         skipped: Whether the weights stayed, as float16 gradients overflowed.
@@ -80,7 +78,6 @@ def send_report(
     """Send a step's numbers to the CPU without waiting for them.
 
     Args:
-        losses: By name.
         numbers: Their values and the norm of the gradients, [n + 1], on the device.
     """
     arrived = None

@@ -62,7 +62,6 @@ def agreed_batches(
         batches: This process's part of each batch, the error that a worker met, or None where none has come yet.
         wants_end: Whether this process wants to end, and why.
         processes: Those of the run; each must ask for as many batches.
-        ended: Hears on what ending all agreed.
 
     Yields:
         Batches; all processes get equally many.

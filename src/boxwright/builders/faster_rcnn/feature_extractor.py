@@ -45,13 +45,7 @@ _INCEPTION_V2 = replace(_GLOROT, norm=BatchNormSettings(decay=0.9997, epsilon=0.
 
 @dataclass(frozen=True)
 class CropFeatures:
-    """The module that processes crops.
-
-    Attributes:
-        module: Crops to features.
-        channels: Channels of the features.
-        side: Height and width of the features.
-    """
+    """The module that processes crops."""
 
     module: nn.Module
     channels: int
@@ -63,8 +57,6 @@ class TwoStageExtractor:
     """Both halves of a two-stage extractor.
 
     Attributes:
-        backbone: Images to maps.
-        neck: Backbone maps to the RPN's.
         channels: Channels of each of the RPN's maps.
         scaling: The scaling of pixel values.
         crop_features: From a crop's side to the module that processes it.

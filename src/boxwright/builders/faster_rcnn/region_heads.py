@@ -110,7 +110,6 @@ class MaskRequest:
     """The parameters of a mask predictor from other stages.
 
     Attributes:
-        version: The TensorFlow version of hyperparameters.
         detect: Selects the detections, given the true sizes.
         most_positives: The maximum of positive proposals per image.
     """

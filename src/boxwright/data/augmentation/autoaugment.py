@@ -36,7 +36,6 @@ class Kind:
     Attributes:
         argument: Maps a strength of 0 to 1 to the operation's argument.
         signed: Whether the argument is negated half of the time.
-        image: Changes a sample.
         patch: Changes the pixels in each box, drawn for each box.
     """
 

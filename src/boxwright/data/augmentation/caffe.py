@@ -33,7 +33,6 @@ class CaffeDistort:
     Attributes:
         probability: The probability of each of the four.
         brightness: The maximum that is added to or subtracted from every level.
-        contrast: (min, max) factor of every level.
         saturation: (min, max) factor of the saturation, in 8 bits.
         hue: The maximum that is added to or subtracted from the hue, in units of 2°; the result is clipped at 0.
     """
@@ -74,7 +73,6 @@ class RandomExpand:
     """Place the image at random on a larger canvas of one color, which makes objects smaller.
 
     Attributes:
-        max_ratio: The maximum factor of both sides.
         color: Of the canvas, red, green and blue in 0..255.
     """
 

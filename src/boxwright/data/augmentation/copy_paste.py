@@ -27,7 +27,6 @@ class CopyPaste:
     pasted by boxes. The paper's transforms of both images are separate steps before this one.
 
     Attributes:
-        others: The source of the other image.
         max_objects: The maximum number of pasted objects; 0 for no limit.
         min_visible: The share of an object that must stay visible for it to stay.
     """

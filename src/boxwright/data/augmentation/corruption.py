@@ -16,8 +16,6 @@ class RandomBlackPatches:
     """Blacken random squares.
 
     Attributes:
-        tries: The maximum number of squares.
-        probability: The probability of each.
         side: Side of a square, in units of the shorter side of the image.
     """
 

@@ -28,7 +28,6 @@ class RandomCrop:
 
     Attributes:
         min_object_covered: The share of some box that must lie inside.
-        aspect_ratios: (min, max) width over height.
         areas: (min, max) share of the image's area.
         overlap_threshold: The share of a box that must lie inside for it to stay.
         clip_boxes: Whether the boxes that stay are clipped to the window.
@@ -105,7 +104,6 @@ class RandomCropToAspectRatio:
     """Crop the largest window of an aspect ratio, at a random position.
 
     Attributes:
-        aspect_ratio: Width over height.
         overlap_threshold: The share of a box that must lie inside for it to stay.
         clip_boxes: Whether the boxes that stay are clipped to the window.
     """
@@ -134,7 +132,6 @@ class RandomSquareCrop:
     Attributes:
         max_border: The distance of centers from the image's border; halved until it fits.
         scales: (min, max) side in units of the longer side of the image.
-        count: The number of evenly spaced scales.
     """
 
     max_border: int = 128

@@ -18,7 +18,6 @@ class RandomErasing:
     stay: the object is still there, only occluded.
 
     Attributes:
-        probability: The probability for each object.
         areas: (min, max) area, as a share of the box's.
         min_aspect_ratio: Minimum height over width; the maximum is its inverse.
     """

@@ -19,11 +19,6 @@ class DataAnchorSampling:
 
     The anchor is drawn among those up to one size above the closest to the object, the object's new size between half
     and twice the anchor's. This turns large objects into small ones, which are too rare.
-
-    Attributes:
-        size: The side of the result.
-        scales: The sides of anchors, ascending.
-        color: The fill outside the image.
     """
 
     size: int = 640
@@ -54,7 +49,6 @@ class RandomSquarePatch:
     """Crop a square as large as the shorter side, or smaller, and resize it (SRN, section 3.5).
 
     Attributes:
-        size: The side of the result.
         sides: (min, max) side of a smaller square, in units of the image's shorter side; every other crop is as large
             as the shorter side.
     """

@@ -21,7 +21,6 @@ class MixUp:
     image's share.
 
     Attributes:
-        others: The source of the other image.
         alpha: The image's share is drawn from Beta(alpha, alpha).
     """
 

@@ -19,12 +19,10 @@ class Mosaic:
     """Place an image and three others around a random point, each with a corner on it (YOLOv4, section 3.3).
 
     Attributes:
-        others: The source of the other three.
         size: (height, width) of the result; None for the image's own.
         center: (min, max) position of the point, in units of the sides.
         scales: (min, max) of each image's scale; 1 fits it into the whole result.
         min_visible: The share of a box that must be visible for it to stay.
-        color: The fill between images.
     """
 
     others: Others

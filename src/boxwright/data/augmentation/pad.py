@@ -23,7 +23,6 @@ class RandomPad:
     Attributes:
         min_size: (height, width); None for the image's own.
         max_size: (height, width), excluded; None for twice the image's.
-        color: Of the canvas.
     """
 
     min_size: Size | None = None
@@ -40,12 +39,7 @@ class RandomPad:
 
 @dataclass(frozen=True)
 class RandomAbsolutePad:
-    """Place the image at a random position on a canvas that is larger by a random number of pixels.
-
-    Attributes:
-        max_padding: (rows, columns), excluded.
-        color: Of the canvas.
-    """
+    """Place the image at a random position on a canvas that is larger by a random number of pixels."""
 
     max_padding: tuple[int, int]
     color: Color = None
@@ -63,7 +57,6 @@ class RandomCropPad:
 
     Attributes:
         min_ratios: Minimum height and width of the canvas.
-        max_ratios: Maximum height and width.
         color: Of the canvas; None for the crop's mean.
     """
 
@@ -87,7 +80,6 @@ class RandomPadToAspectRatio:
     """Pad with black at the bottom and right to an aspect ratio, and at random beyond that.
 
     Attributes:
-        aspect_ratio: Width over height.
         min_ratios: Minimum height and width, in units of the image.
         max_ratios: Maximum height and width; more if the aspect ratio requires it.
     """

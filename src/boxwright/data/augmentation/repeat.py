@@ -16,7 +16,6 @@ class RandomSelfConcat:
     """Append a copy of the image below, then a copy of the result to the right, each at random.
 
     Attributes:
-        vertical: The probability of the copy below.
         horizontal: The probability of the copy to the right.
     """
 

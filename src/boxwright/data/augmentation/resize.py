@@ -58,7 +58,6 @@ class RandomDownscale:
     """Shrink the image to a random number of pixels if it has more.
 
     Attributes:
-        pixels: (min, max), max excluded.
         keep_probability: The probability that the image stays unchanged.
     """
 

@@ -19,7 +19,6 @@ class LargeScaleJitter:
     TF's `random_scale_crop_and_pad_to_square` is the same for squares, in black, and without `min_visible`.
 
     Attributes:
-        size: (height, width) of the result.
         scales: (min, max); 1 fits the image into the result.
         min_visible: The share of a box that must be visible for it to stay.
         color: Of the padding at the bottom and right.

@@ -114,7 +114,6 @@ class EfficientNet(Backbone):
         """Build the network.
 
         Args:
-            depth: Multiplies the blocks of each stage.
             levels: Pyramid levels to return (1 to 5), finest first.
         """
         super().__init__()

@@ -33,10 +33,7 @@ class Conv:
 
     Attributes:
         kernel: The side of a square kernel, or (height, width).
-        channels: Channels out, before the depth multiplier.
-        padding: "same" or "valid".
         deviation: Of the truncated normal that initializes the kernel; 0 for the settings' initializer.
-        dilation: Distance between the kernel's taps.
     """
 
     name: str
@@ -88,12 +85,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Residual:
-    """A block whose output, projected to the input's channels and scaled, is added to the input.
-
-    Attributes:
-        scale: Multiplies the block's output.
-        activated: Whether the sum is activated.
-    """
+    """A block whose output, projected to the input's channels and scaled, is added to the input."""
 
     name: str
     branches: tuple[tuple[Layer, ...], ...]
@@ -160,7 +152,6 @@ class Inception(Backbone):
 
         Args:
             taps: Names of the layers or blocks whose outputs are returned, finest first.
-            min_depth: The minimum channels of any layer.
         """
         super().__init__()
         self.slim_scope, self.taps = layout.scope, tuple(taps)

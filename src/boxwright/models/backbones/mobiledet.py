@@ -60,7 +60,6 @@ class MobileDetLayout:
     """A network.
 
     Attributes:
-        stem: Channels of the first convolution.
         squeezes: Whether inverted blocks have squeeze and excite.
         blocks: The following blocks, down to stride 32.
         middle: The number of blocks up to the map of stride 16.

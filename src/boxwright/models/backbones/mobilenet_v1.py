@@ -48,7 +48,6 @@ class MobileNetV1(Backbone):
 
         Args:
             taps: Numbers of the blocks (1 to 13) whose outputs are returned.
-            min_depth: The minimum channels of any layer.
             narrow: Whether the last two blocks have 512 and 256 channels, as in TF's FPNLite.
         """
         super().__init__()

@@ -24,11 +24,7 @@ class _Block:
     """An inverted residual block.
 
     Attributes:
-        kernel: The side of the spatial kernel.
-        stride: The spatial kernel's stride.
         expansion: Expanded channels per input channel; 1 for no expansion.
-        channels: Output channels.
-        squeezes: Whether it has squeeze and excite.
         fused: Whether expansion and spatial kernel are one full convolution.
         residual: Whether the input is added if shapes match.
     """
@@ -48,9 +44,6 @@ class MobileNetV3Layout:
     """A network.
 
     Attributes:
-        stem: Channels of the first convolution.
-        activation: Of the first and last convolution.
-        blocks: The blocks in between.
         last: Channels of the last convolution, 1×1; 0 for none.
     """
 
@@ -132,11 +125,7 @@ class _InvertedResidual(nn.Module):
     """Expansion, spatial convolution, squeeze and excite, projection; adds the input if shapes match."""
 
     def __init__(self, block: _Block, in_channels: int, out_channels: int, settings: ConvSettings) -> None:
-        """Build the block.
-
-        Args:
-            settings: Convolutions; activations are the block's own.
-        """
+        """Build the block."""
         super().__init__()
         expanded = divisible(in_channels * block.expansion)
         settings = replace(settings, activation=block.activation)
@@ -183,7 +172,6 @@ class MobileNetV3(Backbone):
         """Build the network.
 
         Args:
-            settings: Convolutions; activations are the network's own.
             taps: Outputs to return: "i" for block i, counted from 0, "i/expand" for its expanded features, or "last"
                 for the last convolution.
             min_depth: The minimum channels of any layer except expansions.

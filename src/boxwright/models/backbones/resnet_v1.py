@@ -31,7 +31,6 @@ class Bottleneck(nn.Module):
 
         Args:
             stride: Stride of the first convolution and of the projection.
-            project: Whether the shortcut is a convolution.
         """
         super().__init__()
         linear = replace(settings, activation="NONE")
@@ -62,7 +61,6 @@ class ResNetV1Stage5(nn.Sequential):
         """Build the stage.
 
         Args:
-            settings: Convolutions; they never learn a bias.
             stride: Of its first convolutions; 1 for crops already sampled at stride 2.
         """
         settings = replace(settings, force_bias=False)
@@ -88,9 +86,7 @@ class ResNetV1(Backbone):
         """Build the network up to the last level.
 
         Args:
-            settings: Convolutions; they never learn a bias.
             levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
-            min_depth: The minimum channels of any layer.
         """
         super().__init__()
         settings = replace(settings, force_bias=False)

@@ -55,11 +55,7 @@ def _block(count: int, in_channels: int, width: int, settings: ConvSettings, dil
 
 
 class ResNetV1SlimBlock4(nn.Module):
-    """The last block, applied to crops without changing their size.
-
-    Attributes:
-        channels: Output channels.
-    """
+    """The last block, applied to crops without changing their size."""
 
     def __init__(self, blocks: Sequence[int], settings: ConvSettings) -> None:
         """Build the block."""
@@ -92,7 +88,6 @@ class ResNetV1Slim(Backbone):
 
         Args:
             levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
-            min_depth: The minimum channels within a bottleneck.
             coarsest_stride: 8, 16 or 32: coarser maps keep this stride, with dilated convolutions.
         """
         super().__init__()

@@ -67,7 +67,6 @@ class Vgg16(Backbone):
 
         Args:
             settings: Convolutions; they are not normalized and learn a bias.
-            reduction: The conversion of the classifier's layers.
         """
         super().__init__()
         rule, channels = settings.kernel, in_channels

@@ -34,9 +34,7 @@ class BoxClassifierHead(nn.Module):
         """Build the layers.
 
         Args:
-            share_boxes: Whether all classes share one box.
             dropout: The share of features dropped before each layer.
-            rule: The kernels' initializer and penalty.
             norm: Normalization after each layer; None for none.
         """
         super().__init__()

@@ -23,7 +23,6 @@ class HeadShape:
         kernel_size: The side of the last convolution's kernel.
         use_depthwise: Whether the last convolution is preceded by a depthwise one of that side.
         layers_before: 1×1 convolutions before the last.
-        min_depth: Their minimum channels.
         max_depth: Their maximum channels; 0 omits them.
         dropout: The share of features dropped before the class convolution.
     """

@@ -44,7 +44,6 @@ class MaskHead(nn.Module):
         Args:
             layers: From a region's features to maps of the mask's size.
             columns: K or 1.
-            rule: The last kernel's initializer and penalty.
         """
         super().__init__()
         self.layers, self.columns = layers, columns

@@ -21,9 +21,6 @@ class HeadOutput:
     """The outputs for one anchor.
 
     Attributes:
-        columns: Number of class logits.
-        code_size: Numbers of a box code.
-        class_bias: The initial bias of class logits.
         clip_codes: (low, high) to which box codes are clipped, or None.
         convert_logits: Applied to class logits; an identity except for old configurations with a sigmoid in the head.
     """

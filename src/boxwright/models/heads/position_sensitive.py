@@ -24,11 +24,7 @@ class PositionSensitiveHead(nn.Module):
     """Maps of codes and of logits, with separate channels for each part of a region."""
 
     def __init__(self, in_channels: int, depth: int, num_classes: int, bins: int, settings: ConvSettings) -> None:
-        """Build the convolutions.
-
-        Args:
-            depth: Channels after the reduction.
-        """
+        """Build the convolutions."""
         super().__init__()
         linear = replace(settings, activation="NONE")
         self.num_classes = num_classes
@@ -60,7 +56,6 @@ class PositionSensitiveStage(SecondStage):
 
         Args:
             features: The RPN's map to [B, C, H, W].
-            depth: Channels after the reduction.
             bins: The (rows, columns) of parts of a proposal.
             crop: (height, width) at which a proposal is sampled, multiples of the bins.
         """

@@ -17,7 +17,6 @@ class RegionProposalHead(AnchorHead):
         """Assemble the head.
 
         Args:
-            convolve: The convolution that all levels share.
             predict: From its maps to codes and logits; columns are background, object.
         """
         super().__init__()

@@ -23,9 +23,6 @@ class TowerShape:
     """The layers of a tower.
 
     Attributes:
-        depth: Channels.
-        layers: Convolutions before the last.
-        use_depthwise: Whether convolutions are separable.
         share_tower: Whether boxes and classes share the tower.
         dropout: The share of features dropped before the class convolution.
     """

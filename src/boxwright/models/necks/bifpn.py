@@ -53,11 +53,7 @@ class Double(nn.Module):
 
 
 class BiFpnNode(nn.Module):
-    """Resize the input maps to one size, add them with learned weights, convolve.
-
-    Attributes:
-        inputs: Indices of the input maps.
-    """
+    """Resize the input maps to one size, add them with learned weights, convolve."""
 
     def __init__(
         self, sources: Sequence[tuple[int, nn.Module]], depth: int, settings: ConvSettings, combiner: Combiner | None
@@ -113,7 +109,6 @@ class BiFpn(nn.Module):
         Args:
             settings: Convolutions; both halves of separable ones use `kernel`.
             extra_levels: Number of coarser levels to append by pooling.
-            iterations: Number of top-down and bottom-up passes.
             combiner: How a node normalizes the weights of its inputs; None adds without weights.
         """
         super().__init__()

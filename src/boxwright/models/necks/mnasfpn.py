@@ -27,8 +27,6 @@ class _Block:
     """A block, which combines two nodes.
 
     Attributes:
-        inputs: Indices of the nodes.
-        level: The output's level.
         kernel: The side of the separable convolution's kernel.
         expansion: Channels that both inputs are projected to.
     """
@@ -113,7 +111,6 @@ class MnasFpn(nn.Module):
 
         Args:
             in_channels: Channels of the backbone's maps of levels 3 to 5.
-            scaled: Scales the channels within a block.
         """
         super().__init__()
         linear = replace(_SETTINGS, activation="NONE")

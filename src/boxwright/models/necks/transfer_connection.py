@@ -31,7 +31,6 @@ class TransferConnection(nn.Module):
 
         Args:
             in_channels: Channels of each level, finest first, each half as large as the one before.
-            settings: Convolutions; deconvolutions use them too.
             deconvolution_kernel_size: 2 as in the authors' release, or 4 as in their figure.
         """
         super().__init__()

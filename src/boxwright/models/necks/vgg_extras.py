@@ -19,9 +19,7 @@ class ExtraMap:
     """One map: a 1×1 convolution, then one that reduces the size.
 
     Attributes:
-        between: Channels between the two convolutions.
         kernel_size: The side of the second kernel.
-        stride: Its stride.
         padding: Its padding, in pixels on every side.
     """
 

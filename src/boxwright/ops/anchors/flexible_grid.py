@@ -16,7 +16,6 @@ class AnchorGrid:
 
     Attributes:
         base_sizes: The square root of each anchor's area, in pixels.
-        aspect_ratios: Each anchor's width over its height.
         stride: (y, x) in pixels.
         offset: (y, x) of the first center in pixels.
     """

@@ -24,24 +24,14 @@ class AnchorGenerator(Protocol):
         ...
 
     def __call__(self, feature_sizes: Sequence[Size], image_size: Size) -> list[Tensor]:
-        """Return for each level float32 [H × W × S, 4], xyxy in pixels of the input, row by row.
-
-        Args:
-            feature_sizes: (height, width) of each feature map.
-            image_size: (height, width) of the network's input.
-        """
+        """Return for each level float32 [H × W × S, 4], xyxy in pixels of the input, row by row."""
         ...
 
 
 def tile_anchors(
     grid: Size, sizes: Sequence[tuple[float, float]], stride: tuple[float, float], offset: tuple[float, float]
 ) -> Tensor:
-    """Return a set of boxes repeated at each point of a grid: float32 [H × W × S, 4], xyxy.
-
-    Args:
-        stride: (y, x) distance between neighboring centers.
-        offset: (y, x) of the first center.
-    """
+    """Return a set of boxes repeated at each point of a grid: float32 [H × W × S, 4], xyxy."""
     y = torch.arange(grid[0], dtype=torch.float32) * stride[0] + offset[0]
     x = torch.arange(grid[1], dtype=torch.float32) * stride[1] + offset[1]
     half = torch.tensor(sizes, dtype=torch.float32) / 2
@@ -56,8 +46,6 @@ class GridAnchorGenerator:
     """Anchors of every scale and aspect ratio over one feature map (Faster R-CNN's).
 
     Attributes:
-        scales: Multiples of the base size.
-        aspect_ratios: Widths over heights.
         base_size: (height, width) in pixels.
         stride: (y, x) in pixels.
         offset: (y, x) of the first center in pixels.

@@ -19,9 +19,7 @@ class MultiscaleAnchorGenerator:
 
     Attributes:
         min_level: The finest level; its stride is 2^min_level.
-        max_level: The coarsest level.
         anchor_scale: The side of the smallest square anchor, in strides.
-        aspect_ratios: Widths over heights.
         scales_per_octave: The number of scales per level.
         always_half: Whether every grid starts at half a stride, as two-stage detectors' do.
     """

@@ -43,7 +43,6 @@ class SsdAnchorGenerator:
         """Return a generator from one scale per level.
 
         Args:
-            aspect_ratios: Widths over heights, at every level.
             interpolated_scale_aspect_ratio: The shape of an anchor whose scale lies between this
                 level's and the next (geometric mean); 0 for none.
             reduce_boxes_in_lowest_layer: Whether the first level has only three anchors.

@@ -61,8 +61,6 @@ def per_class(
         boxes: float32 [A, 4], xyxy in pixels, unclipped; or [A, K, 4], a box for each class.
         scores: float32 [A, K], without background.
         window: float32 [2]; the (height, width) to which boxes are clipped.
-        score_threshold: Only scores above it take part.
-        max_total: D.
         outside: As in `postprocessing.nms.Nms`.
     """
     kept = _pick(boxes, scores, torch.zeros(0, dtype=torch.int64, device=boxes.device))
@@ -170,7 +168,6 @@ def voting(
     Args:
         boxes: float32 [A, 4], xyxy.
         scores: float32 [A, K]; those above the threshold take part.
-        window: Unused.
         merge: As `voting.vote`.
     """
     del window

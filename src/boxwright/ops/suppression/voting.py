@@ -22,7 +22,6 @@ def vote(
         boxes: float32 [N, 4], xyxy.
         scores: float32 [N].
         iou_threshold: The minimum overlap with the best box to be merged.
-        least_members: Smaller groups are dropped.
 
     Returns:
         Boxes [V, 4], scores [V] and the best members' indices [V], best first.
@@ -46,7 +45,6 @@ def soft_vote(
         boxes: float32 [N, 4], xyxy.
         scores: float32 [N].
         iou_threshold: The minimum overlap with the best box to be merged.
-        score_threshold: The minimum lowered score to keep.
 
     Returns:
         Boxes [V, 4], scores [V] and members' indices [V], in no order.
