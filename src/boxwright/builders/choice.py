@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from boxwright.config.message import Message
+from boxwright.config.support import refuse_contradictions
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -18,7 +19,10 @@ def build_chosen(message: Message, oneof: str, table: Mapping[str, Callable[...,
         raise message.refusal("", f"empty; set one of {', '.join(table)}")
     if member not in table:
         raise message.refusal(member, f"not supported; supported: {', '.join(table)}")
-    return table[member](getattr(message, member), *args)
+    chosen = getattr(message, member)
+    if isinstance(chosen, Message):
+        refuse_contradictions(chosen)
+    return table[member](chosen, *args)
 
 
 def require(value: M | None, message: Message, field: str) -> M:

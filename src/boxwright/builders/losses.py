@@ -7,6 +7,7 @@ from typing import Any
 
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
+from boxwright.config.support import refuse_contradictions
 from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
 from boxwright.criteria.classification_losses import (
     BootstrappedSigmoid,
@@ -41,6 +42,7 @@ def build_criterion(
         by_num_matches: Whether losses are divided by the number of matched anchors.
         by_code_size: Whether the box loss is divided by the code's length.
     """
+    refuse_contradictions(loss)
     miner = loss.hard_example_miner
     return AnchorCriterion(
         assigner=assigner,

@@ -12,6 +12,7 @@ from torch import Tensor
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.config.message import Message
+from boxwright.config.support import refuse_contradictions
 from boxwright.ops.box_coder import BoxCoder
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.calibration import ByColumn, Calibration, PiecewiseLinear, SigmoidCurve
@@ -33,6 +34,7 @@ def build_postprocessor(config: m.PostProcessing, box_coder: BoxCoder, backgroun
 
 def build_score_converter(config: m.PostProcessing) -> ScoreConverter:
     """Build a score converter."""
+    refuse_contradictions(config)
     convert = _CONVERTERS[config.score_converter.name]
     calibration = config.calibration_config
     if calibration is None:
@@ -69,6 +71,7 @@ _CALIBRATIONS: dict[str, Callable[..., Calibration]] = {
 
 def build_nms(config: m.BatchNonMaxSuppression) -> Nms:
     """Build batch NMS."""
+    refuse_contradictions(config)
     # TF's suppression with static shapes also drops boxes that overlap by exactly the threshold.
     threshold = math.nextafter(config.iou_threshold, 0.0) if config.use_static_shapes else config.iou_threshold
     suppression: Suppression = PerClass(threshold, config.max_detections_per_class)

@@ -115,6 +115,12 @@ def contradictions(message: Message) -> Iterator[ConfigError]:
                 yield from contradictions(child)
 
 
+def refuse_contradictions(message: Message) -> None:
+    """Raise the first broken rule of a message, or below it, for builders of parts that may be called alone."""
+    for problem in contradictions(message):
+        raise problem
+
+
 def grouped(found: Sequence[FieldReport]) -> list[list[FieldReport]]:
     """Bring together the reports with the same verdict for the same reason, what is refused first.
 

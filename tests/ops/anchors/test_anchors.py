@@ -29,7 +29,7 @@ def test_ssd_anchors_follow_the_shorter_side() -> None:
     ("text", "wanted"),
     [
         ("", "AnchorGenerator: empty; set one of"),
-        ("ssd_anchor_generator { num_layers: 3 scales: 0.1 }", "3 layers, but 1 scales"),
+        ("ssd_anchor_generator { num_layers: 3 scales: 0.1 }", "3 layers, but scales are"),
         ("ssd_anchor_generator { num_layers: 2 height_stride: [8, 16] }", "expected none, or one a layer"),
         (
             "flexible_grid_anchor_generator { anchor_grid { base_sizes: [8, 9] aspect_ratios: [1, 2, 3] } }",

@@ -18,6 +18,7 @@ from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
 from boxwright.builders.necks import pyramid_levels
 from boxwright.builders.tensorflow_version import two_stage_version
 from boxwright.config import messages as m
+from boxwright.config.support import refuse_contradictions
 from boxwright.models.backbones.backbone import Backbone, LastMap
 from boxwright.models.backbones.inception import Inception, InceptionLayout
 from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
@@ -79,6 +80,7 @@ class TwoStageExtractor:
 
 def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
     """Build both halves."""
+    refuse_contradictions(config)
     if not ("_fpn_" in config.type or config.type.startswith("timm/")):
         _refuse_hyperparams(config)
     if config.type.startswith("timm/"):

@@ -10,6 +10,7 @@ import torch
 from boxwright.builders.choice import build_chosen
 from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.config import messages as m
+from boxwright.config.support import refuse_contradictions
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
 from boxwright.models.heads.outputs import HeadOutput
 from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
@@ -31,6 +32,7 @@ def build_box_predictor(
         anchors_per_location: Anchors at each location of each level.
         version: The TensorFlow version of the message, 1 or 2.
     """
+    refuse_contradictions(config)
     if len(in_channels) != len(anchors_per_location):
         raise config.refusal(
             "",

@@ -23,6 +23,7 @@ from boxwright.builders.necks import (
 from boxwright.builders.tensorflow_version import extractor_version
 from boxwright.config import messages as m
 from boxwright.config.messages.ssd import TF1_EXTRACTORS
+from boxwright.config.support import refuse_contradictions
 from boxwright.models.backbones.efficientnet import EFFICIENTNETS
 from boxwright.models.backbones.mobiledet import MOBILEDETS
 from boxwright.models.backbones.mobilenet_v2 import divisible
@@ -75,6 +76,7 @@ class FeatureExtractor:
 
 def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: int = 3) -> FeatureExtractor:
     """Build a feature extractor."""
+    refuse_contradictions(config)
     name = config.type.split("/")[0]
     version = extractor_version(config)
     # Types that both versions have, with TF2's semantics.

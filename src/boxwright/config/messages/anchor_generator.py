@@ -51,7 +51,7 @@ class SsdAnchorGenerator(Message):
         "Horizontal position of the first anchor center, px, one per layer; half a stride when unset.")
 
     rules = (
-        refuse("scales", "{num_layers} layers, but another number of scales",
+        refuse("scales", "{num_layers} layers, but scales are {scales}",
             when=lambda c: c.scales and len(c.scales) != c.num_layers),
         refuse("height_stride", ONE_A_LAYER, when=lambda c: not _one_a_layer(c, c.height_stride, c.width_stride)),
         refuse("height_offset", ONE_A_LAYER, when=lambda c: not _one_a_layer(c, c.height_offset, c.width_offset)),
