@@ -105,7 +105,7 @@ def test_requested_settings(tmp_path: Path) -> None:
     assert (config.train_config.batch_size, config.train_config.num_steps) == (4, 15)
     for wrong, message in (
         (InitSettings(imgsz="large"), "imgsz large: expected a side in pixels"),
-        (InitSettings(imgsz="8"), "at least 32"),
+        (InitSettings(imgsz="8"), "minimum 32"),
         (InitSettings(batch="some"), "batch some: expected a number of images, or auto"),
         (InitSettings(model="ssd_mobilenet_v2_fpnlite"), "did you mean ssd_mobilenet_v2_fpnlite_"),
     ):
@@ -138,7 +138,7 @@ def test_a_batch_that_fits_is_tried(tmp_path: Path) -> None:
     started = init_config(yolo(tmp_path / "data"), tmp_path / "a.config", InitSettings(imgsz="64"))
     (batch,) = [choice for choice in started.choices if choice.what == "batch"]
     assert batch.chosen == "5 images"  # a quarter of 20
-    assert "fits the" in batch.why
+    assert "fits in the" in batch.why
 
 
 def test_a_run_starts_from_data_and_is_resumed(tmp_path: Path) -> None:

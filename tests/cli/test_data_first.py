@@ -88,7 +88,7 @@ def test_a_batch_that_fits_is_tried(tmp_path: Path, small_config: Path) -> None:
         "train", "--config", small_config, "--model_dir", tmp_path / "m", "--batch", "auto", "--num_train_steps", 1,
         "--workers", 0, "--device", "cpu", "--no_evaluate",
     )  # fmt: skip
-    assert "a batch of 64 fits the CPU's memory" in output
+    assert "a batch of 64 fits in the CPU's memory" in output
 
 
 def test_inspect_takes_what_init_takes(tmp_path: Path) -> None:

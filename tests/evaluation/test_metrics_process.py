@@ -100,7 +100,7 @@ def test_what_lies_in_the_working_folder_is_not_imported(
 @pytest.mark.parametrize("count", [4, 9])
 def test_an_error_is_the_callers(count: int) -> None:
     parts = [replace(part, masks=None) for part in found_all(count)]
-    with pytest.raises(bw.DataError, match="its objects have none"):
+    with pytest.raises(bw.DataError, match="its objects have no masks"):
         summarize_in_process(parts, plan_of("coco_mask_metrics"), CATEGORIES).result()
 
 

@@ -188,4 +188,4 @@ def test_flags_of_evaluate(small_config: Path, tmp_path: Path) -> None:
     output = invoke(*watching, "--pipeline_config_path", small_config)
     assert "no new checkpoint in 0 s: done" in output
     found = CliRunner().invoke(app, [str(a) for a in watching])
-    assert "name the configuration" in str(found.exception)
+    assert "add --pipeline_config_path" in str(found.exception)

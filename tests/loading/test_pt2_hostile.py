@@ -277,9 +277,9 @@ WAYS: dict[str, tuple[Callable[[Path], Members], str]] = {
     "a symbol's name": (symbol_of_code, "is not a symbol"),
     "many symbols": (many_symbols, "is not a symbol"),
     "a module that is imported": (imported_module, "which Boxwright never writes"),
-    "the name of an input": (renamed("images", "images=__import__('os').system('touch MARK')"), "is no name"),
-    "the name of a node": (renamed("mean", "mean=__import__('os').system('touch MARK');x"), "is no name"),
-    "the name of a weight": (weight_of_code, "no name"),
+    "the name of an input": (renamed("images", "images=__import__('os').system('touch MARK')"), "is not a name"),
+    "the name of a node": (renamed("mean", "mean=__import__('os').system('touch MARK');x"), "is not a name"),
+    "the name of a weight": (weight_of_code, "is not the name of a tensor"),
     "the name of an output": (output_of_code, "which Boxwright never writes"),
     "a tensor that is not there": (tensor_that_is_not_there, "is not in the file"),
     "an empty tensor of a terabyte": (empty_tensor_of_a_terabyte, "is not in the file, or empty"),
@@ -344,7 +344,7 @@ def test_pytorch_reads_what_was_checked_and_nothing_else(tmp_path: Path) -> None
     path.write_bytes(tiny_export(".pt2").read_bytes())
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr(f"detector/{WEIGHTS}", b"{}")
-    with pytest.raises(ExportError, match="two members of one name"):
+    with pytest.raises(ExportError, match="two members with the same name"):
         open_export(path, allow_edited=True)
 
 
@@ -353,7 +353,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("detector/data/weights/weight_0", bytes(200_000_000))
     assert path.stat().st_size < 10**6
-    with pytest.raises(ExportError, match="are compressed, which PyTorch's never are"):
+    with pytest.raises(ExportError, match="are compressed, which PyTorch never does"):
         open_export(path)
 
 
