@@ -22,7 +22,7 @@ def test_a_model_repository(tmp_path: Path) -> None:
     assert 'output { name: "detection_boxes" data_type: TYPE_FP32 dims: [50, 4] }' in text
     assert 'output { name: "num_detections" data_type: TYPE_FP32 dims: [1] reshape { shape: [] } }' in text
     assert text.count("output {") == len(open_session(file).output_names)
-    with pytest.raises(ExportError, match="given .onnx files"):
+    with pytest.raises(ExportError, match="needs an .onnx file"):
         write_triton(tmp_path / "d.xml", tmp_path / "models")
 
 

@@ -450,8 +450,8 @@ def test_boxes_of_each_class() -> None:
     [
         ("iou_threshold: 1.5", "less than or equal to 1"),
         ("soft_nms_sigma: -1", "greater than or equal to 0"),
-        ("soft_nms_sigma: 1 use_hard_nms: true", "exclude each other"),
-        ("soft_nms_sigma: 1 use_static_shapes: true", "exclude each other"),
+        ("soft_nms_sigma: 1 use_hard_nms: true", "soft_nms_sigma: excludes use_hard_nms"),
+        ("soft_nms_sigma: 1 use_static_shapes: true", "soft_nms_sigma: excludes use_static_shapes"),
         ("use_class_agnostic_nms: true max_classes_per_detection: 2", "supports only 1"),
         ("use_combined_nms: true", "change_coordinate_frame"),
         ("soft_nms_sigma: 1 use_class_agnostic_nms: true", "not supported"),
@@ -506,7 +506,7 @@ def test_nothing_above_the_threshold() -> None:
 
 def test_contradictory_caps() -> None:
     config = m.BatchNonMaxSuppression(max_detections_per_class=10, max_total_detections=5)
-    with pytest.raises(ConfigError, match="max_detections_per_class 10 is over max_total_detections 5"):
+    with pytest.raises(ConfigError, match="max_detections_per_class: 10 is over max_total_detections 5"):
         build_nms(config)
 
 

@@ -143,7 +143,7 @@ WRONG: dict[str, tuple[str, Any, int, str]] = {
     "a list": ("/v1/models/detector:predict", b"[]", 400, "expected a JSON object"),
     "nothing": ("/v1/models/detector:predict", {}, 400, "Missing or duplicate keys"),
     "both": ("/v1/models/detector:predict", {"instances": [1], "inputs": [1]}, 400, "Missing or duplicate keys"),
-    "no pictures": ("/v1/models/detector:predict", {"instances": []}, 400, "not empty"),
+    "no pictures": ("/v1/models/detector:predict", {"instances": []}, 400, "non-empty"),
     "too many": ("/v1/models/detector:predict", {"instances": [[[[0, 0, 0]]]] * 5}, 400, "5 pictures exceed the limit of 4"),
     "a number": ("/v1/models/detector:predict", {"instances": [3]}, 400, "expected [height, width, 3]"),
     "ragged": ("/v1/models/detector:predict", {"instances": [[[[1, 2, 3]], [[1, 2, 3], [1, 2, 3]]]]}, 400, "different lengths"),

@@ -86,7 +86,7 @@ def test_every_type(tmp_path: Path) -> None:
         bundle["nothing"]
     with pytest.raises(CheckpointError, match="cannot be written"):
         write_bundle(tmp_path / "x", {f"a{ATTRIBUTE}": np.array(["text"])}, {})
-    with pytest.raises(CheckpointError, match="no key of a variable"):
+    with pytest.raises(CheckpointError, match="is not the key of a variable"):
         write_bundle(tmp_path / "x", {"a": np.zeros(1)}, {})
 
 
