@@ -126,7 +126,7 @@ def test_averages(tmp_path: Path) -> None:
 def test_what_is_not_used_has_a_reason() -> None:
     extra = {
         "FeatureExtractor/MobilenetV1/Conv2d_0/weights/RMSProp": "state of the optimizer",
-        "FeatureExtractor/MobilenetV1/Conv2d_0/weights/ExponentialMovingAverage": "a moving average, which is not",
+        "FeatureExtractor/MobilenetV1/Conv2d_0/weights/ExponentialMovingAverage": "a moving average, which was not requested",
         "global_step": "a counter",
         "Other/thing": "the network has no such variable",
     }
