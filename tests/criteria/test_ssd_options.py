@@ -191,7 +191,7 @@ def test_similarities_by_hand() -> None:
                 "weighted_sigmoid_focal { gamma: 2.0 alpha: 0.25 } }",
                 "weighted_sigmoid { } } hard_example_miner { } expected_loss_weights: EXPECTED_SAMPLING",
             ),
-            "takes the place of",
+            "excludes hard_example_miner; it takes its place",
         ),
     ],
 )

@@ -49,7 +49,7 @@ def _broadcast(learner: Learner) -> set[str]:
     """Return the names of the buffers that DistributedDataParallel broadcasts."""
     module = learner.module
     assert isinstance(module, torch.nn.parallel.DistributedDataParallel)
-    sent = {id(buffer) for buffer in module.modules_buffers}
+    sent = {id(buffer) for buffer in module.modules_buffers if module.will_sync_module_buffers()}
     return {name for name, buffer in learner.losses.named_buffers() if id(buffer) in sent}
 
 

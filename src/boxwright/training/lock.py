@@ -65,7 +65,7 @@ def _acquire(descriptor: int, path: Path) -> str:
         if refused is None:
             return ""
         if not refused:
-            return "this system cannot lock files: nothing keeps a second run out of the folder"
+            return "this system cannot lock files: a second run can write to the folder"
         return (
             f"{path.parent}: this file system cannot lock files ({refused}): nothing keeps a second "
             "run out of the folder, and two would spoil each other's checkpoints"
