@@ -324,8 +324,8 @@ def test_keypoints_go_along_and_are_not_seen_outside() -> None:
     ("step", "message"),
     [
         ("caffe_distort { min_contrast: 2 }", "caffe_distort.min_contrast: 2.0 is over max_contrast 1.5"),
-        ("random_expand { colour: [1, 2] }", "expected three values"),
-        ("overlap_crop { min_scale: 0.9 max_scale: 0.5 }", "expected min_scale <= max_scale"),
+        ("random_expand { colour: [1, 2] }", "expected three numbers"),
+        ("overlap_crop { min_scale: 0.9 max_scale: 0.5 }", "min_scale: 0.9 is over max_scale"),
         ("overlap_crop { min_overlap: [0.5, 1.5] }", "less than or equal to 1"),
         ("random_interpolation_resize { height: 3 }", "expected height and width, found 3 and 0"),
     ],

@@ -291,13 +291,13 @@ def test_unannotated_images_leave_the_mixture_unannotated() -> None:
     ("text", "wanted"),
     [
         ("random_mosaic { height: 3 }", "height and width"),
-        ("random_mosaic { min_centre: 0.7 max_centre: 0.6 }", "min_centre: 0.7 is over"),
+        ("random_mosaic { min_centre: 0.7 max_centre: 0.6 }", "min_center: 0.7 is over"),
         ("random_mosaic { scale_min: 2.0 }", "scale_min: 2.0 is over"),
         ("random_mosaic { colour: 3 }", "three numbers"),
         ("large_scale_jitter { scale_min: 3.0 }", "scale_min: 3.0 is over"),
         ("random_erasing { min_area: 0.3 }", "min_area: 0.3 is over"),
         ("random_square_patch { max_side: 0.3 }", "min_side: 0.5 is over"),
-        ("data_anchor_sampling { scales: [32, 16] }", "rising sides"),
+        ("data_anchor_sampling { scales: [32, 16] }", "expected rising numbers"),
     ],
 )
 def test_contradictions(text: str, wanted: str) -> None:

@@ -67,8 +67,8 @@ def _acquire(descriptor: int, path: Path) -> str:
         if not refused:
             return "this system cannot lock files: a second run can write to the folder"
         return (
-            f"{path.parent}: this file system cannot lock files ({refused}): nothing keeps a second "
-            "run out of the folder, and two would spoil each other's checkpoints"
+            f"{path.parent}: this file system cannot lock files ({refused}): a second run can write "
+            "to the folder, and two would spoil each other's checkpoints"
         )
 
 
