@@ -182,7 +182,7 @@ def test_nothing_and_strange_things(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     for word, message in (
         (str(tmp_path), "no image"),
-        (str(tmp_path / "a.txt"), "neither an image"),
+        (str(tmp_path / "a.txt"), "its name is not that of an image"),
         ("none", "no such"),
     ):
         with pytest.raises(DataError, match=message):
