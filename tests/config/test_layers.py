@@ -141,3 +141,14 @@ def test_a_file_without_a_preset_is_as_before(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, text))
     assert config == parse_message(text, Pipeline)
     assert config.notes == []
+
+
+def test_a_list_that_was_only_read_changes_nothing() -> None:
+    base = parse_message("train_config { data_augmentation_options { random_horizontal_flip { } } }", Pipeline)
+    changes = parse_message("train_config { batch_size: 2 }", Pipeline)
+    assert changes.train_config is not None
+    assert list(changes.train_config.data_augmentation_options) == []
+    lay_over(changes, base)
+    assert base.train_config is not None
+    assert len(base.train_config.data_augmentation_options) == 1
+    assert base.train_config.batch_size == 2

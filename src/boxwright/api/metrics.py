@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.overrides import apply_override
+from boxwright.config.overrides import with_overrides
 from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.loading.configuration import configuration_of
@@ -52,20 +51,10 @@ def metrics_of(
             raise ConfigError(f"evaluate: {name} has no effect on a Model that is already open; remove it")
     if isinstance(model, OpenModel):
         given = model.config if config is None else config
-        plan = _with_overrides(load_config(given) if isinstance(given, str | Path) else given, overrides)
+        plan = with_overrides(load_config(given) if isinstance(given, str | Path) else given, overrides)
     elif isinstance(config, TrainEvalPipelineConfig):
-        plan = _with_overrides(config, overrides)
+        plan = with_overrides(config, overrides)
     else:
         plan = configuration_of(model, config, overrides, allow_edited=chosen.allow_edited).message
     opened = model if isinstance(model, OpenModel) else open_for_evaluation(model, plan, chosen)
     return evaluate_on_reader(plan, opened.opened, chosen).metrics
-
-
-def _with_overrides(config: TrainEvalPipelineConfig, overrides: Sequence[str]) -> TrainEvalPipelineConfig:
-    """Return a configuration with changes; the given one is not modified."""
-    if not overrides:
-        return config
-    changed = copy.deepcopy(config)
-    for override in overrides:
-        apply_override(changed, override)
-    return changed

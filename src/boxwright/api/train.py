@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.overrides import apply_override
+from boxwright.config.overrides import with_overrides
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Listeners, named_listeners
 from boxwright.training.settings import RunSettings
@@ -108,8 +107,5 @@ def _configuration(
     if init.model:
         raise ConfigError(f"train: model={init.model!r} names a preset for data=…; a configuration has its own model")
     if isinstance(config, TrainEvalPipelineConfig):
-        changed = copy.deepcopy(config)
-        for override in overrides:
-            apply_override(changed, override)
-        return changed
+        return with_overrides(config, overrides)
     return load_config(config, overrides)  # type: ignore[arg-type]  # not None, as checked above

@@ -132,6 +132,7 @@ class Field:
     unsigned: bool = dataclasses.field(init=False)
     repeated: bool = dataclasses.field(init=False)
     map: bool = dataclasses.field(init=False)
+    interval: Interval | None = dataclasses.field(init=False)
 
     def set_type(self, name: str, annotation: Any) -> None:
         """Take name and type from the class: `float`, `list[int]`, `Message | None`."""
@@ -142,7 +143,7 @@ class Field:
             inner = get_args(inner)[0]
         exact = get_args(inner)[1] if get_origin(inner) is Annotated else ""
         self.type = get_args(inner)[0] if exact else inner
-        self._interval = Interval.parse(self.within) if self.within else None
+        self.interval = Interval.parse(self.within) if self.within else None
         self.single, self.unsigned = self.type is float and exact != "double", exact == "uint32"
         if issubclass(self.type, Enum):
             self.kind = "enum"
@@ -199,7 +200,7 @@ class Field:
         if self.single:
             value = _to_float32(value)
         least, beyond = (0, 2**32) if self.unsigned else (-(2**31), 2**31)
-        problem = self._interval.problem(value) if self._interval else ""
+        problem = self.interval.problem(value) if self.interval else ""
         if not problem and self.kind == "int" and not least <= value < beyond:
             problem = f"should be {least} to {beyond - 1}"
         if not problem and self.multiple_of and value % self.multiple_of:

@@ -44,12 +44,10 @@ def interpret(block: Block, message: type[M], path: str = "") -> M:
         if name in seen and not spec.repeated:
             raise pair.location.error(f"{where}: given twice, first at line {seen[name].line}")
         seen[name] = pair.location
-        for oneof, members in message.oneofs.items():
-            other = next((m for m in members if m in seen and m != name), None)
-            if name in members and other is not None:
-                raise pair.location.error(
-                    f"{where}: excludes {other}, set at line {seen[other].line} (oneof {oneof} of {message.proto_name})"
-                )
+        members = message.oneofs.get(spec.oneof, ())
+        if other := next((member for member in members if member in seen and member != name), None):
+            oneof = f"oneof {spec.oneof} of {message.proto_name}"
+            raise pair.location.error(f"{where}: excludes {other}, set at line {seen[other].line} ({oneof})")
         values = _values(pair.value, spec, where)
         if spec.repeated:  # set once, at the end: each time costs as much as all that is there
             lists.setdefault(name, []).extend(values)

@@ -66,8 +66,8 @@ def _value(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": _TYPES[field.kind]}
     if field.kind == "float":  # infinities are written as words
         schema = {"type": ["number", "string"]}
-    if field.within:
-        schema |= _bounds(Interval.parse(field.within))
+    if field.interval is not None:
+        schema |= _bounds(field.interval)
     if field.multiple_of:
         schema["multipleOf"] = field.multiple_of
     if field.values is not None and not field.values.prefix:

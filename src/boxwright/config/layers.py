@@ -24,7 +24,7 @@ def lay_over(changes: Message, base: Message) -> None:
         base: The message that changes, of the same class.
     """
     for name in base.fields:
-        if name not in changes.__dict__:
+        if not changes.has(name) and changes.location(name) is None:  # an empty list that was written counts as set
             continue
         value, current = getattr(changes, name), getattr(base, name)
         if isinstance(value, Message) and isinstance(current, Message):
@@ -43,20 +43,17 @@ def set_classes(config: TrainEvalPipelineConfig) -> None:
     if not config.has("num_classes"):
         return
     number, place = config.num_classes, config.location("num_classes")
-    at = f"{place}: " if place else ""
     family = config.model.which("model") if config.model is not None else None
     model: Any = getattr(config.model, family) if family else None
     if model is None or not hasattr(model, "num_classes"):
-        raise ConfigError(f'{at}num_classes: there is no model that has classes; name one, as in preset: "NAME"')
+        raise config.refusal("num_classes", 'there is no model that has classes; name one, as in preset: "NAME"')
     own = model.location("num_classes")
     if own and place and own.file == place.file and model.num_classes != number:
         raise ConfigError(
-            f"{at}num_classes is {number}, but model.{family}.num_classes is {model.num_classes} at line {own.line}; "
-            "remove one of them"
+            f"{place}: num_classes is {number}, but model.{family}.num_classes is {model.num_classes} at line "
+            f"{own.line}; remove one of them"
         )
-    model.num_classes = number
-    if place:
-        model._locations["num_classes"] = place
+    model.set("num_classes", number, place)
     config.clear("num_classes")
 
 
@@ -70,18 +67,14 @@ def finish_loading(config: TrainEvalPipelineConfig) -> None:
         ConfigError: Where it sets what stands in presets only, or names a preset too late.
     """
     if config.has("preset"):
-        at = f"{config.location('preset')}: " if config.location("preset") else ""
-        raise ConfigError(f"{at}preset: it is named by the file itself, or as preset=NAME alone")
+        raise config.refusal("preset", "it is named by the file itself, or as preset=NAME alone")
     set_classes(config)
     train = config.train_config
     if train is None or not train.has("learning_rate_batch_size"):
         return
-    place = train.location("learning_rate_batch_size")
-    if not from_preset(place):
-        at = f"{place}: " if place else ""
-        raise ConfigError(
-            f"{at}train_config.learning_rate_batch_size: stands in presets only; "
-            "set a learning rate that suits batch_size"
+    if not from_preset(train.location("learning_rate_batch_size")):
+        raise train.refusal(
+            "learning_rate_batch_size", "stands in presets only; set a learning rate that suits batch_size"
         )
     if note := scale_rates(train):
         config.notes.append(note)

@@ -37,21 +37,16 @@ def refuse(field: str, problem: str, when: Callable[[Any], Any]) -> Rule:
     return Rule(field, lambda message: _filled(problem, message) if when(message) else "")
 
 
-def ordered(*fields: str, below: bool = False) -> Rule:
-    """Refuse fields whose values fall; with `below`, also equal ones."""
+def ordered(low: str, high: str, *, below: bool = False) -> Rule:
+    """Refuse a lower bound over the upper one; with `below`, also one equal to it."""
 
     def problem(message: Any) -> str:
-        values = [getattr(message, field) for field in fields]
-        for low, high, least, most in zip(fields, fields[1:], values, values[1:], strict=False):
-            if least > most or (below and least == most):
-                return (
-                    f"{least} is {'not below' if below else 'over'} {high} {most}"
-                    if low == fields[0]
-                    else (f"expected {' <= '.join(fields)}, found {', '.join(map(str, values))}")
-                )
-        return ""
+        least, most = getattr(message, low), getattr(message, high)
+        if below:
+            return "" if least < most else f"{least} is not below {high} {most}"
+        return "" if least <= most else f"{least} is over {high} {most}"
 
-    return Rule(fields[0], problem)
+    return Rule(low, problem)
 
 
 def excludes(field: str, *others: str, why: str = "keep one") -> Rule:

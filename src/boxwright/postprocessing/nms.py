@@ -295,8 +295,7 @@ def _empty(boxes: Tensor, scores: Tensor, count: int) -> PaddedDetections:
 
 
 # The operator `boxwright::suppress`. Exported files contain its schema, so it must not change: a flat list, in which
-# one
-# number has a different meaning in soft suppression and soft voting, and an overlap of 2 means none.
+# one number has a different meaning in soft suppression and soft voting, and an overlap of 2 means none.
 _VOTING = {1: "voting", 2: "voting_of_several"}
 _NAMES: dict[type, str] = {
     PerClass: "per_class",

@@ -75,7 +75,7 @@ Event = Scalars | Evaluated | Described | Gradients | Inputs
 
 @runtime_checkable
 class Listener(Protocol):
-    """Is told what happens in a run; one that raises is disabled with a warning, and the run continues."""
+    """Receives the events of a run; one that raises is disabled with a warning, and the run continues."""
 
     def hear(self, step: int, event: Event) -> None:
         """Handle an event, or ignore one of a kind that it has no use for."""

@@ -10,7 +10,6 @@ from boxwright.builders.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS
 from boxwright.builders.augmentation.user import build_user_augmentation
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
-from boxwright.config.message import Message
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.autoaugment import OPERATIONS, POLICIES, AutoAugment, Operation
 from boxwright.data.augmentation.caffe import (
@@ -57,6 +56,7 @@ _CROPS = (
     | m.SSDRandomCropPadOperation
     | m.SSDRandomCropPadFixedAspectRatioOperation
 )
+_PADS = m.RandomCropPadImage | m.SSDRandomCropPadOperation | m.SSDRandomCropPadFixedAspectRatio
 # TF's default if the field is not set, which differs from its message's.
 _LARGEST_TARGET = 800_000
 
@@ -118,17 +118,11 @@ def _remap(config: m.RemapLabels, labels: _Labels) -> Transform:
     return RemapLabels(tuple(labels.of(number) for number in config.original_labels), new)
 
 
-def _pair(config: Message, name: str, default: tuple[float, float]) -> tuple[float, float]:
-    """Return the two numbers of a list; the default if it is empty."""
-    values = list(getattr(config, name))
-    if not values:
-        return default
-    return values[0], values[1]
-
-
-def _ratios(config: Message) -> tuple[tuple[float, float], tuple[float, float]]:
-    least = _pair(config, "min_padded_size_ratio", (1.0, 1.0))
-    return least, _pair(config, "max_padded_size_ratio", (2.0, 2.0))
+def _ratios(config: _PADS) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the smallest and the largest ratio of height and width."""
+    (least_height, least_width) = config.min_padded_size_ratio or (1.0, 1.0)
+    (most_height, most_width) = config.max_padded_size_ratio or (2.0, 2.0)
+    return (least_height, least_width), (most_height, most_width)
 
 
 def _crop(config: _CROPS) -> RandomCrop:
@@ -213,7 +207,7 @@ def _map_range(config: m.NormalizeImage) -> Transform:
 
 
 def _downscale(config: m.RandomDownscaleToTargetPixels) -> Transform:
-    most = config.max_target_pixels if "max_target_pixels" in config.present() else _LARGEST_TARGET
+    most = config.max_target_pixels if config.has("max_target_pixels") else _LARGEST_TARGET
     least = config.min_target_pixels
     return RandomDownscale((least, most), config.random_coef)
 

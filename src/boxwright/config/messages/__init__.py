@@ -33,6 +33,11 @@ from boxwright.config.messages.center_net import (
     CenterNetTemporalOffsetEstimation, CenterNetTrackEstimation, FeatureConsistencyComparison, FeatureConsistencyType,
     LossNormalize, RandomJitterBoxesJitterMode,
 )
+from boxwright.config.messages.crop_augmentation import (
+    RandomCropImage, RandomCropPadImage, RandomCropToAspectRatio, SSDRandomCrop, SSDRandomCropFixedAspectRatio,
+    SSDRandomCropFixedAspectRatioOperation, SSDRandomCropOperation, SSDRandomCropPad,
+    SSDRandomCropPadFixedAspectRatio, SSDRandomCropPadFixedAspectRatioOperation, SSDRandomCropPadOperation,
+)
 from boxwright.config.messages.eval import (
     CocoKeypointMetrics, CocoKeypointMetricsKeypointLabelToSigmasEntry, EvalConfig, EvalConfigSuperCategoriesEntry,
     KeypointEdge, ParameterizedMetric,
@@ -80,15 +85,11 @@ from boxwright.config.messages.post_processing import (
 from boxwright.config.messages.preprocessor import (
     AdjustGamma, AutoAugmentImage, AutoAugmentOperation, AutoAugmentSubPolicy, ConvertClassLogitsToSoftmax,
     DropLabelProbabilistically, NormalizeImage, PreprocessingStep, RandomAbsolutePadImage, RandomAdjustBrightness,
-    RandomAdjustContrast, RandomAdjustHue, RandomAdjustSaturation, RandomBlackPatches, RandomCropImage,
-    RandomCropPadImage, RandomCropToAspectRatio, RandomDistortColor, RandomDownscaleToTargetPixels,
-    RandomHorizontalFlip, RandomImageScale, RandomJitterBoxes, RandomJpegQuality, RandomPadImage, RandomPatchGaussian,
-    RandomPixelValueScale, RandomResizeMethod, RandomRGBtoGray, RandomRotation90, RandomScaleCropAndPadToSquare,
-    RandomSelfConcatImage, RandomSquareCropByScale, RandomVerticalFlip, RemapLabels, ResizeImage, ResizeImageMethod,
-    RGBtoGray, ScaleBoxesToPixelCoordinates, SSDRandomCrop, SSDRandomCropFixedAspectRatio,
-    SSDRandomCropFixedAspectRatioOperation, SSDRandomCropOperation, SSDRandomCropPad,
-    SSDRandomCropPadFixedAspectRatio, SSDRandomCropPadFixedAspectRatioOperation, SSDRandomCropPadOperation,
-    SubtractChannelMean,
+    RandomAdjustContrast, RandomAdjustHue, RandomAdjustSaturation, RandomBlackPatches, RandomDistortColor,
+    RandomDownscaleToTargetPixels, RandomHorizontalFlip, RandomImageScale, RandomJitterBoxes, RandomJpegQuality,
+    RandomPadImage, RandomPatchGaussian, RandomPixelValueScale, RandomResizeMethod, RandomRGBtoGray, RandomRotation90,
+    RandomScaleCropAndPadToSquare, RandomSelfConcatImage, RandomSquareCropByScale, RandomVerticalFlip, RemapLabels,
+    ResizeImage, ResizeImageMethod, RGBtoGray, ScaleBoxesToPixelCoordinates, SubtractChannelMean,
 )
 from boxwright.config.messages.refinedet import (
     AnchorRefinement, ObjectAnchors, RefineDet, RefineDetFeatureExtractor, RefineDetPreset, ResidualBody,

@@ -13,12 +13,12 @@ class RandomMosaic(Message):
     probability: float = number(1.0, "[0, 1]", "Chance of doing it.")
     height: int = number(0, "[0, 30000]", "Height of the result, in pixels; 0 for the image's own.")
     width: int = number(0, "[0, 30000]", "Width of the result, in pixels; 0 for the image's own.")
-    min_center: float = number(0.25, "(0, 1)", "Least place of the point, in units of the sides.", was="min_centre")
-    max_center: float = number(0.75, "(0, 1)", "Largest place of the point, in units of the sides.", was="max_centre")
+    min_center: float = number(0.25, "(0, 1)", "Smallest relative position of the point.", was="min_centre")
+    max_center: float = number(0.75, "(0, 1)", "Largest relative position of the point.", was="max_centre")
     scale_min: float = number(0.5, "(0, 100]", "Least scale of each image; 1 fits it into the whole result.")
     scale_max: float = number(1.0, "(0, 100]", "Largest scale of each image.")
     min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay.")
-    color: list[int] = number([114, 114, 114], "[0, 255]", "Of what no image covers, RGB.", length=3, was="colour")
+    color: list[int] = number([114, 114, 114], "[0, 255]", "RGB of what no image covers.", length=3, was="colour")
 
     rules = (
         together("height", "width"), ordered("min_center", "max_center"), ordered("scale_min", "scale_max"),
@@ -45,7 +45,7 @@ class LargeScaleJitter(Message):
     scale_min: float = number(0.1, "(0, 100]", "Least scale; 1 fits the image into the result.")
     scale_max: float = number(2.0, "(0, 100]", "Largest scale.")
     min_visible: float = number(0.2, "[0, 1]", "Share of an object's area that must stay visible for it to stay.")
-    color: list[int] = number([114, 114, 114], "[0, 255]", "Of the padding, RGB.", length=3, was="colour")
+    color: list[int] = number([114, 114, 114], "[0, 255]", "RGB of the padding.", length=3, was="colour")
 
     rules = (
         ordered("scale_min", "scale_max"),
