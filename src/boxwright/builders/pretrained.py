@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from boxwright.config import messages as m
+from boxwright.config.rules import PRETRAINED
 
 
 def wants_pretrained(model: m.DetectionModel) -> bool:
     """Return whether the backbone's weights are fetched for a run without a checkpoint."""
     family = getattr(model, model.which("model") or "", None)
     extractor: Any = getattr(family, "feature_extractor", None)
-    return bool(getattr(extractor, "pretrained", False))
+    if not getattr(extractor, "pretrained", False):
+        return False
+    if problem := PRETRAINED.problem(extractor):
+        raise extractor.refusal(PRETRAINED.field, problem)
+    return True

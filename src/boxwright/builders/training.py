@@ -15,7 +15,7 @@ from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
 from boxwright.config.preset import from_preset
-from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
+from boxwright.config.support import broken_rules, refuse_unsupported
 from boxwright.data.order import StreamSettings
 from boxwright.optimization.trainable import FreezeStage, Freezing
 from boxwright.types.scopes import ChannelOrder, Scope
@@ -93,8 +93,6 @@ def build_training(
     refuse_unsupported(reader, "train_input_reader")
     for problem in broken_rules(config):
         raise problem
-    if config.model is not None:
-        refuse_contradictions(config.model)
     if config.model is not None and config.model.faster_rcnn is not None:
         check_sampling(config.model.faster_rcnn)
     build_augmentation(config)  # reports its errors before data are read

@@ -109,8 +109,9 @@ def export_command(
     if verify is not None:
         _verify(source, verify, pipeline_config_path, images or [], settings)
         return
-    folder = source if source.is_dir() else source.parent
-    path = target or folder / "export" / _NAMES[chosen]
+    from boxwright.loading.configuration import run_folder
+
+    path = target or run_folder(source) / "export" / _NAMES[chosen]
     _write_export(source, path, chosen, pipeline_config_path, images or [], settings)
 
 

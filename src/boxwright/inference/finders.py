@@ -88,14 +88,12 @@ class ModelSource:
             raise fixed(self.path)
         from boxwright.checkpoints.restore import stored_config
         from boxwright.config.load import load_config
-        from boxwright.config.overrides import apply_override
+        from boxwright.config.overrides import with_overrides
         from boxwright.data.label_map import load_label_map
 
         config = load_config(self.config) if self.config else None
         if self.changes:
-            config = config or stored_config(self.path)
-            for change in self.changes:
-                apply_override(config, change)
+            config = with_overrides(config or stored_config(self.path), self.changes)
         return config, load_label_map(self.label_map) if self.label_map else None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from boxwright.base.files import is_file
 from boxwright.config.load import load_config, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.overrides import apply_override
+from boxwright.config.overrides import with_overrides
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.metadata_reader import read_metadata
 
@@ -45,10 +45,7 @@ def configuration_of(
         given = _beside(model)
     if given is not None:
         return Configuration(load_config(given, overrides), Path(given))
-    config = _own(model, allow_edited=allow_edited)
-    for override in overrides:
-        apply_override(config, override)
-    return Configuration(config, None)
+    return Configuration(with_overrides(_own(model, allow_edited=allow_edited), overrides), None)
 
 
 def _beside(model: Path) -> Path | None:

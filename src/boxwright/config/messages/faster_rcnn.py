@@ -84,7 +84,7 @@ class FasterRcnnFeatureExtractor(Message):
     rules = (
         PRETRAINED,
         refuse("fpn", "{type} has none; remove it, or use a type with a pyramid",
-            when=lambda c: c.fpn and not _has_pyramid(c)),
+            when=lambda c: c.fpn and c.type in FASTER_RCNN_EXTRACTORS and not _has_pyramid(c)),
         refuse("conv_hyperparams", "missing; a pyramid's convolutions need it",
             when=lambda c: _has_pyramid(c) and c.conv_hyperparams is None),
     )

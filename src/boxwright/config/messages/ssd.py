@@ -83,9 +83,9 @@ class SsdFeatureExtractor(Message, removed={
     rules = (
         PRETRAINED,
         refuse("fpn", "{type} has none; remove it, or use another type",
-            when=lambda c: c.fpn and not c.type.startswith("timm/") and not re.search("(?<!bi)fpn", c.type)),
+            when=lambda c: c.fpn and c.type in SSD_EXTRACTORS and not re.search("(?<!bi)fpn", c.type)),
         refuse("bifpn", "{type} has none; remove it, or use another type",
-            when=lambda c: c.bifpn and not c.type.startswith("timm/") and "bifpn" not in c.type),
+            when=lambda c: c.bifpn and c.type in SSD_EXTRACTORS and "bifpn" not in c.type),
         refuse("fpn", "ssd_mobilenet_v2_mnasfpn has levels 3 to 6, found {fpn.min_level} to {fpn.max_level}",
             when=lambda c: c.type == "ssd_mobilenet_v2_mnasfpn" and c.fpn
             and (c.fpn.min_level, c.fpn.max_level) != (3, 6)),
