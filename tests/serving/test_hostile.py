@@ -122,7 +122,7 @@ def test_bodies_and_pictures_together_take_no_more_memory_than_is_allowed() -> N
         assert client.post("/detect", content=png(PICTURE)).status_code == 200
         large = client.post("/detect", content=zeros(1000, 1000))
         assert large.status_code == 413, "3 MB of pixels"
-        assert "takes more than the 1 MiB for all requests" in large.json()["error"]
+        assert "takes more than the 1 MiB allowed for all requests" in large.json()["error"]
         assert client.post("/detect", content=b"x" * 2**21).status_code == 413, "2 MB of body"
         assert "boxwright_held_bytes 0.0" in client.get("/metrics").text
         assert client.post("/detect", content=png(PICTURE)).status_code == 200
