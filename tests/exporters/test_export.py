@@ -251,7 +251,7 @@ def test_detects_as_the_detector(detector: bw.Detector, file: Path) -> None:
     assert len(exported.detect([grey])[0]) == len(exported.detect([np.stack([grey] * 3, -1)])[0])
     assert exported.detect([]) == []
     for wrong in (np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((0, 4, 3), np.uint8)):
-        with pytest.raises(DataError, match="image 0: expected uint8"):
+        with pytest.raises(DataError, match="image 0: expected non-empty uint8"):
             exported.detect([wrong])
 
 

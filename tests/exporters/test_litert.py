@@ -263,20 +263,20 @@ def test_damaged_and_strange_files(detector: bw.Detector, tmp_path: Path) -> Non
 SERVED = {
     "ssd": "uv pip install",
     "ssd, softmax": "uv pip install",
-    "ssd, class-agnostic": "class by class",
-    "ssd, soft": "class by class",
+    "ssd, class-agnostic": "only supports per-class suppression",
+    "ssd, soft": "only supports per-class suppression",
     "ssd, grey": "in color",
     "ssd, keypoints": "box coder",
     "efficientdet": "fixed_shape_resizer",
-    "srn": "of one step",
-    "align_det": "of one step",
+    "srn": "only for one-stage detectors",
+    "align_det": "only for one-stage detectors",
 }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_the_operator_cannot_serve_is_refused(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PYTHON, raising=False)
-    with pytest.raises(ExportError, match=SERVED.get(family, "of one step")):
+    with pytest.raises(ExportError, match=SERVED.get(family, "only for one-stage detectors")):
         litert_model(fresh(FAMILIES[family]).eval(), "operator", 1, torch.uint8)
 
 

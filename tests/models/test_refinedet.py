@@ -200,7 +200,10 @@ def test_transfer_by_hand() -> None:
             "level 3; found 4",
         ),
         ({"more": "matcher { bipartite_argmax_matcher { matched_threshold: 5 } }"}, "matched_threshold"),
-        ({"more": "anchor_refinement { objectness_threshold: 1.5 }"}, "objectness_threshold: expected 0 or more"),
+        (
+            {"more": "anchor_refinement { objectness_threshold: 1.5 }"},
+            "objectness_threshold: should be less than 1, found 1.5",
+        ),
         ({"more": "inference_preset: PAPER post_processing { }"}, "inference_preset: excludes post_processing"),
         ({"more": "box_coder { mean_stddev_box_coder { stddev: 0.1 } }"}, "use faster_rcnn_box_coder"),
         (

@@ -226,8 +226,14 @@ def test_several_classes_filter_by_the_likeliest() -> None:
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ("two_step_classification { levels: 8 }", r"f:3:\d+: .*two_step_classification.levels: there is no level 8"),
-        ("two_step_regression { levels: [5, 1] }", r"f:3:\d+: .*two_step_regression.levels: there is no level 1"),
+        (
+            "two_step_classification { levels: 8 }",
+            r"f:3:\d+: .*two_step_classification.levels\[0\]: .* equal to 7, found 8",
+        ),
+        (
+            "two_step_regression { levels: [5, 1] }",
+            r"f:3:\d+: .*two_step_regression.levels\[1\]: .* equal to 2, found 1",
+        ),
         ("two_step_regression { levels: [5, 5] }", "each level may appear once"),
         (
             f"{BOTH} anchor_generator {{ multiscale_anchor_generator {{ min_level: 3 max_level: 7 aspect_ratios: 1 }} }}",
