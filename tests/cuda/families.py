@@ -73,18 +73,20 @@ def configuration(family: str, resizer: str, precision: str) -> m.TrainEvalPipel
     return parse_message(f"model {{ {model} }}{training}", m.TrainEvalPipelineConfig)
 
 
-def learner_of(family: str, resizer: str = "own", precision: str = "float32") -> tuple[Learner, Batch, TrainingPlan]:
-    """Return what takes the steps of a small detector, on the CPU, and a batch of pictures of shapes."""
+def learner_of(
+    family: str, resizer: str = "own", precision: str = "float32", device: str = "cpu"
+) -> tuple[Learner, Batch, TrainingPlan]:
+    """Return a learner of a small detector on a device, and a batch of pictures of shapes on the CPU."""
     torch.manual_seed(0)
     config = configuration(family, resizer, precision)
-    return learner_from(config, CATEGORIES, (96, 128))
+    return learner_from(config, CATEGORIES, (96, 128), device)
 
 
 def learner_from(
-    config: m.TrainEvalPipelineConfig, categories: Categories, size: tuple[int, int]
+    config: m.TrainEvalPipelineConfig, categories: Categories, size: tuple[int, int], device: str = "cpu"
 ) -> tuple[Learner, Batch, TrainingPlan]:
-    """Return what takes the steps of a configuration, on the CPU, and a batch of two pictures (height, width)."""
-    detector = placed(bw.build_detector(config, categories), torch.device("cpu")).train()
+    """Return a learner of a configuration on a device, and a batch of two pictures (height, width) on the CPU."""
+    detector = placed(bw.build_detector(config, categories), torch.device(device)).train()
     plan = build_training(config, workers=0)
     dataset = ShapesDataset(2, seed=0, size=size)
     samples = [to_input(dataset[number], detector.preprocessor.resizer) for number in range(2)]

@@ -52,7 +52,7 @@ def check(family: str, resizer: str, precision: str) -> None:
     assert not ledger.mixed_lists
     wrong, unknown = unsupported(ledger.dtypes)
     assert waits == STEPS.get(family, set()) | ALWAYS
-    assert often == MOST.get(family, 2 if family in STEPS else 0)
+    assert often == MOST.get(family, 1 if family in STEPS else 0)
     assert described <= DESCRIBED
     assert wrong <= KNOWN_BETTER.keys()
     assert unknown <= UNKNOWN.keys()

@@ -9,10 +9,7 @@ from __future__ import annotations
 Wait = tuple[str, str]
 
 _ARRIVED: Wait = ("training/step_report.py _read", "Event.synchronize")
-_SUPPRESSED: set[Wait] = {
-    ("ops/suppression/greedy.py suppress_classes", "nms"),
-    ("ops/suppression/image_by_image.py all_complete", "item"),
-}
+_SUPPRESSED: set[Wait] = {("ops/suppression/image_by_image.py all_complete", "item")}
 _MINED: Wait = ("ops/suppression/mining.py suppress_batch", "item")
 _VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
 # Of every family: the numbers of the step before, which were sent on their way when it ended.
@@ -30,7 +27,7 @@ STEPS: dict[str, set[Wait]] = {
     "proposals": _SUPPRESSED,
 }
 # How often a step waits at most, beside the numbers of the step before: once for each of these.
-MOST = {"faster_rcnn, options": 4, "ssd, mined": 2, "mask_rcnn": 3, "mask_rcnn, paper": 3}
+MOST = {"faster_rcnn, options": 3, "ssd, mined": 2, "mask_rcnn": 2, "mask_rcnn, paper": 2}
 # What a step that is described for the log waits for, beside that: each hundredth.
 DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
 
@@ -43,7 +40,7 @@ REASONS: dict[Wait, str] = {
     (
         "ops/suppression/image_by_image.py all_complete",
         "item",
-    ): "where more than the best candidates could matter images are suppressed one by one",
+    ): "where more than the best candidates could matter, or chains of overlaps are long, images are suppressed one by one",
     _MINED: "where more than the costliest anchors could matter images are mined one by one",
     _VALID: "padding is not shown to the mask head, where there is any",
     **dict.fromkeys(DESCRIBED, "distributions of losses are of some anchors; only each hundredth step is described"),

@@ -13,7 +13,7 @@ from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.suppression import greedy, image_by_image
+from boxwright.ops.suppression import fixed_shape, image_by_image
 from boxwright.ops.suppression.fixed_shape import fits_on_gpu
 from boxwright.ops.suppression.greedy import suppress_pairs
 from boxwright.postprocessing.nms import (
@@ -231,14 +231,14 @@ def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
         assert_same(found, expected)
 
 
-@pytest.mark.parametrize("together", [1, 1500, 1 << 15])
+@pytest.mark.parametrize("together", [1, 1 << 21, 1 << 26])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_images_together_are_as_images_one_by_one(
     kind: str, seed: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a GPU runs, on the CPU: of hard kinds all at once, of others image by image."""
-    monkeypatch.setattr(greedy, "_MOST_TOGETHER", together)
+    """What a GPU runs, on the CPU: greedy kinds in groups of images, others image by image."""
+    monkeypatch.setattr(fixed_shape, "_MOST_PAIRS", together)
     nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
     taking_part = scores if nms.candidates is None else nms.candidates(scores)
     found = PaddedDetections(*suppress_on_cuda(boxes, taking_part, windows, *operator_arguments(nms).values()))
@@ -264,6 +264,7 @@ def test_images_of_which_more_than_the_candidates_matter_are_suppressed_one_by_o
 def test_what_is_for_a_gpu_is_hard_and_not_too_large() -> None:
     scores = torch.zeros(8, 5000, 90)
     assert fits_on_gpu(scores, 100)
+    assert fits_on_gpu(scores, 1000)
     assert not fits_on_gpu(scores, 2000)
     assert {kind for kind, nms in KINDS.items() if not nms.is_greedy} == {
         *("soft", "hardly soft", "voting", "voting of several", "soft voting"),

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from torchvision.ops import box_iou
 
 import boxwright as bw
 from boxwright.checkpoints.store import read_checkpoint
 from boxwright.data.batch import Batch
+from boxwright.device import open_device
 from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.step import Learner
+from tests.cli.test_commands import run
+from tests.cuda.families import ALL, learner_of
+from tests.cuda.test_families import TWO_STAGE
+from tests.exporters.small_detectors import FAMILIES, build, pictures
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing here shows that training on one works"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _opened() -> Iterator[None]:
+    """Let products of float32 round as in every command, which opens its device: not to TF32."""
+    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    open_device("cuda")
+    yield
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def totals(learner: Learner, batch: Batch, steps: int) -> list[float]:
@@ -35,8 +54,7 @@ def test_cuda_graphs_give_the_same_losses(small_config: Path) -> None:
 
     found = []
     for graphed in (False, True):
-        one, batch = learner(small_config, FROZEN)
-        one.state.detector.to("cuda")
+        one, batch = learner(small_config, FROZEN, device="cuda")
         if graphed:
             one.module = GraphedLosses(one.losses)
         there = batch.to("cuda")
@@ -47,12 +65,10 @@ def test_cuda_graphs_give_the_same_losses(small_config: Path) -> None:
 @pytest.mark.parametrize("family", ["faster_rcnn", "mask_rcnn"])
 def test_a_first_stage_that_is_replayed_gives_the_same_losses(family: str) -> None:
     from boxwright.training.graphs import graphed
-    from tests.cuda.families import learner_of
 
     found = []
     for captured in (False, True):
-        one, batch, plan = learner_of(family, "fixed_shape")
-        one.state.detector.to("cuda")
+        one, batch, plan = learner_of(family, "fixed_shape", device="cuda")
         if captured:
             one.module = graphed(one.losses, plan)
         there = batch.to("cuda")
@@ -123,8 +139,7 @@ def test_a_step_waits_for_nothing(small_config: Path) -> None:
     """Losses, gradients, update, and the look at the step before: nothing asks the GPU for a number."""
     from tests.training.test_step import learner
 
-    one, batch = learner(small_config)
-    one.state.detector.to("cuda")
+    one, batch = learner(small_config, device="cuda")
     there = batch.to("cuda")
     report = None
     for _ in range(2):  # libraries choose their algorithms, slots are made
@@ -137,3 +152,80 @@ def test_a_step_waits_for_nothing(small_config: Path) -> None:
         torch.cuda.set_sync_debug_mode("default")
     check_previous_step(found, one.state)
     assert found.finite
+
+
+def drawn_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let samplers draw the same numbers on every device."""
+    rand = torch.rand
+    monkeypatch.setattr(torch, "rand", lambda *shape, device="cpu", **how: rand(*shape, **how).to(device))
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_a_step_computes_what_it_computes_on_the_cpu(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn_on_the_cpu(monkeypatch)
+    norms, losses = [], []
+    for device in ("cpu", "cuda"):
+        one, batch, _ = learner_of(family, device=device)
+        report = one.step(batch.to(device))
+        losses.append(report.losses)
+        norms.append(
+            {
+                name: float(p.grad.norm())
+                for name, p in one.state.detector.network.named_parameters()
+                if p.grad is not None
+            }
+        )
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3, abs=1e-6)
+    assert len(norms[0]) > 10
+    assert norms[1] == pytest.approx(norms[0], rel=2e-2, abs=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("family", ALL)
+def test_steps_in_half_precision_stay_near_those_of_float32(
+    family: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn_on_the_cpu(monkeypatch)
+    found = []
+    for use in ("float32", f"use_{precision}: true"):
+        one, batch, _ = learner_of(family, precision=use, device="cuda")
+        found.append(one.step(batch.to("cuda")).losses["Loss/total_loss"])
+    # Proposals are suppressed and sampled by scores: their rounding chooses other regions to learn from.
+    assert found[1] == pytest.approx(found[0], rel=0.3 if family in TWO_STAGE else 0.05)
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_detections_are_those_of_the_cpu(family: str) -> None:
+    detector = build(FAMILIES.get(family) or FAMILIES["ssd"])
+    here = detector.detect(pictures())
+    there = detector.to("cuda").detect(pictures())
+    assert sum(len(one.scores) for one in here) > 0
+    for one, other in zip(here, there, strict=True):
+        assert other.boxes.device.type == "cpu"
+        assert torch.allclose(one.scores.sort().values, other.scores.sort().values, atol=1e-3)
+        near = box_iou(one.boxes, other.boxes) > 0.98
+        assert float((near & (one.labels[:, None] == other.labels)).any(1).float().mean()) > 0.97
+
+
+def test_commands(small_config: Path, tmp_path: Path) -> None:
+    """Train with evaluations on the way, evaluate, predict, detect, benchmark, and look at the data with the doctor."""
+    model, photos = tmp_path / "model", tmp_path / "photos"
+    photos.mkdir()
+    for number, picture in enumerate(pictures()):
+        Image.fromarray(picture).save(photos / f"{number}.png")
+
+    run("train", "--pipeline_config_path", small_config, "--model_dir", model, "--device", "cuda", "--workers", "1")
+    run("evaluate", "--pipeline_config_path", small_config, "--model_dir", model, "--device", "cuda", "--tf32")
+    run("predict", photos, "--model_dir", model, "--device", "cuda:0", "--out", tmp_path / "found")
+    rows = json.loads((tmp_path / "found" / "detections.json").read_text())
+    assert len({Path(row["image"]).name for row in rows}) <= 6
+    run("doctor", small_config, "--device", "cuda")
+    run("benchmark", small_config, "--device", "cuda", "--precision", "bfloat16", "--train", "--rounds", "3")
+
+
+def test_one_process_of_torchrun(small_config: Path, tmp_path: Path) -> None:
+    """One GPU shows that NCCL starts and ends; NCCL refuses two processes on one GPU."""
+    from tests.training.test_distributed import finish, torchrun
+
+    finish(torchrun(1, small_config, tmp_path / "model", "--device", "cuda"))
+    assert (tmp_path / "model" / "ckpt-6.pt").exists()

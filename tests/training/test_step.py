@@ -18,7 +18,7 @@ from boxwright.data.batch import Batch
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import ALONE
 from boxwright.training.finite_guard import NotFiniteError, check_previous_step
-from boxwright.training.state import new_state
+from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from tests.conftest import Silent
 
@@ -26,12 +26,12 @@ FROZEN = "model.ssd.freeze_batchnorm=true"
 ADAM = "train_config.optimizer.adam_optimizer={learning_rate { constant_learning_rate { learning_rate: 0.01 } } epsilon: 1e-3}"
 
 
-def learner(config_path: Path, *overrides: str) -> tuple[Learner, Batch]:
+def learner(config_path: Path, *overrides: str, device: str = "cpu") -> tuple[Learner, Batch]:
     config = bw.load_config(config_path, list(overrides))
     torch.manual_seed(0)
     assert config.train_input_reader is not None
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
-    detector = bw.build_detector(config, dataset.categories).train()
+    detector = placed(bw.build_detector(config, dataset.categories), torch.device(device)).train()
     plan = build_training(config, workers=0)
     examples = TrainingExamples(dataset, Chain(), detector.preprocessor.resizer, 0)
     batch = next(iter(training_batches(examples, plan.stream)))

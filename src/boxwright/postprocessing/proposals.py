@@ -71,10 +71,13 @@ class LevelProposals:
         if self.across_levels:
             # kerod keeps boxes that clipping left without area.
             return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most, outside="keep")(boxes, scores, sizes))
+        if boxes.is_cuda and not torch.compiler.is_compiling():
+            counts = [min(per_level, size) for size in sizes_of_levels]
+            return suppressed_by_level(boxes, scores[..., 0], sizes, counts, self.iou_threshold, most)
         of_level = levels[:, None] == torch.arange(len(sizes_of_levels), device=levels.device)
         columns = torch.where(of_level, scores, -torch.inf)
-        # The threshold also accepts a probability of 0, as in torchvision.
-        return _proposals(Nms(PerClass(self.iou_threshold, most), -1.0, most)(boxes, columns, sizes))
+        # The threshold also accepts a probability of 0, and boxes without area take no place, as in torchvision.
+        return _proposals(Nms(PerClass(self.iou_threshold, per_level), -1.0, most)(boxes, columns, sizes))
 
 
 def _best_of_levels(scores: Tensor, level_sizes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
@@ -86,6 +89,37 @@ def _best_of_levels(scores: Tensor, level_sizes: Sequence[int], count: int) -> t
         levels.append(torch.full((best.shape[1],), number, device=scores.device))
         first += size
     return torch.cat(found, dim=1), torch.cat(levels)
+
+
+def suppressed_by_level(
+    boxes: Tensor, scores: Tensor, sizes: Tensor, counts: Sequence[int], iou_threshold: float, most: int
+) -> Proposals:
+    """Return the best boxes after suppression within each level, computed as if levels were images.
+
+    A GPU compares all pairs of boxes that are suppressed together; five levels apart have a fifth of the pairs.
+
+    Args:
+        boxes: float32 [B, A, 4], clipped to the images, level by level.
+        scores: float32 [B, A].
+        sizes: float32 [B, 2]; the (height, width) of each image.
+        counts: The number of boxes of each level.
+        most: The maximum per image.
+    """
+    batch, levels, longest, pad = len(boxes), len(counts), max(counts), torch.nn.functional.pad
+    boxes = torch.stack([pad(part, (0, 0, 0, longest - part.shape[1])) for part in boxes.split(counts, 1)], 1)
+    scores = torch.stack(
+        [pad(part, (0, longest - part.shape[1]), value=-torch.inf) for part in scores.split(counts, 1)], 1
+    )
+    nms = Nms(PerClass(iou_threshold, longest), -1.0, longest)
+    found = nms(boxes.flatten(0, 1), scores.flatten(0, 1)[..., None], sizes.repeat_interleave(levels, 0))
+    ranked = torch.where(found.valid, found.scores, -torch.inf).view(batch, -1)
+    rows = ranked.topk(min(most, ranked.shape[1]), 1).indices
+    missing = most - rows.shape[1]
+    return Proposals(
+        pad(found.boxes.view(batch, -1, 4).gather(1, rows[..., None].expand(-1, -1, 4)), (0, 0, 0, missing)),
+        pad(found.scores.view(batch, -1).gather(1, rows), (0, missing)),
+        pad(found.valid.view(batch, -1).gather(1, rows), (0, missing)),
+    )
 
 
 def _proposals(found: PaddedDetections) -> Proposals:

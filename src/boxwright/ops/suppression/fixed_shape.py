@@ -112,9 +112,9 @@ def candidate_count(max_total: int) -> int:
 
 
 def fits_on_gpu(scores: Tensor, max_total: int) -> bool:
-    """Return whether tables of all pairs of candidates of scores [B, A, K] are small enough for a GPU."""
+    """Return whether a table of all pairs of an image's candidates, of scores [B, A, K], is small enough for a GPU."""
     count = min(candidate_count(max_total), scores.shape[1] * scores.shape[2])
-    return len(scores) * count**2 <= _MOST_PAIRS
+    return count**2 <= _MOST_PAIRS
 
 
 def best_candidates(boxes: Tensor, scores: Tensor, score_threshold: float, count: int) -> Candidates:
@@ -261,8 +261,22 @@ def suppress_in_rounds(
 def suppress_in_checked_rounds(
     boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> tuple[Tensor, Tensor]:
-    """Return `suppress_in_rounds`'s result, and bool [B]: whether it is exact, as one more round changes nothing."""
+    """Return `suppress_in_rounds`'s result, and bool [B]: whether it is exact, as one more round changes nothing.
+
+    Images are taken in groups whose tables of pairs are small enough for a GPU.
+    """
     del num_classes
+    at_once = max(_MOST_PAIRS // max(scores.shape[1], 1) ** 2, 1)
+    groups = zip(boxes.split(at_once), scores.split(at_once), labels.split(at_once), strict=True)
+    parts = [_checked_rounds(*group, iou_threshold, max_per_class) for group in groups]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([kept for kept, _ in parts]), torch.cat([certain for _, certain in parts])
+
+
+def _checked_rounds(
+    boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float, max_per_class: int
+) -> tuple[Tensor, Tensor]:
     rivals, passing = _same(labels) & _is_better(scores), scores >= 0
     beaten = rivals & (_overlaps(boxes) > iou_threshold)
     kept = _kept_in_rounds(passing, beaten)

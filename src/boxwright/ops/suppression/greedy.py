@@ -101,15 +101,3 @@ def _(
     boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> Tensor:
     return torch.empty_like(scores, dtype=torch.bool)
-
-
-def suppress_pairs_together(
-    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
-) -> Tensor:
-    """Return what `suppress_pairs` returns, synchronizing a GPU once rather than once per image."""
-    # Pairs that take no part score below all others, and suppress none of them.
-    kept = suppress_images(boxes, scores, labels, num_classes, iou_threshold) & (scores >= 0)
-    if max_per_class >= scores.shape[1]:
-        return kept
-    own = torch.nn.functional.one_hot(labels, num_classes) * kept[..., None]
-    return kept & ((own.cumsum(1) - own).gather(2, labels[..., None]).squeeze(2) < max_per_class)
