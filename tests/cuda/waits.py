@@ -36,7 +36,7 @@ REASONS: dict[Wait, str] = {
     (
         "ops/suppression/greedy.py suppress_classes",
         "nms",
-    ): "how many boxes greedy suppression keeps is not known before; once for all images",
+    ): "how many boxes torchvision's kernel keeps is not known before; once for up to 8,192 boxes or one image",
     (
         "ops/suppression/image_by_image.py all_complete",
         "item",

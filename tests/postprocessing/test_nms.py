@@ -13,7 +13,7 @@ from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.suppression import fixed_shape, image_by_image
+from boxwright.ops.suppression import fixed_shape, greedy, image_by_image
 from boxwright.ops.suppression.fixed_shape import fits_on_gpu
 from boxwright.ops.suppression.greedy import suppress_pairs
 from boxwright.postprocessing.nms import (
@@ -237,8 +237,12 @@ def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
 def test_images_together_are_as_images_one_by_one(
     kind: str, seed: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a GPU runs, on the CPU: greedy kinds in groups of images, others image by image."""
+    """What a GPU runs, on the CPU: greedy kinds in groups of images, others image by image.
+
+    One pair fits no image, so that torchvision's kernel suppresses each.
+    """
     monkeypatch.setattr(fixed_shape, "_MOST_PAIRS", together)
+    monkeypatch.setattr(greedy, "_MOST_TOGETHER", together)
     nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
     taking_part = scores if nms.candidates is None else nms.candidates(scores)
     found = PaddedDetections(*suppress_on_cuda(boxes, taking_part, windows, *operator_arguments(nms).values()))

