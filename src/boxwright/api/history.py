@@ -41,7 +41,7 @@ def draw_history(history: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -
     others = [name for row in evaluations[-1:] for name in row if name not in ("step", "evaluation")]
     _draw(right, evaluations, known or others[:1], "evaluation")
     with io.BytesIO() as file:
-        FigureCanvasAgg(figure).print_png(file)  # type: ignore[no-untyped-call]  # matplotlib's
+        FigureCanvasAgg(figure).print_png(file)
         return Image.open(io.BytesIO(file.getvalue())).convert("RGB")
 
 

@@ -254,7 +254,7 @@ class Result:
             DataError: If pandas is not installed.
         """
         try:
-            import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
+            import pandas as pd
         except ImportError:
             raise DataError("to_pandas needs pandas: pip install pandas") from None
         columns: dict[str, Any] = dict(zip(("x_min", "y_min", "x_max", "y_max"), self.boxes.T, strict=True))

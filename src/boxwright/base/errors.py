@@ -13,6 +13,9 @@ A message says what was expected, what was received, where, and what to do about
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 _LONGEST, _LONGEST_LINE = 4000, 500
 
 
@@ -56,3 +59,16 @@ class OutputError(BoxwrightError):
 
 class TrainingError(BoxwrightError):
     """A training run cannot continue."""
+
+
+@contextmanager
+def translated(kind: type[BoxwrightError], what: str) -> Iterator[None]:
+    """Raise an error of ours in place of any other, for libraries whose errors have no common base.
+
+    Args:
+        what: What failed, to which the first line of the library's error is added.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise kind(f"{what}: {first_line(error)}") from error

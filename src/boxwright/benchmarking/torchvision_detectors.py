@@ -29,10 +29,12 @@ def torchvision_detector(name: str) -> nn.Module:
         raise ConfigError(f"torchvision:{name}: expected NAME or NAME@SIDE, with a name of: {', '.join(known)}")
     sides = {"min_size": int(side), "max_size": int(side)} if side else {}
     try:
-        model = torchvision.models.get_model(kind, weights=None, weights_backbone=None, num_classes=91, **sides)
+        model: nn.Module = torchvision.models.get_model(
+            kind, weights=None, weights_backbone=None, num_classes=91, **sides
+        )
     except (TypeError, ValueError) as error:
         raise ConfigError(f"torchvision:{name}: cannot be built: {error}") from None
-    return model.eval().to(memory_format=torch.channels_last)  # type: ignore[no-any-return]
+    return model.eval().to(memory_format=torch.channels_last)
 
 
 def their_detection(model: nn.Module, pictures: Pictures) -> Run:

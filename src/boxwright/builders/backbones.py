@@ -97,8 +97,13 @@ class BackboneRequest:
 
     def refuse_gray(self) -> None:
         """Raise for gray images, which the network does not support."""
-        if self.image_channels != 3:
-            raise self.config.refusal("type", f"{self.config.type} takes color images; remove convert_to_grayscale")
+        refuse_gray(self.config, self.image_channels)
+
+
+def refuse_gray(config: ExtractorMessage | m.FasterRcnnFeatureExtractor, image_channels: int) -> None:
+    """Raise for gray images, for a network that does not support them."""
+    if image_channels != 3:
+        raise config.refusal("type", f"{config.type} takes color images; remove convert_to_grayscale")
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,4 @@ def level_numbers(config: Message, field: str, levels: Sequence[int]) -> tuple[i
     unknown = [level for level in listed if level not in levels]
     if unknown:
         raise config.refusal(field, f"there is no level {unknown[0]}; there are {levels[0]} to {levels[-1]}")
-    if len(set(listed)) < len(listed):
-        raise config.refusal(field, f"each level may appear once, found {listed}")
     return tuple(sorted(levels.index(level) for level in listed)) if listed else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from boxwright.config import messages as m
-from boxwright.config.rules import PRETRAINED
+from boxwright.config.support import refuse_contradictions
 
 
 def wants_pretrained(model: m.DetectionModel) -> bool:
@@ -14,6 +14,5 @@ def wants_pretrained(model: m.DetectionModel) -> bool:
     extractor: Any = getattr(family, "feature_extractor", None)
     if not getattr(extractor, "pretrained", False):
         return False
-    if problem := PRETRAINED.problem(extractor):
-        raise extractor.refusal(PRETRAINED.field, problem)
+    refuse_contradictions(extractor)
     return True

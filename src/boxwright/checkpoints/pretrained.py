@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -32,7 +33,7 @@ def load_pretrained(network: nn.Module, from_leader: Callable[[Callable[[], Weig
     backbones = [module for module in network.modules() if isinstance(module, TimmBackbone)]
     for backbone in backbones:
         name = backbone.name
-        backbone.body.load_state_dict(from_leader(lambda name=name: _fetch(name)))  # type: ignore[misc]
+        backbone.body.load_state_dict(from_leader(partial(_fetch, name)))
     return f"weights of {', '.join(f'timm/{backbone.name}' for backbone in backbones)} from Hugging Face's hub"
 
 

@@ -50,7 +50,8 @@ def parse_json(text: str, file: str) -> Value:
         line, column = max(error.line, 1), max(error.column, 1)
         raise Location(file, line, column).error("this is not json: unexpected character or end") from None
     try:
-        return _ToTree(file).transform(tree)  # type: ignore[no-any-return]  # lark's transform is untyped
+        block: Value = _ToTree(file).transform(tree)
+        return block
     except VisitError as error:  # lark wraps what a rule raises
         raise error.orig_exc from None
     except RecursionError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from boxwright.base.errors import ConfigError, shortened
 from boxwright.config.field import Field
@@ -99,7 +99,7 @@ def _descend(message: Message, name: str, index: int | None, location: Location)
     if spec.kind != "message":
         raise ConfigError(f"{location.file}: {name} of {message.proto_name} is a {spec.kind}, it has no fields")
     name = spec.name
-    current = getattr(message, name)
+    current: Any = getattr(message, name)
     if spec.repeated:
         if index is None and len(current) > 1:
             raise ConfigError(f"{location.file}: {name} has {len(current)} items; say which, as in {name}[0]")
@@ -108,11 +108,12 @@ def _descend(message: Message, name: str, index: int | None, location: Location)
         current = current[position] if position < len(current) else None
     elif index is not None:
         raise ConfigError(f"{location.file}: {name} of {message.proto_name} is not a list, so it takes no index")
-    if current is not None:
-        return current  # type: ignore[no-any-return]  # a message, by its spec
-    set_field(message, name, Block((), location), name, append=True)
-    created = getattr(message, name)
-    return created[-1] if spec.repeated else created  # type: ignore[no-any-return]
+    if current is None:
+        set_field(message, name, Block((), location), name, append=True)
+        current = getattr(message, name)
+        current = current[-1] if spec.repeated else current
+    found: Message = current
+    return found
 
 
 def _check_index(items: list[object], name: str, index: int, location: Location) -> None:

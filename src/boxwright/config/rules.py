@@ -79,6 +79,19 @@ def rising(field: str, member: str = "") -> Rule:
     return Rule(field, problem)
 
 
+def distinct(field: str, member: str = "") -> Rule:
+    """Refuse a list with a value twice, or one whose items' member has one."""
+
+    def problem(message: Any) -> str:
+        values = [getattr(item, member) if member else item for item in getattr(message, field)]
+        twice = next((value for number, value in enumerate(values) if value in values[:number]), None)
+        return (
+            "" if twice is None else f"expected each {member or 'number'} once, found {shortened(str(twice), 80)} twice"
+        )
+
+    return Rule(field, problem)
+
+
 def any_of(oneof: str) -> Rule:
     """Refuse a message without any member of a oneof."""
 

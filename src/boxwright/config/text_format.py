@@ -91,7 +91,8 @@ def parse_text(text: str, file: str) -> Block:
     except UnexpectedInput as error:  # pragma: no cover - lark has no third kind today
         raise Location(file, error.line, error.column).error("this is not text format") from None
     try:
-        return _ToTree(file).transform(tree)  # type: ignore[no-any-return]  # lark's transform is untyped
+        block: Block = _ToTree(file).transform(tree)
+        return block
     except VisitError as error:  # lark wraps what a rule raises
         raise error.orig_exc from None
     except RecursionError:

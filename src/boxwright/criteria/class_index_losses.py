@@ -50,7 +50,8 @@ def sigmoid_focal_loss(logits: Tensor, classes: Tensor, gamma: float, alpha: flo
         float [B, A].
     """
     weights = (1.0, 1.0) if alpha is None else (1 - alpha, alpha)
-    return _SigmoidFocal.apply(logits.contiguous(), classes, gamma, *weights)  # type: ignore[no-any-return]
+    loss: Tensor = _SigmoidFocal.apply(logits.contiguous(), classes, gamma, *weights)
+    return loss
 
 
 def softmax_loss(logits: Tensor, classes: Tensor) -> Tensor:
@@ -63,7 +64,8 @@ def softmax_loss(logits: Tensor, classes: Tensor) -> Tensor:
     Returns:
         float [B, A].
     """
-    return _Softmax.apply(logits, classes)  # type: ignore[no-any-return]
+    loss: Tensor = _Softmax.apply(logits, classes)
+    return loss
 
 
 def _negative(x: Tensor, gamma: float, *, gradient: bool) -> tuple[Tensor, Tensor | None]:

@@ -79,7 +79,7 @@ class Batch:
     def share_memory(self) -> Batch:
         """Move to memory shared between processes."""
         for tensor in (self.images, self.true_sizes, *self.targets.tensors()):
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
+            tensor.share_memory_()
         return self
 
     def pin_memory(self) -> Batch:

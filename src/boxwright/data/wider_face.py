@@ -269,7 +269,7 @@ def _matlab(path: Path) -> dict[str, Any]:
     if not is_file(path):
         raise DataError(f"{shown(path)}: no such file; the folder is ground_truth of WIDER FACE's eval_tools")
     try:
-        from scipy.io import loadmat  # type: ignore[import-untyped]  # it has no types of its own
+        from scipy.io import loadmat
     except ImportError:
         raise DataError(
             "reading WIDER FACE's lists of easy, medium and hard faces needs SciPy: pip install 'boxwright[wider-face]'"

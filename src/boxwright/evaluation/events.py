@@ -51,7 +51,7 @@ class EventFile:
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Write a number."""
-        self._write(step=step, summary=summary.scalar(tag, value))  # type: ignore[no-untyped-call]
+        self._write(step=step, summary=summary.scalar(tag, value))
 
     def image(self, tag: str, picture: NDArray[np.uint8], step: int) -> None:
         """Write a picture, uint8 [H, W, 3]: reduced to screen size, as JPEG or PNG, whichever is smaller."""
@@ -63,7 +63,7 @@ class EventFile:
 
     def histogram(self, tag: str, values: NDArray[np.float32], step: int) -> None:
         """Write the distribution of values of any shape."""
-        self._write(step=step, summary=summary.histogram(tag, values, _HISTOGRAM_EDGES))  # type: ignore[no-untyped-call]
+        self._write(step=step, summary=summary.histogram(tag, values, _HISTOGRAM_EDGES))
 
     def flush(self) -> None:
         """Flush the file's buffer."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError, first_line
+from boxwright.base.errors import ExportError, translated
 from boxwright.base.quiet import quiet
 from boxwright.loading.pt2_archive import checked_members
 from boxwright.runtime.export_file import ExportFile
@@ -29,21 +29,16 @@ class Pt2Session:
         members = unpacked_members(file.data, file.name)
         self.metadata = Metadata.from_json(members.get(ABOUT, b"").decode("utf-8", "replace"), file.name)
         checked = packed_members(checked_members(members, file.name))
-        try:
+        with translated(ExportError, f"{file.name} cannot be opened by PyTorch"):
             with quiet():
                 program = torch.export.load(io.BytesIO(checked))
                 self._module = program.module()
             self.output_names: tuple[str, ...] = tuple(program.call_spec.out_spec.context)
-        except Exception as error:  # noqa: BLE001  # PyTorch's deserializer raises anything on damaged files
-            raise ExportError(f"{file.name} cannot be opened by PyTorch: {first_line(error)}") from None
         self._name = file.name
         self._dtype = np.float32 if self.metadata.input.get("type") == "float_image_tensor" else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the named outputs, by default all, for pictures uint8 [B, H, W, 3]."""
-        try:
-            with torch.inference_mode():
-                outputs = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
-        except Exception as error:  # noqa: BLE001  # so does its interpreter
-            raise ExportError(f"{self._name} cannot be run by PyTorch: {first_line(error)}") from None
+        with translated(ExportError, f"{self._name} cannot be run by PyTorch"), torch.inference_mode():
+            outputs = self._module(torch.from_numpy(np.ascontiguousarray(images, self._dtype)))
         return {name: outputs[name].numpy() for name in names or self.output_names}

@@ -91,7 +91,8 @@ class Trainable:
 
     def bias_gradients(self) -> list[Tensor]:
         """Return the gradients of the trained convolutions' biases, without normalization's, as in TF."""
-        return [self._parameters[n].grad for n in self._biases if self._parameters[n].grad is not None]  # type: ignore[misc]
+        gradients = (self._parameters[name].grad for name in self._biases)
+        return [gradient for gradient in gradients if gradient is not None]
 
     def report(self, step: int) -> str:
         """Return a log line about frozen weights; empty if all weights are always trained."""

@@ -106,10 +106,12 @@ def suppressed_by_level(
         most: The maximum per image.
     """
     batch, levels, longest, pad = len(boxes), len(counts), max(counts), torch.nn.functional.pad
-    boxes = torch.stack([pad(part, (0, 0, 0, longest - part.shape[1])) for part in boxes.split(counts, 1)], 1)
-    scores = torch.stack(
-        [pad(part, (0, longest - part.shape[1]), value=-torch.inf) for part in scores.split(counts, 1)], 1
-    )
+    of_levels = zip(boxes.split_with_sizes(counts, 1), scores.split_with_sizes(counts, 1), counts, strict=True)
+    padded = [
+        (pad(box, (0, 0, 0, longest - count)), pad(score, (0, longest - count), value=-torch.inf))
+        for box, score, count in of_levels
+    ]
+    boxes, scores = (torch.stack(values, 1) for values in zip(*padded, strict=True))
     nms = Nms(PerClass(iou_threshold, longest), -1.0, longest)
     found = nms(boxes.flatten(0, 1), scores.flatten(0, 1)[..., None], sizes.repeat_interleave(levels, 0))
     ranked = torch.where(found.valid, found.scores, -torch.inf).view(batch, -1)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError, first_line
+from boxwright.base.errors import ExportError, translated
 from boxwright.base.threads import runtime_threads, usable_cpus
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.metadata import KEY, Metadata
@@ -45,15 +45,13 @@ class LitertSession:
         text, self._scales = _own_metadata(file.data, file.name)
         self.metadata = Metadata.from_json(text, file.name)
         count = threads or runtime_threads() or usable_cpus()
-        try:
+        with translated(ExportError, f"{file.name} cannot be opened by LiteRT"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it warns that keeping all tensors takes memory
                 self._interpreter = library.Interpreter(
                     model_content=file.data, num_threads=count, experimental_preserve_all_tensors=raw_outputs
                 )
             self._interpreter.allocate_tensors()
-        except Exception as error:  # noqa: BLE001  # the runtime's errors have no common base
-            raise ExportError(f"{file.name} cannot be opened by LiteRT: {first_line(error)}") from None
         self._raw = raw_outputs
         self.output_names = (*OUTPUTS, *(("raw_detection_boxes", "raw_detection_scores") if raw_outputs else ()))
 
@@ -62,10 +60,8 @@ class LitertSession:
 
         Boxes are clipped to the picture and classes begin at 1, as in TensorFlow's outputs; the operator does neither.
         """
-        try:
+        with translated(ExportError, f"{self._name} cannot be run by LiteRT"):
             outputs = [self._run(one[None]) for one in self.preprocessed(images)]
-        except Exception as error:  # noqa: BLE001  # as above
-            raise ExportError(f"{self._name} cannot be run by LiteRT: {first_line(error)}") from None
         return {name: np.concatenate([one[name] for one in outputs]) for name in names or self.output_names}
 
     def preprocessed(self, images: NDArray[Any]) -> Floats:
@@ -120,7 +116,7 @@ def _own_metadata(data: bytes, where: str) -> tuple[str | None, NDArray[np.float
     from flatbuffers import flexbuffers
 
     text, scales = None, np.ones(4, np.float32)
-    try:
+    with translated(ExportError, f"{where} is not a .tflite, or damaged"):
         model = schema.ModelT.InitFromPackedBuf(data, 0)
         for entry in model.metadata or []:
             if entry.name == KEY.upper().encode():
@@ -129,6 +125,4 @@ def _own_metadata(data: bytes, where: str) -> tuple[str | None, NDArray[np.float
         if text is not None and packed is not None:
             options = flexbuffers.Loads(bytes(packed))
             scales = np.array([options[f"{side}_scale"] for side in "yxhw"], np.float32)
-    except Exception as error:  # noqa: BLE001  # flatbuffers' reader raises any error on damaged data
-        raise ExportError(f"{where} is not a .tflite, or damaged: {first_line(error)}") from None
     return text, scales

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError, first_line
+from boxwright.base.errors import ExportError, translated
 from boxwright.base.files import shown
 from boxwright.base.threads import runtime_threads
 from boxwright.runtime.export_file import ExportFile, read_checked
@@ -71,11 +71,9 @@ class OnnxSession:
         options = runtime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or runtime_threads()
-        try:
+        with translated(ExportError, f"{file.name} cannot be opened by ONNX Runtime"):
             self._session = runtime.InferenceSession(file.data, options, providers=["CPUExecutionProvider"])
             text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
-        except Exception as error:  # noqa: BLE001  # the runtime's errors have no common base
-            raise ExportError(f"{file.name} cannot be opened by ONNX Runtime: {first_line(error)}") from None
         self.metadata = Metadata.from_json(text, file.name)
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         inputs = self._session.get_inputs()
@@ -90,11 +88,9 @@ class OnnxSession:
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the named outputs, or all, for pictures uint8 [B, H, W, 3]."""
         wanted = list(names or self.output_names)
-        try:
+        with translated(ExportError, f"{self._name} cannot be run by ONNX Runtime"):
             options = self._shrink_arena if self._is_too_much(images.nbytes) else None
             outputs = self._session.run(wanted, {self._input: images.astype(self._dtype, copy=False)}, options)
-        except Exception as error:  # noqa: BLE001  # as above
-            raise ExportError(f"{self._name} cannot be run by ONNX Runtime: {first_line(error)}") from None
         return dict(zip(wanted, outputs, strict=True))
 
     def _is_too_much(self, given: int) -> bool:
@@ -149,28 +145,22 @@ class OpenVinoSession:
         if count := threads or runtime_threads():
             settings["INFERENCE_NUM_THREADS"] = count
         text = None
-        try:
+        with translated(ExportError, f"{file.name} cannot be opened by OpenVINO"):
             model = core.read_model(*file.parts)
             with suppress(RuntimeError):
                 text = model.get_rt_info(KEY).astype(str)
-        except Exception as error:  # noqa: BLE001  # the runtime's errors have no common base
-            raise ExportError(f"{file.name} cannot be opened by OpenVINO: {first_line(error)}") from None
         self.metadata = Metadata.from_json(text, file.name)
-        try:
+        with translated(ExportError, f"{file.name} cannot be compiled by OpenVINO"):
             self._compiled = core.compile_model(model, "CPU", settings)
             self.output_names = tuple(output.get_any_name() for output in self._compiled.outputs)
             (given,) = self._compiled.inputs
-        except Exception as error:  # noqa: BLE001  # as above
-            raise ExportError(f"{file.name} cannot be compiled by OpenVINO: {first_line(error)}") from None
         self._dtype = np.float32 if given.get_element_type().get_type_name().startswith("f") else np.uint8
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
         """Return the named outputs, or all, for pictures uint8 [B, H, W, 3]."""
-        try:
+        with translated(ExportError, f"{self._name} cannot be run by OpenVINO"):
             outputs = self._compiled([images.astype(self._dtype, copy=False)])
             return {name: np.array(outputs[name]) for name in names or self.output_names}
-        except Exception as error:  # noqa: BLE001  # as above
-            raise ExportError(f"{self._name} cannot be run by OpenVINO: {first_line(error)}") from None
 
 
 _SESSIONS: dict[str, Callable[[ExportFile, int], Session]] = {

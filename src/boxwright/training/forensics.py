@@ -96,7 +96,7 @@ def _write_dump(
                 write_whole(
                     pictures / f"{unique_stem(f'{rank}-{row}-{batch.ids[row]}', taken)}.png", encode_png(picture)
                 )
-        train = config.train_config
+        train, found = config.train_config, replay_step(folder)
         report = {
             "step": state.step + 1,
             "problem": str(error),
@@ -109,10 +109,10 @@ def _write_dump(
             ],
             "augmentation": [dump_message(step).strip() for step in (train.data_augmentation_options if train else [])],
             "replay": f"boxwright replay {folder}",
-            "found": replay_step(folder),
+            "found": found,
         }
         write_whole(folder / "report.json", json.dumps(report, indent=2) + "\n")
-        return dict(report["found"])  # type: ignore[call-overload, no-any-return]
+        return found
 
 
 def replay_step(folder: str | Path) -> Replay:
@@ -170,7 +170,7 @@ def _watching(network: nn.Module, found: list[str]) -> Iterator[None]:
     for name, parameter in network.named_parameters():
         if parameter.requires_grad:
             hook = _gradient_hook(name, found)
-            handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
+            handles.append(parameter.register_post_accumulate_grad_hook(hook))
     try:
         yield
     finally:

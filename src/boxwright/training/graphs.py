@@ -100,7 +100,7 @@ def _compiled(run: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
 @contextmanager
 def _graph_step(what: str) -> Iterator[None]:
     """Begin a step of compiled graphs; what keeps them from being captured is raised as TrainingError."""
-    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's
+    torch.compiler.cudagraph_mark_step_begin()
     try:
         with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
             yield

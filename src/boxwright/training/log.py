@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -147,18 +147,22 @@ class TrainingLog:
 
     def add(self, name: str, make: Callable[[], Listener]) -> None:
         """Add a listener, unless it fails to start."""
-        try:
+        with self._dropping(name, "at the start"):
             self._listeners[name] = make()
-        except Exception as error:  # noqa: BLE001  # a listener is others' code, on others' networks and disks
-            self._drop(name, error, "at the start")
 
     def tell(self, step: int, event: Event) -> None:
         """Tell every listener."""
         for name, listener in list(self._listeners.items()):
-            try:
+            with self._dropping(name, f"at step {step}"):
                 listener.hear(step, event)
-            except Exception as error:  # noqa: BLE001  # as above
-                self._drop(name, error, f"at step {step}")
+
+    @contextmanager
+    def _dropping(self, name: str, when: str) -> Iterator[None]:
+        """Drop a listener that fails: it is others' code, on others' networks and disks."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # of any library
+            self._drop(name, error, when)
 
     def _drop(self, name: str, error: Exception, when: str) -> None:
         listener = self._listeners.pop(name, None)
@@ -175,11 +179,9 @@ class TrainingLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for name, listener in list(self._listeners.items()):
-            try:
+            del self._listeners[name]
+            with self._dropping(name, "at the end"):
                 listener.close()
-            except Exception as problem:  # noqa: BLE001  # as above
-                self._listeners.pop(name)
-                self._drop(name, problem, "at the end")
         if self._dropped:
             lost = ", ".join(f"{name} ({when})" for name, when in self._dropped.items())
             _LOG.warning("%d of the run's listeners failed: %s", len(self._dropped), lost)

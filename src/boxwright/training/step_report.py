@@ -83,6 +83,6 @@ def send_report(
     arrived = None
     if numbers.is_cuda:
         numbers = numbers.to("cpu", non_blocking=True)  # into pinned memory
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
+        arrived = torch.cuda.Event()
         arrived.record()
     return StepReport(before, tuple(losses), numbers, arrived, rate, batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +215,18 @@ def _open_log(
     log.add("metrics.jsonl", lambda: JsonLines(folder, step, evaluated))
     log.add("TensorBoard", lambda: TensorBoard(folder, step, evaluated))
     for name, listener in listeners.items():
-        log.add(name, lambda listener=listener: listener)  # type: ignore[misc]
+        log.add(name, partial(_itself, listener))
     for name in trackers:
-        log.add(name, lambda name=name: Tracked(open_tracker(name, folder, config)))  # type: ignore[misc]
+        log.add(name, partial(_tracked, name, folder, config))
     return log
+
+
+def _itself(listener: Listener) -> Listener:
+    return listener
+
+
+def _tracked(name: str, folder: Path, config: str) -> Listener:
+    return Tracked(open_tracker(name, folder, config))
 
 
 def _batches(

@@ -18,7 +18,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
     if device.type != "cuda":
         yield from (batch.to(device) for batch in batches)
         return
-    copying = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    copying = torch.cuda.Stream(device)
     waiting: Batch | None = None
     for batch in batches:
         with torch.cuda.stream(copying):

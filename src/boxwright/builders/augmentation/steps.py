@@ -11,7 +11,7 @@ from boxwright.builders.augmentation.user import build_user_augmentation
 from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
-from boxwright.data.augmentation.autoaugment import OPERATIONS, POLICIES, AutoAugment, Operation
+from boxwright.data.augmentation.autoaugment import POLICIES, AutoAugment, Operation
 from boxwright.data.augmentation.caffe import (
     CaffeDistort,
     OverlapCrop,
@@ -245,8 +245,6 @@ def _autoaugment(config: m.AutoAugmentImage) -> Transform:
 
 
 def _operation(config: m.AutoAugmentOperation) -> Operation:
-    if config.name not in OPERATIONS:
-        raise config.refusal("name", f"unknown operation {config.name!r}; known: {', '.join(OPERATIONS)}")
     return Operation(config.name, config.probability, config.level)
 
 

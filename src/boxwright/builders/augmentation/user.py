@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transf
     Returns:
         The transform: torchvision's and Albumentations' wrapped, any other as it is.
     """
-    arguments = _arguments(config.arguments)
+    arguments = {argument.key: json.loads(argument.value) for argument in config.arguments}
     if not call:
         return _not_called
     transform = _call(config, arguments)
@@ -54,22 +53,6 @@ def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transf
 def _not_called(sample: Sample, rng: np.random.Generator) -> Sample:
     del sample, rng
     raise ConfigError("user_augmentation: this chain was built without the data, to be checked only")
-
-
-def _arguments(given: Sequence[m.UserArgument]) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
-    for argument in given:
-        if argument.key in arguments:
-            raise argument.refusal("key", f"expected one name for each, found {argument.key[:80]!r}")
-        try:
-            arguments[argument.key] = json.loads(argument.value)
-        except (ValueError, RecursionError):
-            raise argument.refusal(
-                "value",
-                f"{argument.key}: expected JSON such as 0.5, [1, 2], true or "
-                f"'\"text\"' (a string in quotes of its own), found {argument.value[:80]!r}",
-            ) from None
-    return arguments
 
 
 def _call(config: m.UserAugmentation, arguments: dict[str, Any]) -> Any:

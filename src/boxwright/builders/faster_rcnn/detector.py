@@ -45,7 +45,7 @@ from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
 from boxwright.models.layers import conv_norm_act
 from boxwright.models.second_stage import FinalOutputs, SecondStage
 from boxwright.models.third_stage import MaskPredictor
-from boxwright.ops.anchors.grid import AnchorGenerator, GridAnchorGenerator
+from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.ops.matcher import ArgmaxMatcher, Matcher, OwnLowQualityMatcher
@@ -141,8 +141,6 @@ def _anchors(config: m.FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenera
     anchors, levels = build_anchor_generator(message), len(extractor.channels)
     if isinstance(anchors, MultiscaleAnchorGenerator):
         anchors = replace(anchors, always_half=True)
-    if extractor.pad_to_multiple > 1 and isinstance(anchors, GridAnchorGenerator):
-        raise message.refusal("", "a pyramid has several levels; use multiscale_anchor_generator")
     if len(anchors.anchors_per_location) != levels:
         raise message.refusal("", f"{len(anchors.anchors_per_location)} levels, but the feature extractor has {levels}")
     return anchors
@@ -208,8 +206,6 @@ def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: C
     predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     post = require(config.second_stage_post_processing, config, "second_stage_post_processing")
     nms = require(post.batch_non_max_suppression, post, "batch_non_max_suppression")
-    if nms.use_combined_nms and not extractor.is_ours:
-        raise nms.refusal("use_combined_nms", "TensorFlow refuses it for a second stage; remove it")
     coder = FasterRcnnBoxCoder()
     postprocessor = TwoStagePostprocessor(
         coder, build_score_converter(post), build_nms(nms), config.second_stage_clip_first

@@ -13,10 +13,10 @@ from typing import Literal
 
 from torch import nn
 
+from boxwright.builders.backbones import refuse_gray
 from boxwright.builders.choice import require
 from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
 from boxwright.builders.necks import pyramid_levels
-from boxwright.builders.tensorflow_version import two_stage_version
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
 from boxwright.models.backbones.backbone import Backbone, LastMap
@@ -81,18 +81,9 @@ class TwoStageExtractor:
 def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
     """Build both halves."""
     refuse_contradictions(config)
-    if not ("_fpn_" in config.type or config.type.startswith("timm/")):
-        _refuse_hyperparams(config)
     if config.type.startswith("timm/"):
         return _timm(config, image_channels)
-    if config.type not in FASTER_RCNN_EXTRACTORS:
-        raise config.refusal("type", f"set one of {', '.join(FASTER_RCNN_EXTRACTORS)}, or timm/NAME")
     return FASTER_RCNN_EXTRACTORS[config.type](config, image_channels)
-
-
-def _refuse_hyperparams(config: m.FasterRcnnFeatureExtractor) -> None:
-    if config.conv_hyperparams is not None and two_stage_version(config) == 2:
-        raise config.refusal("conv_hyperparams", f"{config.type} takes none, as in TensorFlow; remove it")
 
 
 def _stride(config: m.FasterRcnnFeatureExtractor, *allowed: int) -> int:
@@ -174,8 +165,7 @@ def _pyramid_resnet(depth: int) -> _Build:
 
 
 def _timm(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
-    if image_channels != 3:
-        raise config.refusal("type", f"{config.type} takes color images; remove convert_to_grayscale")
+    refuse_gray(config, image_channels)
     settings = _pyramid_settings(config)
     levels = pyramid_levels(_pyramid(config), finest=2)
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[2**level for level in levels])

@@ -40,8 +40,6 @@ def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCro
     """Return the crop of proposals, and its side before striding."""
     size = config.initial_crop_size
     if config.roi_align is not None:
-        if extractor.strided:
-            raise config.refusal("roi_align", "use it with a feature extractor that has a pyramid")
         align = config.roi_align
         return RoiAlign(size, align.samples, align.aligned, align.num_levels, extractor.finest_level), size
     kernel, stride = config.maxpool_kernel_size, config.maxpool_stride
@@ -87,10 +85,6 @@ def _rfcn(
 ) -> BuiltSecondStage:
     bins = (predictor.num_spatial_bins_height, predictor.num_spatial_bins_width)
     crop = (predictor.crop_height, predictor.crop_width)
-    if len(extractor.channels) > 1:
-        raise predictor.refusal("", "use it with a feature extractor without a pyramid")
-    if extractor.strided:
-        raise predictor.refusal("", "use it with a type of TensorFlow 1, such as faster_rcnn_resnet101")
     features = extractor.crop_features(0)
     settings = CONV_SETTINGS[version](predictor.conv_hyperparams or m.Hyperparams())
     stage = PositionSensitiveStage(

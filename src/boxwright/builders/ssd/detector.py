@@ -68,8 +68,6 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
 
 
 def _columns(config: m.Ssd) -> ClassColumns:
-    if config.add_background_class and config.explicit_background_class:
-        raise config.refusal("explicit_background_class", "excludes add_background_class; remove one")
     background = int(config.add_background_class or config.explicit_background_class)
     # An explicit background is included in the number of classes.
     foreground = config.num_classes - int(config.explicit_background_class)

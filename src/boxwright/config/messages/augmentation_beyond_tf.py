@@ -1,10 +1,11 @@
 """Data augmentation that TensorFlow's API lacks (all extensions of Boxwright)."""
 
+import json
 import re
 
 from boxwright.config.field import field, number
 from boxwright.config.message import Message
-from boxwright.config.rules import ordered, refuse, rising, together
+from boxwright.config.rules import distinct, ordered, refuse, rising, together
 
 
 class RandomMosaic(Message):
@@ -100,6 +101,10 @@ class UserArgument(Message):
 
     rules = (
         refuse("key", "expected a name, found {key}", when=lambda c: not c.key.isidentifier()),
+        refuse("value",
+            "{key}: expected JSON such as 0.5, [1, 2], true or '\"text\"' (a string in quotes of its own), "
+            "found {value}",
+            when=lambda c: not _is_json(c.value)),
     )
 
 class UserAugmentation(Message):
@@ -111,4 +116,13 @@ class UserAugmentation(Message):
     rules = (
         refuse("callable", "expected package.module:function, found {callable}",
             when=lambda c: not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", c.callable)),
+        distinct("arguments", "key"),
     )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

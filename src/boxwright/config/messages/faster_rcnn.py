@@ -3,6 +3,8 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
+import re
+
 from boxwright.config.field import Enum, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
@@ -87,6 +89,8 @@ class FasterRcnnFeatureExtractor(Message):
             when=lambda c: c.fpn and c.type in FASTER_RCNN_EXTRACTORS and not _has_pyramid(c)),
         refuse("conv_hyperparams", "missing; a pyramid's convolutions need it",
             when=lambda c: _has_pyramid(c) and c.conv_hyperparams is None),
+        refuse("conv_hyperparams", "{type} takes none, as in TensorFlow; remove it",
+            when=lambda c: c.conv_hyperparams and c.type.endswith("_keras") and not _has_pyramid(c)),
     )
 
 class RoiAlign(Message):
@@ -242,6 +246,19 @@ class FasterRcnn(Message):
         refuse("output_final_box_features", "rfcn_box_predictor crops no features; remove the line",
             when=lambda c: (c.output_final_box_features or c.output_final_box_rpn_features)
             and _second_stage(c, "rfcn_box_predictor")),
+        refuse("roi_align", "use it with a feature extractor that has a pyramid",
+            when=lambda c: c.roi_align and _crops(c) and _is_strided(c.feature_extractor)),
+        refuse("second_stage_box_predictor.rfcn_box_predictor", "use it with a feature extractor without a pyramid",
+            when=lambda c: _second_stage(c, "rfcn_box_predictor") and _has_pyramid(c.feature_extractor)),
+        refuse("second_stage_box_predictor.rfcn_box_predictor",
+            "use it with a type of TensorFlow 1, such as faster_rcnn_resnet101",
+            when=lambda c: _second_stage(c, "rfcn_box_predictor") and _is_strided(c.feature_extractor)),
+        refuse("second_stage_post_processing.batch_non_max_suppression.use_combined_nms",
+            "TensorFlow refuses it for a second stage; remove it",
+            when=lambda c: c.number_of_stages > 1 and not _is_timm(c.feature_extractor) and _combines_nms(c)),
+        refuse("first_stage_anchor_generator", "a pyramid has several levels; use multiscale_anchor_generator",
+            when=lambda c: _has_pyramid(c.feature_extractor) and c.first_stage_anchor_generator
+            and c.first_stage_anchor_generator.grid_anchor_generator),
         refuse("number_of_stages",
             "3 predicts masks; set predict_instance_masks in mask_rcnn_box_predictor, or 2 stages",
             when=lambda c: c.number_of_stages == 3 and not _predicts_masks(c)),
@@ -262,8 +279,8 @@ class FasterRcnn(Message):
     )
 
 
-def _has_pyramid(config: FasterRcnnFeatureExtractor) -> bool:
-    return "_fpn_" in config.type or config.type.startswith("timm/")
+def _has_pyramid(config: FasterRcnnFeatureExtractor | None) -> bool:
+    return config is not None and ("_fpn_" in config.type or config.type.startswith("timm/"))
 
 
 def _second_stage(config: FasterRcnn, predictor: str) -> bool:
@@ -283,3 +300,18 @@ def _predicts_masks(config: FasterRcnn) -> bool:
 
 def _is_of_boxes(loss: LocalizationLoss | None) -> bool:
     return loss is not None and loss.which("localization_loss") in ("weighted_iou", "weighted_giou")
+
+
+def _is_strided(config: FasterRcnnFeatureExtractor | None) -> bool:
+    """Return whether the second half of the backbone reads every second cell of a crop: TF2's ResNets of one map."""
+    return config is not None and re.fullmatch(r"faster_rcnn_resnet\d+_keras", config.type) is not None
+
+
+def _is_timm(config: FasterRcnnFeatureExtractor | None) -> bool:
+    return config is not None and config.type.startswith("timm/")
+
+
+def _combines_nms(config: FasterRcnn) -> bool:
+    post = config.second_stage_post_processing
+    return post is not None and post.batch_non_max_suppression is not None and (
+        post.batch_non_max_suppression.use_combined_nms)

@@ -73,7 +73,8 @@ class TrainEvalPipelineConfig(Message, path=""):
     @property
     def notes(self) -> list[str]:
         """Decisions made while the configuration was read, in sentences for the user."""
-        return self.__dict__.setdefault("_notes", [])  # type: ignore[no-any-return]
+        notes: list[str] = self.__dict__.setdefault("_notes", [])
+        return notes
 
 
 def _learns_masks(config: TrainEvalPipelineConfig) -> bool:

@@ -246,7 +246,12 @@ class RandomSelfConcatImage(Message):
 class AutoAugmentOperation(Message):
     """One operation of a sub-policy of autoaugment_image (an extension of Boxwright)."""
 
-    name: str = field("", "What is done, as Rotate_BBox, Color or Cutout_Only_BBoxes.")
+    name: str = field("", "What is done, as Rotate_BBox, Color or Cutout_Only_BBoxes.", values=Values((
+        "AutoContrast", "Equalize", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness",
+        "Sharpness", "Cutout", "BBox_Cutout", "Rotate_BBox", "TranslateX_BBox", "TranslateY_BBox", "ShearX_BBox",
+        "ShearY_BBox", "Rotate_Only_BBoxes", "ShearX_Only_BBoxes", "ShearY_Only_BBoxes", "TranslateX_Only_BBoxes",
+        "TranslateY_Only_BBoxes", "Flip_Only_BBoxes", "Solarize_Only_BBoxes", "Equalize_Only_BBoxes",
+        "Cutout_Only_BBoxes")))
     probability: float = number(1.0, "[0, 1]", "Chance of doing it.")
     level: float = number(5.0, "[0, 10]", "How strongly; 0..10.")
 

@@ -12,7 +12,7 @@ from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.rules import PRETRAINED, excludes, refuse
+from boxwright.config.rules import PRETRAINED, distinct, excludes, refuse
 
 
 class ObjectAnchors(Enum):
@@ -42,6 +42,8 @@ class AnchorRefinement(Message):
         "objects; level 3 has stride 8; default: all (on the fine ones: SRN's two-step classification).")
     refine_levels: list[int] = number([], "[0, 16]", "Levels whose second step starts where the first ended, and whose "
         "boxes the first step learns; default: all (on the coarse ones: SRN's two-step regression).")
+
+    rules = (distinct("filter_levels"), distinct("refine_levels"))
 
 class TransferConnection(Message):
     """The transfer connection blocks (TCB): features for the second step, coarse to fine (an extension)."""

@@ -13,7 +13,7 @@ from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.rules import excludes, refuse
+from boxwright.config.rules import distinct, excludes, refuse
 
 
 class SrnPreset(Enum):
@@ -29,10 +29,14 @@ class TwoStepClassification(Message):
     objectness_threshold: float = number(0.01, "(0, 1)",
         "Anchors less likely to hold an object (1 - θ) are no negatives of the second step, nor detected.")
 
+    rules = (distinct("levels"),)
+
 class TwoStepRegression(Message):
     """Selective two-step regression (STR): anchors that the first step moves (an extension of Boxwright)."""
 
     levels: list[int] = number([5, 6, 7], "[2, 7]", "Levels whose second step starts from the first's boxes.")
+
+    rules = (distinct("levels"),)
 
 class Srn(Message):
     """Selective refinement network: two steps, each used where it helps (an extension of Boxwright)."""

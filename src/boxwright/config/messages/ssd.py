@@ -147,3 +147,8 @@ class Ssd(Message):
     return_raw_detections_during_predict: bool = field(False, "Also return decoded boxes before NMS from the predict "
         "step.", no_effect="raw predictions are what predict() returns always")
     mask_head_config: SsdMaskHead | None = field(None, "Settings of an instance mask head.", refused=LATER)
+
+    rules = (
+        refuse("explicit_background_class", "excludes add_background_class, which is true by default; set it to false",
+            when=lambda c: c.explicit_background_class and c.add_background_class),
+    )

@@ -65,7 +65,7 @@ class AlbumentationsTransform:
 
 def albumentations_transform(transform: Any) -> AlbumentationsTransform:
     """Return a transform that applies one of Albumentations, including to boxes, masks and keypoints."""
-    import albumentations  # type: ignore[import-untyped]  # it has no py.typed
+    import albumentations
 
     own = getattr(transform, "processors", {}).get("bboxes")
     filters = {name: getattr(own.params, name) for name in _FILTERS if own is not None and hasattr(own.params, name)}

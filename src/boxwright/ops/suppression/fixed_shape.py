@@ -267,8 +267,8 @@ def suppress_in_checked_rounds(
     """
     del num_classes
     at_once = max(_MOST_PAIRS // max(scores.shape[1], 1) ** 2, 1)
-    groups = zip(boxes.split(at_once), scores.split(at_once), labels.split(at_once), strict=True)
-    parts = [_checked_rounds(*group, iou_threshold, max_per_class) for group in groups]
+    groups = [slice(first, first + at_once) for first in range(0, max(len(scores), 1), at_once)]
+    parts = [_checked_rounds(boxes[g], scores[g], labels[g], iou_threshold, max_per_class) for g in groups]
     if len(parts) == 1:
         return parts[0]
     return torch.cat([kept for kept, _ in parts]), torch.cat([certain for _, certain in parts])
