@@ -75,6 +75,25 @@ def test_a_run_resumes_from_the_last_that_is_whole(whole: Path) -> None:
     assert found[0].name == "ckpt-2.pt"
 
 
+def test_tensors_exchanged_in_the_archives_table(tmp_path: Path) -> None:
+    """Each tensor's checksum holds, but under another's name."""
+    shapes = {name: tuple(value.shape) for name, value in small_checkpoint()[1]["network"].items()}
+    assert len(set(shapes.values())) < len(shapes)
+    with zipfile.ZipFile(io.BytesIO(small_checkpoint()[0])) as archive:
+        members = {member.filename: archive.read(member) for member in archive.infolist()}
+    sizes: dict[int, list[str]] = {}
+    for name, data in members.items():
+        if "/data/" in name:
+            sizes.setdefault(len(data), []).append(name)
+    first, second = next(names for names in sizes.values() if len({members[name] for name in names}) > 1)[:2]
+    members[first], members[second] = members[second], members[first]
+    with zipfile.ZipFile(tmp_path / "ckpt-2.pt", "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    with pytest.raises(CheckpointError, match="damaged, or written by another program: it has no digest"):
+        bw.restore_detector(tmp_path / "ckpt-2.pt")
+
+
 def test_files_of_others_are_held_to_their_own_checksums(tmp_path: Path) -> None:
     """What torch.save writes has no digest; its archive's checksums, which torch does not look at, are looked at."""
     path = tmp_path / "w.pth"
@@ -94,9 +113,13 @@ def test_a_bomb(tmp_path: Path) -> None:
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(tmp_path / "ckpt-1.pt", "w", zipfile.ZIP_DEFLATED) as packed:
         for name in source.namelist():
             packed.writestr(name, source.read(name) if not name.endswith("data/0") else b"\0" * 2**28)
-    outcome = guarded(lambda: read_checkpoint(tmp_path / "ckpt-1.pt"), memory=2**27)
-    assert outcome.kind == "refused", outcome.text
-    assert "is compressed, which torch never does" in outcome.text
+    for read, wanted in (
+        (read_checkpoint, "it has no digest"),
+        (load_archive, "is compressed, which torch never does"),
+    ):
+        outcome = guarded(lambda read=read: read(tmp_path / "ckpt-1.pt"), memory=2**27)
+        assert outcome.kind == "refused", outcome.text
+        assert wanted in outcome.text
 
 
 class Evil:
@@ -105,15 +128,21 @@ class Evil:
 
 
 def test_code_is_not_run_and_no_advice_is_given_to_run_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.save({"format": 1, "network": Evil()}, tmp_path / "ckpt-1.pt")
-    with pytest.raises(CheckpointError, match="more than tensors and plain data") as caught:
-        read_checkpoint(tmp_path / "ckpt-1.pt")
-    assert "weights_only" not in str(caught.value)
+    with (tmp_path / "ckpt-1.pt").open("w+b") as file:
+        save_archive({"format": 1, "network": Evil()}, file)
+    torch.save({"network": Evil()}, tmp_path / "w.pth")
+    for read, name in ((read_checkpoint, "ckpt-1.pt"), (load_archive, "w.pth")):
+        with pytest.raises(CheckpointError, match="more than tensors and plain data") as caught:
+            read(tmp_path / name)
+        assert "weights_only" not in str(caught.value)
     assert capsys.readouterr().out == ""
 
 
 ODD: list[tuple[str, Any]] = [
     ("seed", "model {"),
+    ("seed", -1),
+    ("step", -1),
+    ("samples", 1 << 80),
     ("step", {}),
     ("step", None),
     ("samples", "x"),

@@ -10,9 +10,10 @@ from boxwright.base.errors import ConfigError
 from boxwright.builders.augmentation.steps import build_steps
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, RandomSaturation
+from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, RandomGray, RandomSaturation
 from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, crop, overlapping
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
+from boxwright.data.augmentation.functional import warp
 from boxwright.data.augmentation.transform import Chain, OneOf
 from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.loader import TrainingExamples, training_batches
@@ -21,6 +22,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.types import Sample
 from boxwright.types.packing import packed, tensors_of
+from tests.conftest import GOLDEN
 from tests.cuda.fake import CUDA, fake_cuda
 
 RNG = np.random.default_rng(0)
@@ -114,6 +116,41 @@ def test_colours_by_hand() -> None:
     saturation = RandomSaturation(1.0, 1.5)(one, Fixed()).image  # type: ignore[arg-type]
     assert saturation[0, 0].tolist() == [100, 50, 0], "already full"
     assert saturation[0, 1].tolist() == [175, 100, 250]
+
+
+def test_gray_keeps_alpha_as_tf_does() -> None:
+    """0.2989 · 100 + 0.587 · 50 + 0.114 · 200 = 82.04."""
+    image = np.array([[[100, 50, 200, 77]]], np.uint8)
+    sample = Sample(image, np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+    found = RandomGray(1.0)(sample, np.random.default_rng(0))
+    assert found.image.tolist() == [[[82, 82, 82, 77]]]
+
+
+@pytest.mark.parametrize(
+    ("clip_boxes", "seen", "box"), [(True, [0, 1, 0], [0, 0, 6, 6]), (False, [1, 1, 0], [-1, -1, 7, 7])]
+)
+def test_keypoints_outside_a_crop_that_clips_nothing_stay(clip_boxes: bool, seen: list[int], box: list[int]) -> None:
+    """As in TF: what leaves the window is hidden only where boxes are clipped, too."""
+    points = np.array([[[1, 1, 1], [5, 5, 1], [5, 5, 0]]], np.float32)
+    sample = Sample(
+        np.zeros((10, 10, 3), np.uint8), np.array([[1, 1, 9, 9]], np.float32), np.zeros(1, np.int64), keypoints=points
+    )
+    found = crop(sample, (2, 2, 8, 8), np.ones(1, np.bool_), clip_boxes=clip_boxes)
+    assert found.boxes.tolist() == [box]
+    assert found.keypoints is not None
+    assert found.keypoints[0].tolist() == [[-1, -1, seen[0]], [3, 3, seen[1]], [3, 3, seen[2]]]
+
+
+def test_rotations_of_odd_sides_round_as_tf_does() -> None:
+    """Pixels halfway between two others; recorded from TensorFlow 2.15's ImageProjectiveTransformV3."""
+    recorded = np.load(GOLDEN / "rotations.npz")
+    assert len(recorded.files) == 6
+    for name in recorded.files:
+        size, degrees = name.split("/")
+        height, width = map(int, size.split("x"))
+        numbers = np.arange(height * width, dtype=np.int16).reshape(height, width, 1)
+        turned = warp.warp(numbers, warp.rotation(float(degrees), height, width), -1)
+        assert np.array_equal(turned[..., 0], recorded[name]), name
 
 
 def test_every_step_leaves_a_valid_sample() -> None:

@@ -175,6 +175,14 @@ def test_leaving_out_has_an_end(small_config: Path, tmp_path: Path, poisoned: An
         bw.train(config, tmp_path / "m", settings)
 
 
+def test_replay_of_a_checkpoint(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=1"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, device="cpu"))
+    (tmp_path / "m" / "ckpt-1.pt").rename(tmp_path / "m" / "step.pt")
+    with pytest.raises(bw.CheckpointError, match="step.pt: a run's checkpoint, without the batches"):
+        replay_step(tmp_path / "m")
+
+
 def test_replay_names_the_first_module(small_config: Path, tmp_path: Path) -> None:
     """A weight made infinite in a checkpoint is found again by the command."""
     config = bw.load_config(small_config, ["train_config.num_steps=1"])

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 import boxwright as bw
+from boxwright.data.shapes import ShapesDataset
 from boxwright.training import rehearsal
 from boxwright.training.losses import LossModule
 from boxwright.training.rehearsal import OutOfMemoryError, Rehearsal, _measure, _take_steps, check_speed_and_memory
 from boxwright.training.step import Learner
+from boxwright.types import Sample
 
 CPU = torch.device("cpu")
 
@@ -123,3 +125,21 @@ def test_nothing_is_said_of_a_gpu_where_none_was_tried(small_config: Path) -> No
         "fine: a batch of 4 takes 2.0 of 16.0 GiB on the GPU (cuda:1) (tried)"
     )
     assert next(findings(OutOfMemoryError("one image is too much"), small_config)) == "fatal: one image is too much"
+
+
+def test_the_first_samples_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight samples of half a second, then ones of a hundredth; an epoch of twelve is gone through until 16 are read."""
+    clock = [0.0]
+    asked: list[tuple[int, int]] = []
+
+    class Examples:
+        def __getitem__(self, key: tuple[int, int]) -> Sample:
+            asked.append(key)
+            clock[0] += 0.5 if len(asked) <= 8 else 0.01
+            return ShapesDataset(1, seed=0)[0]
+
+    monkeypatch.setattr(rehearsal.time, "perf_counter", lambda: clock[0])
+    samples, seconds = rehearsal._read(Examples(), 12)  # type: ignore[arg-type]
+    assert len(samples) == 16
+    assert asked[10:14] == [(0, 10), (0, 11), (1, 0), (1, 1)]
+    assert seconds == pytest.approx(0.01)

@@ -482,3 +482,21 @@ def test_algorithms_are_tried_where_inputs_have_one_size(
     one, _ = learner(small_config, f"model.ssd.image_resizer={{ {resizer} }}")
     _change_execution(one.state, one.plan, bw.RunSettings(), ALONE)
     assert torch.backends.cudnn.benchmark is tries
+
+
+def test_a_checkpoint_at_the_start(small_config: Path, tmp_path: Path) -> None:
+    """The start can be evaluated and compared; the run is the same as without."""
+    config = bw.load_config(small_config, ["train_config.num_steps=2"])
+    for name, at_start in (("with", True), ("without", False)):
+        bw.train(config, tmp_path / name, bw.RunSettings(workers=0, device="cpu", checkpoint_at_start=at_start))
+    assert not (tmp_path / "without" / "ckpt-0.pt").exists()
+    first, last, plain = (
+        read_checkpoint(tmp_path / name) for name in ("with/ckpt-0.pt", "with/ckpt-2.pt", "without/ckpt-2.pt")
+    )
+    assert (first["step"], last["step"]) == (0, 2)
+    assert all(torch.equal(last["network"][name], value) for name, value in plain["network"].items())
+    assert any(not torch.equal(last["network"][name], value) for name, value in first["network"].items())
+    rows = [json.loads(line) for line in (tmp_path / "with" / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [row["step"] for row in rows if any("Precision" in name for name in row)]
+    assert evaluated == [0, 2]
+    assert bw.load(tmp_path / "with" / "ckpt-0.pt").step == 0

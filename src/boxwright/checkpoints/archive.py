@@ -11,6 +11,7 @@ import os
 import pickle
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,9 +60,25 @@ def load_archive(path: str | Path) -> Any:
         FileNotFoundError: If the file does not exist.
         CheckpointError: If it cannot be read, is damaged, or contains more than tensors and plain data.
     """
+    return _load(path, _verify)
+
+
+def load_sealed_archive(path: str | Path) -> Any:
+    """Return the content of a file that `save_archive` wrote; one without a digest is damaged.
+
+    The archive's own checksums would not notice tensors that were exchanged in its table.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        CheckpointError: As for `load_archive`.
+    """
+    return _load(path, _verify_seal)
+
+
+def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     try:
         with Path(path).open("rb") as file:
-            _verify(file)
+            verify(file)
             file.seek(0)
             return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -73,6 +90,24 @@ def load_archive(path: str | Path) -> Any:
     raise CheckpointError(f"{shown(path)}: not a readable checkpoint: {problem}")
 
 
+def _verify_seal(file: BinaryIO) -> None:
+    """Check a file's digest; a ValueError if it has none."""
+    if not _has_seal(file):
+        raise ValueError("damaged, or written by another program: it has no digest")
+
+
+def _has_seal(file: BinaryIO) -> bool:
+    """Return whether a file has a digest, after checking it; a ValueError if it does not hold."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - _SEAL_SIZE, 0))
+    seal = file.read()
+    if not seal.startswith(_SEAL):
+        return False
+    if _digest(file, size - _SEAL_SIZE) != seal[len(_SEAL) :]:
+        raise ValueError("damaged: its digest does not hold")
+    return True
+
+
 def _verify(file: BinaryIO) -> None:
     """Check a file's digest, or if it has none its archive's checksums.
 
@@ -80,12 +115,7 @@ def _verify(file: BinaryIO) -> None:
         ValueError: If they do not match, or a member is compressed: torch compresses nothing, but a zip bomb is
             compressed.
     """
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(size - _SEAL_SIZE, 0))
-    seal = file.read()
-    if seal.startswith(_SEAL):
-        if _digest(file, size - _SEAL_SIZE) != seal[len(_SEAL) :]:
-            raise ValueError("damaged: its digest does not hold")
+    if _has_seal(file):
         return
     file.seek(0)
     if file.read(4) == b"PK\x03\x04":

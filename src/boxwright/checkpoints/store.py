@@ -16,12 +16,13 @@ from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import is_folder, open_whole, partial_files, shown
-from boxwright.checkpoints.archive import load_archive, save_archive
+from boxwright.checkpoints.archive import load_sealed_archive, save_archive
 from boxwright.types import Categories
 
 _NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
 # Since format 2, TF1's names of extractors have TF1's meaning; in format 1 they have TF2's.
 FORMAT = 2
+_MOST = 1 << 63  # of what is counted, and of seeds
 
 # Fields of a run's checkpoint: name → type, and type of a dictionary's or list's values.
 _FIELDS: dict[str, tuple[type | tuple[type, ...], type | None]] = {
@@ -65,7 +66,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         CheckpointError: If it is missing, damaged, or not ours.
     """
     try:
-        content = load_archive(path)
+        content = load_sealed_archive(path)
     except FileNotFoundError:
         raise CheckpointError(f"{shown(path)}: no such checkpoint{nearby(path)}") from None
     version = content.get("format") if isinstance(content, dict) else None
@@ -88,6 +89,9 @@ def check_content(content: dict[str, Any], path: str | Path) -> None:
             raise CheckpointError(
                 f"{shown(path)}: not a whole checkpoint: its {name!r} is of another kind ({type(value).__name__})"
             )
+    for name in ("step", "seed", "samples", "parts"):
+        if not 0 <= content[name] < _MOST:
+            raise CheckpointError(f"{shown(path)}: not a whole checkpoint: its {name!r} is {content[name]}")
     if any(not isinstance(name, str) for part in ("network", "average") for name in content[part]):
         raise CheckpointError(f"{shown(path)}: not a whole checkpoint: a tensor's name is not text")
     try:

@@ -130,6 +130,8 @@ def replay_step(folder: str | Path) -> Replay:
     """
     path = Path(folder) / "step.pt"
     content = read_checkpoint(path)
+    if "batches" not in content:
+        raise CheckpointError(f"{path}: a run's checkpoint, without the batches of a step whose loss was not finite")
     config = config_of(content, path)
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories)

@@ -142,6 +142,9 @@ class Loop:
             self.processes.log.info("train_config.num_steps is not set: training lasts until it is stopped, as in TF1")
         if state.step and state.step % self._evaluate_every == 0 and state.selection.evaluated < state.step:
             self._evaluate()
+        if self.settings.checkpoint_at_start and not state.step and not (self.store.folder / "ckpt-0.pt").exists():
+            self._save()
+            self._evaluate()
         state.detector.train()
         self.step_log.restart_clock()
 

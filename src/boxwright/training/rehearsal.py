@@ -36,6 +36,7 @@ from boxwright.types import Sample
 
 _FULL = 0.9  # of the memory that there is
 _READ_SECONDS = 4.0
+_COLD = 8  # samples
 _TRIED_SECONDS = 20.0
 _PATIENCE = 300.0
 _GIB = 2**30
@@ -216,16 +217,21 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
 
 
 def _read(examples: TrainingExamples, count: int) -> tuple[list[Sample], float]:
-    """Return samples as they are learned from, for some seconds; and how long one took."""
-    began, samples = time.perf_counter(), []
-    for index in range(count):
-        sample = examples[0, index]
+    """Return samples as they are learned from, for some seconds; and how long one takes.
+
+    The first ones are not timed: they open files and load libraries, which took several times as long as the rest.
+    """
+    samples: list[Sample] = []
+    times: list[float] = []
+    while len(times) < max(count, 2 * _COLD) and sum(times[1:]) < _READ_SECONDS:
+        began = time.perf_counter()
+        sample = examples[len(times) // count, len(times) % count]
+        times.append(time.perf_counter() - began)
         if not isinstance(sample, Sample):
             raise sample
         samples.append(sample)
-        if time.perf_counter() - began > _READ_SECONDS:
-            break
-    return samples, (time.perf_counter() - began) / len(samples)
+    warm = times[_COLD:] or times[-1:]
+    return samples, sum(warm) / len(warm)
 
 
 def _take_steps(learner: Learner, batch: Batch, device: torch.device) -> float:

@@ -23,6 +23,9 @@ class RunSettings:
     """
 
     checkpoint_every_n: int = setting(1000, "Steps between checkpoints; the last step has one always.", _LOOP, 1)
+    checkpoint_at_start: bool = setting(
+        False, "Save a checkpoint at step 0 and evaluate it, so that a run can be compared with its start.", _LOOP
+    )
     max_to_keep: int = setting(5, "How many of the newest checkpoints stay, beside best.pt.", _LOOP, 1)
     log_every_n: int = setting(20, "Steps between lines of the log.", _LOOP, 1)
     max_seconds: float = setting(0.0, "Save and end after so many seconds of training; 0 for no limit.", _LOOP, 0)

@@ -30,7 +30,7 @@ class RandomCrop:
         min_object_covered: The share of some box that must lie inside.
         areas: (min, max) share of the image's area.
         overlap_threshold: The share of a box that must lie inside for it to stay.
-        clip_boxes: Whether the boxes that stay are clipped to the window.
+        clip_boxes: Whether the boxes that stay are clipped to the window, and their keypoints outside it hidden.
         keep_probability: The probability that the image stays whole.
     """
 
@@ -105,7 +105,7 @@ class RandomCropToAspectRatio:
 
     Attributes:
         overlap_threshold: The share of a box that must lie inside for it to stay.
-        clip_boxes: Whether the boxes that stay are clipped to the window.
+        clip_boxes: Whether the boxes that stay are clipped to the window, and their keypoints outside it hidden.
     """
 
     aspect_ratio: float = 1.0
@@ -167,12 +167,16 @@ def crop(sample: Sample, window: Window, kept: NDArray[np.bool_], *, clip_boxes:
     Args:
         window: x_min, y_min, x_max, y_max in pixels, inside the image.
         kept: bool [N]; the objects that stay.
-        clip_boxes: Whether boxes are clipped to the window.
+        clip_boxes: Whether boxes are clipped to the window, and keypoints outside it are hidden; otherwise both stay as
+            they are, as in TF.
     """
     x_min, y_min, x_max, y_max = window
-    inside = cut(sample.keep(kept), window)
+    chosen = sample.keep(kept)
+    inside = cut(chosen, window)
     if not clip_boxes:
-        return inside
+        if inside.keypoints is None or chosen.keypoints is None:
+            return inside
+        return replace(inside, keypoints=np.concatenate([inside.keypoints[..., :2], chosen.keypoints[..., 2:]], -1))
     limits = np.array([x_max - x_min, y_max - y_min] * 2, np.float32)
     return replace(inside, boxes=np.clip(inside.boxes, 0, limits))
 

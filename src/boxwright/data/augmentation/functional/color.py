@@ -56,11 +56,11 @@ def subtract_channels(image: Pixels, means: Sequence[float]) -> NDArray[np.float
 
 
 def gray(image: Pixels) -> Pixels:
-    """Return an image whose three channels are its luminance; a one-channel image is returned unchanged."""
+    """Return an image whose colors are its luminance; other channels, as of alpha or of a gray image, stay."""
     if image.shape[2] < _COLORS:
         return image
     luminance = as_float(image[..., :_COLORS]) @ GRAY_WEIGHTS
-    return np.repeat(like(image, luminance)[..., None], _COLORS, axis=-1)
+    return _with_colors(image, np.repeat(like(image, luminance)[..., None], _COLORS, axis=-1))
 
 
 def stretch(image: Pixels, factor: float) -> Pixels:

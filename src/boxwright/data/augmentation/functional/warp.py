@@ -26,10 +26,15 @@ Affine = NDArray[np.float32]
 
 
 def rotation(degrees: float, height: int, width: int) -> Affine:
-    """Return the rotation about the image's center."""
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    x = ((width - 1) - (cos * (width - 1) - sin * (height - 1))) / 2
-    y = ((height - 1) - (sin * (width - 1) + cos * (height - 1))) / 2
+    """Return the rotation about the image's center.
+
+    Each operation rounds to float32, as in TF: at 30° and odd sides many pixels lie halfway between two others.
+    """
+    radians = np.float32(degrees) * np.float32(math.pi / 180)
+    cos, sin = np.cos(radians), np.sin(radians)
+    right, below, half = np.float32(width - 1), np.float32(height - 1), np.float32(2)
+    x = (right - (cos * right - sin * below)) / half
+    y = (below - (sin * right + cos * below)) / half
     return np.array([[cos, -sin, x], [sin, cos, y]], np.float32)
 
 
