@@ -143,7 +143,11 @@ def post_processing(case: Case) -> None:
     boxes = xyxy(case.array("in/boxes"))
     boxes = boxes[:, :, 0] if boxes.shape[2] == 1 else boxes
     windows = np.broadcast_to(case.array("in/clip_window"), (len(boxes), 4))
-    kept = build_nms(config.batch_non_max_suppression)(boxes, scores, torch.from_numpy(windows[:, 2:].copy()))
+    # Ours begin at the image's corner.
+    corner = torch.from_numpy(windows[:, [1, 0, 1, 0]].copy())[:, None]
+    sides = torch.from_numpy(windows[:, 2:] - windows[:, :2])
+    shifted = boxes - (corner[:, :, None] if boxes.ndim == 4 else corner)
+    kept = build_nms(config.batch_non_max_suppression)(shifted, scores, sides)
     framed = config.batch_non_max_suppression.change_coordinate_frame and case.array("in/clip_window").ndim == 2
     for image in range(len(boxes)):
         found = kept.image(image)
@@ -152,8 +156,9 @@ def post_processing(case: Case) -> None:
         assert_close(found.scores, case.array("out/nmsed_scores")[image, :count])
         assert found.labels.tolist() == case.array("out/nmsed_classes")[image, :count].tolist()
         # The recording has boxes in the frame of the window; ours stay where they are.
-        height, width = windows[image, 2:] if framed else (1, 1)
-        expected = case.array("out/nmsed_boxes")[image, :count] * np.array([height, width, height, width])
+        expected = case.array("out/nmsed_boxes")[image, :count]
+        height, width = sides[image].tolist()
+        expected = expected * ([height, width] * 2) if framed else expected - windows[image, [0, 1, 0, 1]]
         assert_close(yxyx(found.boxes), expected)
         if case.has("out/nmsed_multiclass_scores"):
             assert_close(scores[image, found.anchors], case.array("out/nmsed_multiclass_scores")[image, :count])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import with_overrides
+from boxwright.config.tf_overrides import apply_tf_overrides
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Listeners, named_listeners
 from boxwright.training.settings import RunSettings
@@ -36,7 +38,7 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     model: str | None = None,
     out: str | Path | None = None,
     epochs: float | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     **options: Any,
 ) -> Run:
     """Train a detector, resuming from an earlier run in the same folder.
@@ -56,7 +58,8 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
         model: With `data`, the preset; by default one that fits the data.
         out: An alias of `model_dir`.
         epochs: Passes over the training data; replaces train_config.num_steps.
-        overrides: Changes of the configuration, such as "train_config.batch_size=8".
+        overrides: Changes of the configuration, such as "train_config.batch_size=8"; or a dictionary with the names of
+            the TF Object Detection API, as for `load_config`.
         **options: Single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
 
     Returns:
@@ -92,7 +95,7 @@ def _configuration(
     data: str | Path | None,
     init: InitSettings,
     folder: Path,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | Mapping[str, Any],
 ) -> TrainEvalPipelineConfig:
     """Return the configuration to train, a copy that the caller may change."""
     if (config is None) == (data is None):
@@ -107,5 +110,9 @@ def _configuration(
     if init.model:
         raise ConfigError(f"train: model={init.model!r} names a preset for data=…; a configuration has its own model")
     if isinstance(config, TrainEvalPipelineConfig):
-        return with_overrides(config, overrides)
+        if not isinstance(overrides, Mapping):
+            return with_overrides(config, overrides)
+        changed = copy.deepcopy(config)
+        apply_tf_overrides(changed, overrides)
+        return changed
     return load_config(config, overrides)  # type: ignore[arg-type]  # not None, as checked above

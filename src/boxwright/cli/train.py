@@ -93,6 +93,9 @@ class TfFlags:
         None, "Do not train: evaluate each new checkpoint in this folder, as boxwright evaluate --watch does.", _TF
     )
     eval_timeout: float = setting(3600.0, "With --checkpoint_dir: seconds to wait for a new checkpoint.", _TF, 0)
+    hparams_overrides: str = setting(
+        "", "Changes by TF's names: learning_rate=0.01,batch_size=8 (docs/tensorflow_users.md).", _TF
+    )
     sample_1_of_n_eval_examples: int | None = setting(None, "Evaluate every nth image.", _TF, 1)
     eval_on_train_data: bool = setting(
         False,
@@ -230,10 +233,15 @@ def _configured(
 ) -> TrainEvalPipelineConfig:
     """Return the configuration with all changes of the command line."""
     from boxwright.config.load import load_config
+    from boxwright.config.tf_overrides import apply_tf_overrides, parse_hparams
 
     overrides = [*changes, *batch_override(words)]
     if flags.num_train_steps is not None:
         overrides.append(f"train_config.num_steps={flags.num_train_steps}")
+    if flags.hparams_overrides:
+        changed = apply_tf_overrides(load_config(path, overrides), parse_hparams(flags.hparams_overrides))
+        console.print("\n".join(changed), markup=False)
+        overrides += changed
     config = load_config(path, overrides)
     if words.batch == "auto":
         from boxwright.builders.missing import require_for_training

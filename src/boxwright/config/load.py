@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import cause, shown
+from boxwright.config.data_paths import find_data_beside
 from boxwright.config.interpret import interpret
 from boxwright.config.json_format import parse_json
 from boxwright.config.layers import finish_loading, lay_over, set_classes
@@ -24,6 +25,7 @@ from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
 from boxwright.config.preset import preset_path, referred
 from boxwright.config.text_format import parse_text, write_text
+from boxwright.config.tf_overrides import apply_tf_overrides
 from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, check_size
 
 Format = Literal["text", "yaml", "json"]
@@ -32,7 +34,7 @@ M = TypeVar("M", bound=Message)
 _SUFFIXES: dict[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPipelineConfig:
+def load_config(path: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> TrainEvalPipelineConfig:
     """Read a pipeline configuration.
 
     Args:
@@ -40,7 +42,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPip
             for one that comes with Boxwright. A file may name a preset itself, and is then laid over it.
         overrides: Changes, applied in order: `model.ssd.num_classes=3`, or a piece of text format
             that is merged by protobuf's rules, such as `train_config { batch_size: 8 }`; and `preset=NAME`, which
-            is laid under the file in place of the one that it names.
+            is laid under the file in place of the one that it names. A dictionary has the names of the TF Object
+            Detection API, such as {"learning_rate": 0.01, "train_input_path": "train.record"}.
 
     Returns:
         The whole configuration, which names no preset; every field remembers where it was set.
@@ -48,6 +51,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPip
     Raises:
         ConfigError: Where the file cannot be read or understood, or an override does not fit.
     """
+    by_tf_name: Mapping[str, Any] = {}
+    if isinstance(overrides, Mapping):
+        by_tf_name, overrides = overrides, ()
     presets = [match[1] for match in map(_PRESET.fullmatch, overrides) if match]
     name = referred(path)
     if name is not None:
@@ -57,7 +63,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainEvalPip
     for override in overrides:
         if not _PRESET.fullmatch(override):
             apply_override(config, override)
+    apply_tf_overrides(config, by_tf_name)
     finish_loading(config)
+    find_data_beside(config)
     config.set_path()
     return config
 
