@@ -221,7 +221,8 @@ def variants(shapes_data: Path) -> Iterator[str]:
           post_processing {{ batch_non_max_suppression {{ {suppressions[number % 4]} }} {calibrations[number % 6]} }} }} }}
         train_config {{ num_steps: 5 {steps} {merging} optimizer {{ {optimizers[number % 16]} }} }}
         train_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {reader} }}
-        eval_config {{ keypoint_edge {{ start: 0 end: 1 }} }}
+        eval_config {{ keypoint_edge {{ start: 0 end: 1 }} include_metrics_per_category: true
+          skip_predictions_for_unlabeled_class: true super_categories {{ key: "a" value: "b,c" }} }}
         eval_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[0]} }}
         """
 

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 import boxwright as bw
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.config.support import broken_rules
 from boxwright.data.label_map import load_label_map
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.results import write_evaluation
@@ -72,3 +75,35 @@ def test_losses_leave_out_the_penalty_where_training_does(small_config: Path) ->
     assert "Loss/regularization_loss" not in found[1]
     difference = found[0]["Loss/total_loss"] - found[1]["Loss/total_loss"]
     assert difference == pytest.approx(found[0]["Loss/regularization_loss"], rel=1e-4)
+
+
+def test_images_at_their_own_size(small_config: Path) -> None:
+    """As with an identity_resizer in the model; the detector resizes again afterwards."""
+    model = "model.ssd.image_resizer={ identity_resizer { } }"
+    found = []
+    for changes in (["eval_config.force_no_resize=true"], [model], []):
+        config = bw.load_config(small_config, changes)
+        torch.manual_seed(0)
+        detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
+        resizer = detector.preprocessor.resizer
+        found.append(evaluate_on_reader(config, detector).metrics)
+        assert detector.preprocessor.resizer is resizer
+    assert found[0] == found[1]
+    assert found[0]["Loss/total_loss"] != found[2]["Loss/total_loss"]
+
+
+def test_groundtruth_that_is_ignored(small_config: Path, tmp_path: Path) -> None:
+    """Detections and pictures, without metrics and losses; a run chooses no best checkpoint."""
+    config = bw.load_config(small_config, ["eval_config.ignore_groundtruth=true", "train_config.num_steps=1"])
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, device="cpu"))
+    assert not (tmp_path / "m" / "best.pt").exists()
+    evaluation = evaluate_on_reader(config, bw.restore_detector(tmp_path / "m")[0])
+    assert evaluation.metrics == {}
+    assert len(evaluation.pictures) == 2
+
+
+def test_own_size_is_of_ssd_alone() -> None:
+    text = "model { srn { } } eval_config { force_no_resize: true }"
+    config = parse_message(text, m.TrainEvalPipelineConfig)
+    problems = [str(problem) for problem in broken_rules(config)]
+    assert any("eval_config.force_no_resize: only model.ssd takes images of any size" in one for one in problems)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from boxwright.metrics.coco import CocoMetrics
+from boxwright.metrics.coco import ByCategory, CocoMetrics, verified_or_all, verified_or_present
 from boxwright.metrics.pascal import PascalMetrics
 from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types.found import chosen
 from tests.conftest import found_objects
 
 CATEGORIES = Categories(tuple(Category(n, n + 1, f"class {n}") for n in range(3)))
@@ -92,7 +95,7 @@ def test_equals_pycocotools(seed: int) -> None:
 
 
 def test_categories_average_to_the_whole() -> None:
-    metrics = CocoMetrics(CATEGORIES, per_category=True)
+    metrics = CocoMetrics(CATEGORIES, by_category=ByCategory())
     for sample, detections in random_images(7):
         metrics.add(sample, detections)
     found = metrics.compute().values
@@ -100,6 +103,68 @@ def test_categories_average_to_the_whole() -> None:
     assert len(each) == 3
     known = [value for value in each if value >= 0]
     assert np.mean(known) == pytest.approx(found["DetectionBoxes_Precision/mAP"], abs=1e-9)
+
+
+def test_every_metric_of_each_class_is_that_of_the_class_alone() -> None:
+    """pycocotools over the objects and detections of one class, under TF's names."""
+    images = random_images(11)
+    metrics = CocoMetrics(CATEGORIES, by_category=ByCategory(every=True))
+    for sample, detections in images:
+        metrics.add(sample, detections)
+    found = metrics.compute().values
+    names = ("Precision mAP", "Precision mAP@.50IOU", "Precision mAP@.75IOU")
+    names += tuple(f"Precision mAP ({size})" for size in ("small", "medium", "large"))
+    names += ("Recall AR@1", "Recall AR@10", "Recall AR@100")
+    names += tuple(f"Recall AR@100 ({size})" for size in ("small", "medium", "large"))
+    for category in CATEGORIES:
+        alone = [
+            (sample.keep(sample.labels == category.label), chosen(rows, rows.labels == category.label))
+            for sample, rows in images
+        ]
+        expected = by_pycocotools(alone)
+        ours = [found[f"DetectionBoxes_{name} ByCategory/{category.name}"] for name in names]
+        assert ours == pytest.approx(expected, abs=1e-9)
+    assert len(found) == 12 + 3 * 13
+
+
+def test_groups_of_classes_have_the_mean_of_their_known_classes() -> None:
+    first, second, third = (category.name for category in CATEGORIES)
+    groups = {"two": [first, second], "three": [first, second, third], "unknown": ["nobody"]}
+    metrics = CocoMetrics(CATEGORIES, by_category=ByCategory(groups=groups))
+    for sample, detections in random_images(7):
+        metrics.add(sample, detections)
+    found = metrics.compute().values
+    maps = {name: found[f"DetectionBoxes_PerformanceByCategory/mAP/{name}"] for name in (first, second, third)}
+    for group in ("two", "three"):
+        known = [maps[name] for name in groups[group] if maps[name] >= 0]
+        assert found[f"DetectionBoxes_PerformanceBySuperCategory/{group}"] == pytest.approx(np.mean(known))
+    assert found["DetectionBoxes_PerformanceBySuperCategory/unknown"] == -1
+
+
+@pytest.mark.parametrize(
+    ("labeled", "verified", "expected"),
+    [
+        (None, [], 0.5),
+        (verified_or_all, [], 0.5),
+        (verified_or_present, [], 1.0),
+        (verified_or_all, [2], 1.0),
+        (verified_or_all, [1], 0.5),
+    ],
+)
+def test_detections_of_classes_that_were_not_verified(labeled: Any, verified: list[int], expected: float) -> None:
+    """The first image has class 1, found with 0.5; the second has class 0 and a detection of class 1 with 0.9.
+
+    Where that counts, precision of class 1 is 1 / 2 at its only recall; class 0 is found in the second.
+    """
+
+    def image(label: int, verified: list[int]) -> Sample:
+        return replace(TRUTH, labels=np.array([label]), verified_labels=np.array(verified, np.int64))
+
+    metrics = CocoMetrics(CATEGORIES, by_category=ByCategory(), labeled=labeled)
+    metrics.add(image(1, [1]), one([[0, 0, 20, 20]], [0.5], 1))
+    metrics.add(image(0, verified), one([[30, 30, 40, 40]], [0.9], 1))
+    name = "DetectionBoxes_PerformanceByCategory/mAP/class 1"
+    assert metrics.compute().values[name] == pytest.approx(expected)
 
 
 def one(boxes: list[list[float]], scores: list[float], label: int = 0) -> FoundObjects:

@@ -198,7 +198,7 @@ def test_mistakes_in_evaluation_show_at_the_start(small_config: Path, tmp_path: 
     for override, wanted in (
         ("eval_config.metrics_set=no_such_metrics", "'no_such_metrics' is not known"),
         ("eval_input_reader.tf_record_input_reader.input_path=/none", "no file matches"),
-        ("eval_config { super_categories { key: 'a' value: 'b' } }", "super_categories: refused"),
+        ("eval_config { parameterized_metric { } }", "parameterized_metric: refused"),
     ):
         with pytest.raises(bw.BoxwrightError, match=wanted):
             bw.train(bw.load_config(small_config, [override]), tmp_path / "m", bw.RunSettings(workers=0))

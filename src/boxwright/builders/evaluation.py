@@ -9,7 +9,7 @@ from functools import partial
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.drawing import NAME_AND_SCORE, Captions
-from boxwright.metrics.coco import CocoMetrics
+from boxwright.metrics.coco import ByCategory, CocoMetrics, Labeled, verified_or_all, verified_or_present
 from boxwright.metrics.metric import Metrics
 from boxwright.metrics.pascal import (
     OPEN_IMAGES_CHALLENGE,
@@ -29,10 +29,10 @@ from boxwright.types import Categories
 
 MetricsFactory = Callable[[Categories], Metrics]
 _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
-    "coco_detection_metrics": lambda config: partial(CocoMetrics, per_category=config.include_metrics_per_category),
-    "coco_mask_metrics": lambda config: partial(
-        CocoMetrics, per_category=config.include_metrics_per_category, kind=MASKS
+    "coco_detection_metrics": lambda config: partial(
+        CocoMetrics, by_category=_by_category(config), labeled=_labeled(config)
     ),
+    "coco_mask_metrics": lambda config: partial(CocoMetrics, by_category=_by_category(config), kind=MASKS),
     "pascal_voc_detection_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC),
     "pascal_voc_2007_detection_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC_2007),
     "weighted_pascal_voc_detection_metrics": lambda _: partial(PascalMetrics, rules=WEIGHTED_PASCAL_VOC),
@@ -48,6 +48,21 @@ _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
         PascalMetrics, rules=WEIGHTED_PASCAL_VOC_MASKS
     ),
 }
+
+
+def _by_category(config: m.EvalConfig) -> ByCategory | None:
+    if not config.include_metrics_per_category:
+        return None
+    groups = {group.key: [name.strip() for name in group.value.split(",")] for group in config.super_categories}
+    return ByCategory(config.all_metrics_per_category, groups)
+
+
+def _labeled(config: m.EvalConfig) -> Labeled | None:
+    if not config.skip_predictions_for_unlabeled_class:
+        return None
+    return verified_or_all if config.image_classes_field_map_empty_to_ones else verified_or_present
+
+
 _FORMER_NAMES = ("open_images_metrics", "open_images_V2_detection_metrics")
 _METRICS |= dict.fromkeys(_FORMER_NAMES, _METRICS["oid_V2_detection_metrics"])
 
@@ -59,6 +74,7 @@ class EvaluationPlan:
     Attributes:
         max_boxes: The maximum of boxes per picture.
         keypoint_edges: Pairs of keypoints to connect with a line.
+        own_size: Whether images keep their size instead of being resized as in training.
         regularize: Whether the losses include the penalty on weights.
     """
 
@@ -72,6 +88,7 @@ class EvaluationPlan:
     metrics: tuple[MetricsFactory, ...] = (CocoMetrics,)
     use_average: bool = False
     losses: bool = True
+    own_size: bool = False
     regularize: bool = True
     class_agnostic: bool = False
 
@@ -84,6 +101,7 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
     """
     evaluation = config.eval_config or m.EvalConfig()
     refuse_unsupported(evaluation, "eval_config")
+    names = evaluation.metrics_set or ["coco_detection_metrics"]
     return EvaluationPlan(
         batch_size=max(evaluation.batch_size, 1),
         every_nth=max(reader.sample_1_of_n_examples, 1) if reader else 1,
@@ -92,7 +110,9 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         max_boxes=evaluation.max_num_boxes_to_visualize,
         keypoint_edges=tuple((edge.start, edge.end) for edge in evaluation.keypoint_edge),
         captions=Captions(names=not evaluation.skip_labels, scores=not evaluation.skip_scores),
-        metrics=tuple(_METRICS[name](evaluation) for name in evaluation.metrics_set or ["coco_detection_metrics"]),
+        metrics=() if evaluation.ignore_groundtruth else tuple(_METRICS[name](evaluation) for name in names),
+        losses=not evaluation.ignore_groundtruth,
+        own_size=evaluation.force_no_resize,
         use_average=evaluation.use_moving_averages,
         regularize=config.train_config is None or config.train_config.add_regularization_loss,
     )

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from boxwright.base.errors import ConfigError
 from boxwright.config import messages as m
 from boxwright.evaluation.data import EvaluationData, counted_categories, open_evaluation_data
 from boxwright.evaluation.exported import export_on_samples, samples_by_threads
@@ -70,6 +71,10 @@ def _evaluated_images(
     share: Share = all_batches,
 ) -> list[EvaluatedImage]:
     if isinstance(detector, ExportedDetector):
+        if data.plan.own_size:
+            raise ConfigError(
+                "eval_config.force_no_resize: an exported detector resizes images; evaluate its checkpoint"
+            )
         read = partial(samples_by_threads, workers=settings.workers)
         return evaluate_images(export_on_samples(detector, settings), data, read, progress, share)
     from boxwright.evaluation.network import evaluate_network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxwright.base.errors import ConfigError
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import learnable, stack_targets
@@ -24,6 +26,7 @@ from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector
+from boxwright.preprocessing.image_resizer import IdentityResizer
 from boxwright.types import FoundObjects, Sample
 
 
@@ -70,9 +73,23 @@ def evaluate_network(
     detector.eval()
     try:
         read = partial(samples_in_order, workers=workers, run=run)
-        return evaluate_images(partial(detect_with_losses, detector, data.plan), data, read, progress, share)
+        with _at_own_size(detector) if data.plan.own_size else nullcontext():
+            return evaluate_images(partial(detect_with_losses, detector, data.plan), data, read, progress, share)
     finally:
         detector.train(training)
+
+
+@contextmanager
+def _at_own_size(detector: Detector | MultiScaleDetector) -> Iterator[None]:
+    """Leave images at their size until the end."""
+    if isinstance(detector, MultiScaleDetector):
+        raise ConfigError("eval_config.force_no_resize: detection at many scales resizes images; use one of both")
+    kept = detector.preprocessor
+    detector.preprocessor = kept.with_resizer(IdentityResizer())
+    try:
+        yield
+    finally:
+        detector.preprocessor = kept
 
 
 def detect_with_losses(

@@ -6,8 +6,8 @@ Dimensions: T overlap thresholds, S ranges of size, R = S × T, D detections of 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,11 @@ _RECALLS = np.linspace(0.0, 1.0, 101)
 _RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))
 _SIZES = ("", " (small)", " (medium)", " (large)")
 _LIMITS = (1, 10, 100)
+
+# Precision [S, T, 101] and the final recall [S, T] of a class.
+_Sampled = tuple[NDArray[np.float64], NDArray[np.float64]]
+# Returns the classes of an image that were annotated; None for all.
+Labeled = Callable[[Sample], Sequence[int] | None]
 
 
 @dataclass(frozen=True)
@@ -61,16 +66,39 @@ class _Judged:
         return _Judged(**{name: np.concatenate([getattr(one, name) for one in parts], axis=-1) for name in names})
 
 
+@dataclass(frozen=True)
+class ByCategory:
+    """What is computed of each class, beside the twelve metrics of all.
+
+    Attributes:
+        every: All twelve metrics of each class, as `DetectionBoxes_Precision mAP ByCategory/NAME`, not only its mAP.
+        groups: Names of groups of classes, each with the names of its classes, for the mean of their mAP as
+            `DetectionBoxes_PerformanceBySuperCategory/NAME`.
+    """
+
+    every: bool = False
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
 class CocoMetrics:
     """Accumulates ground truth and detections by image, then computes COCO's twelve metrics, optionally per class."""
 
-    def __init__(self, categories: Categories, *, per_category: bool = False, kind: Kind = BOXES) -> None:
+    def __init__(
+        self,
+        categories: Categories,
+        *,
+        by_category: ByCategory | None = None,
+        labeled: Labeled | None = None,
+        kind: Kind = BOXES,
+    ) -> None:
         """Start without images.
 
         Args:
-            per_category: Whether to add `DetectionBoxes_PerformanceByCategory/mAP/NAME`.
+            by_category: What to add of each class, at least `DetectionBoxes_PerformanceByCategory/mAP/NAME`; None for
+                nothing.
+            labeled: Returns the classes of an image whose detections count; None for all.
         """
-        self.categories, self.per_category, self.kind = categories, per_category, kind
+        self.categories, self.by_category, self.labeled, self.kind = categories, by_category, labeled, kind
         self._prefix = f"Detection{kind.name}"
         self._map = f"{self._prefix}_Precision/mAP"
         self._known = np.array(sorted(category.label for category in categories), np.int64)
@@ -91,6 +119,8 @@ class CocoMetrics:
         order = np.lexsort((-scores, labels))
         ranks = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
         counted = (ranks < _LIMITS[-1]) & np.isin(labels[order], self._known)
+        if self.labeled is not None and (classes := self.labeled(sample)) is not None:
+            counted &= np.isin(labels[order], classes)
         order, ranks = order[counted], ranks[counted]
         judged = self._unmatched(labels[order], ranks, scores[order], order, found[order].areas)
         for label in np.intersect1d(sample.labels, self._known).tolist():
@@ -144,25 +174,45 @@ class CocoMetrics:
         """Return the metrics; -1 for a metric without ground truth."""
         judged = self._by_class()
         curves = {label: self._sampled(label, own) for label, own in judged.items()}
-        precision = [curve[0] for curve in curves.values()]
-        values = {
-            self._map: _mean(p[0] for p in precision),
-            f"{self._map}@.50IOU": _mean(p[0, 0] for p in precision),
-            f"{self._map}@.75IOU": _mean(p[0, 5] for p in precision),
-        }
-        values |= {f"{self._map}{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
-        for limit in _LIMITS:
-            recalls = (self._recall(label, own, limit)[0] for label, own in judged.items())
-            values[f"{self._prefix}_Recall/AR@{limit}"] = _mean(recalls)
-        recall = [curve[1] for curve in curves.values()]
-        values |= {f"{self._prefix}_Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall) for size in (1, 2, 3)}
-        if self.per_category:
-            for category in self.categories:
-                own = [curves[category.label][0][0]] if category.label in curves else []
-                values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = _mean(own)
+        values = {f"{self._prefix}_{name}": value for name, value in self._summary(judged, curves).items()}
+        if self.by_category is not None:
+            values |= self._of_each(judged, curves, self.by_category)
         names = {category.label: category.name for category in self.categories}
         drawn = [curve for label, own in judged.items() for curve in self._drawn(label, names[label], own)]
         return MetricResult(values, drawn, self._notes(values))
+
+    def _summary(self, judged: Mapping[int, _Judged], curves: Mapping[int, _Sampled]) -> dict[str, float]:
+        """Return the twelve metrics of some classes."""
+        precision, recall = ([curve[part] for curve in curves.values()] for part in (0, 1))
+        values = {
+            "Precision/mAP": _mean(p[0] for p in precision),
+            "Precision/mAP@.50IOU": _mean(p[0, 0] for p in precision),
+            "Precision/mAP@.75IOU": _mean(p[0, 5] for p in precision),
+        }
+        values |= {f"Precision/mAP{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
+        for limit in _LIMITS:
+            recalls = (self._recall(label, own, limit)[0] for label, own in judged.items())
+            values[f"Recall/AR@{limit}"] = _mean(recalls)
+        return values | {f"Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall) for size in (1, 2, 3)}
+
+    def _of_each(
+        self, judged: Mapping[int, _Judged], curves: Mapping[int, _Sampled], wanted: ByCategory
+    ) -> dict[str, float]:
+        """Return the metrics of each class and group, with TF's names."""
+        values: dict[str, float] = {}
+        maps: dict[str, float] = {}
+        for category in self.categories:
+            own = {label: curve for label, curve in curves.items() if label == category.label}
+            summary = self._summary({label: judged[label] for label in own}, own)
+            maps[category.name] = summary["Precision/mAP"]
+            values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = maps[category.name]
+            if wanted.every:
+                named = ((name.replace("/", " "), value) for name, value in summary.items())
+                values |= {f"{self._prefix}_{name} ByCategory/{category.name}": value for name, value in named}
+        for group, names in wanted.groups.items():
+            mean = _mean(np.array(maps[name]) for name in names if name in maps)
+            values[f"{self._prefix}_PerformanceBySuperCategory/{group}"] = mean
+        return values
 
     def _by_class(self) -> dict[int, _Judged]:
         """Return the detections of each class that has objects, by image."""
@@ -217,6 +267,16 @@ class CocoMetrics:
                 "overlaps an object of its class"
             ]
         return []
+
+
+def verified_or_present(sample: Sample) -> list[int]:
+    """Return the classes that were verified or have an object in an image."""
+    return sorted({*sample.verified_labels.tolist(), *sample.labels.tolist()})
+
+
+def verified_or_all(sample: Sample) -> list[int] | None:
+    """Return the same; None, for all classes, if none was verified."""
+    return verified_or_present(sample) if len(sample.verified_labels) else None
 
 
 def _outside(areas: NDArray[np.float64]) -> NDArray[np.bool_]:

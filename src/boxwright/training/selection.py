@@ -45,6 +45,8 @@ class Selection:
         Raises:
             ConfigError: Where the metric is not among those computed.
         """
+        if not metrics and not self.metric:  # groundtruth is ignored: there is nothing to choose by
+            return replace(self, evaluated=step)
         metric = self.metric or next(iter(metrics), "")
         if metric not in metrics:
             raise ConfigError(

@@ -47,7 +47,7 @@ class ParameterizedMetric(Message, oneof="parameterized_metric", refused='use me
 
     coco_keypoint_metrics: CocoKeypointMetrics | None = field(None, "COCO keypoint metrics for one class.")
 
-class EvalConfigSuperCategoriesEntry(Message, name="EvalConfig.SuperCategoriesEntry", refused=LATER):
+class EvalConfigSuperCategoriesEntry(Message, name="EvalConfig.SuperCategoriesEntry"):
     """One entry of super_categories."""
 
     key: str = field("", "Name of the group.")
@@ -85,7 +85,7 @@ class EvalConfig(Message, path="eval_config"):
         "File to export detections to; empty = no export.",
         no_effect="boxwright evaluate --out says where detections go")
     ignore_groundtruth: bool = field(False,
-        "Run and show detections without ground truth, so no metrics.", refused=LATER)
+        "Run and show detections without ground truth, so no metrics and no losses.")
     use_moving_averages: bool = field(False, "Evaluate with the moving-average weights instead of the trained ones.")
     eval_instance_masks: bool = field(False,
         "Also evaluate instance masks.",
@@ -107,23 +107,24 @@ class EvalConfig(Message, path="eval_config"):
         no_effect="pictures are of the original images always")
     include_metrics_per_category: bool = field(False, "Also report metrics for each class.")
     all_metrics_per_category: bool = field(False,
-        "Report all COCO metrics per class, not only mAP; needs include_metrics_per_category.", refused=LATER)
+        "Report all COCO metrics per class, not only mAP; needs include_metrics_per_category.")
     super_categories: list[EvalConfigSuperCategoriesEntry] = field([],
-        "Groups of classes to report metrics for: group name to comma-separated class names.", refused=LATER)
+        "Groups of classes to report metrics for: group name to comma-separated class names; needs "
+        "include_metrics_per_category.")
     recall_lower_bound: float = number(0.0, "[0, 1]", "Lower end of the recall range for precision-at-recall metrics.")
     recall_upper_bound: float = number(1.0, "[0, 1]", "Upper end of the recall range for precision-at-recall metrics.")
     retain_original_image_additional_channels: bool = field(False,
         "Keep the unresized extra image channels as well.", no_effect="only three channels are read")
     force_no_resize: bool = field(False,
-        "Evaluate images at their own size: the model's image resizer is replaced by identity.", refused=LATER)
+        "Evaluate images at their own size: the model's image resizer is replaced by identity.")
     use_dummy_loss_in_eval: bool = field(False,
         "Report a constant loss of 1 in evaluation instead of computing it.",
         no_effect="TF2 does not read it; the losses are computed")
     keypoint_edge: list[KeypointEdge] = field([], "Keypoint pairs to join by lines in visualizations.")
     skip_predictions_for_unlabeled_class: bool = field(False,
-        "In COCO metrics, skip detections of classes not annotated for the image.", refused=LATER)
+        "In COCO's box metrics, skip detections of classes not annotated for the image.")
     image_classes_field_map_empty_to_ones: bool = field(True, "Treat an empty image-level class list as all classes "
-        "annotated.", no_effect="classes that were verified are read as they are")
+        "annotated, for skip_predictions_for_unlabeled_class.")
 
     rules = (
         ordered("recall_lower_bound", "recall_upper_bound"),

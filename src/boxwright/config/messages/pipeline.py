@@ -63,6 +63,8 @@ class TrainEvalPipelineConfig(Message, path=""):
             "{model.ssd.box_coder.keypoint_box_coder.num_keypoints}; set it to the same",
             when=lambda c: c.train_config and c.train_input_reader
             and _coded_keypoints(c) not in (0, c.train_input_reader.num_keypoints)),
+        refuse("eval_config.force_no_resize", "only model.ssd takes images of any size",
+            when=lambda c: c.eval_config and c.eval_config.force_no_resize and c.model and not c.model.ssd),
         refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",
             when=lambda c: c.train_config and c.train_config.use_multiclass_scores and c.train_input_reader
             and not c.train_input_reader.load_multiclass_scores),
