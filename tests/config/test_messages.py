@@ -26,7 +26,13 @@ EXTENSIONS = {
     "ClassWeight": {"name", "weight"},
     "TrainEvalPipelineConfig": {"preset", "num_classes"},
     "TrainConfig": {
-        *("use_float16", "gradient_accumulation_steps", "freeze_stage", "fine_tune_checkpoint_channels"),
+        *(
+            "use_float16",
+            "gradient_accumulation_steps",
+            "freeze_stage",
+            "fine_tune_checkpoint_channels",
+            "gradient_clipping",
+        ),
         "learning_rate_batch_size",
     },
     "FreezeStage": {"until_step", "variables"},

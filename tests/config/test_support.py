@@ -23,6 +23,7 @@ from boxwright.config import messages as m
 from boxwright.config.field import Values
 from boxwright.config.message import Message
 from boxwright.config.support import field_status, refuse_unsupported, report
+from boxwright.data.augmentation.autoaugment import OPERATIONS
 from boxwright.data.label_map import load_label_map
 from boxwright.models.necks.bifpn import COMBINERS
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
@@ -41,7 +42,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 851 + 53 + 21 + 7 + 1 + 24 + 5 + 39 + 3 + 10 + 5 + 11 + 23 + 21 + 9 + 7 + 3 + 1
+    assert len(statuses) == 1095
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -62,6 +63,7 @@ def test_named_values_are_those_of_the_builders() -> None:
     assert set(declared(m.EvalConfig, "metrics_set").names) == set(_METRICS)
     assert set(declared(m.BidirectionalFeaturePyramidNetworks, "combine_method").names) == set(COMBINERS)
     assert set(declared(m.TrainConfig, "fine_tune_checkpoint_type").names) == set(_SCOPES)
+    assert declared(m.AutoAugmentOperation, "name").names == tuple(OPERATIONS)
 
 
 def test_a_value_is_refused_at_its_line() -> None:

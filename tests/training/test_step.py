@@ -220,6 +220,22 @@ def test_overflow_of_float16_leaves_the_step_out_and_lowers_the_scale(small_conf
     assert all(torch.equal(before[n], p) for n, p in one.state.detector.network.named_parameters())
 
 
+def test_clipping_of_each_gradient_is_by_its_own_norm(small_config: Path) -> None:
+    """As tf.clip_by_norm: those within the limit stay, the others have it as their norm."""
+    free, batch = learner(small_config)
+    each = "train_config.gradient_clipping=EACH"
+    clipped, _ = learner(small_config, "train_config.gradient_clipping_by_norm=0.05", each)
+    unlimited, _ = learner(small_config, each)
+    assert free.step(batch).gradient_norm == pytest.approx(clipped.step(batch).gradient_norm)
+    unlimited.step(batch)
+    plain, found, same = gradients(free), gradients(clipped), gradients(unlimited)
+    norms = {name: float(gradient.norm()) for name, gradient in plain.items()}
+    assert min(norms.values()) < 0.05 < max(norms.values())
+    for name, norm in norms.items():
+        assert torch.allclose(found[name], plain[name] * min(0.05 / max(norm, 1e-12), 1.0), rtol=1e-5, atol=1e-8), name
+        assert torch.equal(same[name], plain[name]), name
+
+
 def test_clipping_is_by_the_norm_of_all(small_config: Path) -> None:
     free, batch = learner(small_config)
     clipped, _ = learner(small_config, "train_config.gradient_clipping_by_norm=0.5")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +19,7 @@ from boxwright.config import messages as m
 from boxwright.config.preset import from_preset
 from boxwright.config.support import broken_rules, refuse_unsupported
 from boxwright.data.order import StreamSettings
+from boxwright.optimization.gradient_clipping import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.optimization.trainable import FreezeStage, Freezing
 from boxwright.types.scopes import ChannelOrder, Scope
 
@@ -51,7 +54,7 @@ class TrainingPlan:
 
     Attributes:
         num_steps: Total steps; `ENDLESS` where TF1 trains until it is stopped.
-        clip_norm: The maximum global norm of gradients; 0 for no limit.
+        clip: Clips the gradients.
         regularize: Whether the loss includes penalties on kernels.
         precision: The network's precision; weights and losses are always float32.
         accumulation: The number of parts of a batch whose gradients are accumulated.
@@ -63,7 +66,7 @@ class TrainingPlan:
     num_steps: int
     stream: StreamSettings
     optimizer: OptimizerPlan
-    clip_norm: float
+    clip: Clip
     regularize: bool
     precision: Precision
     accumulation: int
@@ -77,6 +80,12 @@ class TrainingPlan:
     def with_seed(self, seed: int) -> TrainingPlan:
         """Return the same plan with another seed."""
         return replace(self, stream=replace(self.stream, seed=seed))
+
+
+_CLIPPING: dict[m.GradientClipping, Callable[..., None]] = {
+    m.GradientClipping.GLOBAL: clip_by_global_norm,
+    m.GradientClipping.EACH: clip_each_by_norm,
+}
 
 
 def build_training(
@@ -111,7 +120,7 @@ def build_training(
             skip_bad=skip_bad,
         ),
         optimizer=build_optimizer(require(train.optimizer, train, "optimizer"), version),
-        clip_norm=train.gradient_clipping_by_norm,
+        clip=partial(_CLIPPING[train.gradient_clipping], limit=train.gradient_clipping_by_norm),
         regularize=train.add_regularization_loss,
         precision=_precision(train),
         accumulation=train.gradient_accumulation_steps,

@@ -1,12 +1,17 @@
-"""The norm of all gradients together, and clipping by it."""
+"""The norm of all gradients together, and clipping by it or by each gradient's own."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from boxwright.distributed import gathered
+
+# Scales gradients in place, given the norm of all together.
+Clip = Callable[[list[Tensor], Tensor], None]
 
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
@@ -24,3 +29,18 @@ def clip_by_global_norm(gradients: list[Tensor], norm: Tensor, limit: float) -> 
     """
     if limit > 0:
         torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
+
+
+def clip_each_by_norm(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
+    """Scale each gradient in place so that its own norm is at most `limit`; 0 for no limit.
+
+    As TF1's `slim.learning.clip_gradient_norms`, by tf.clip_by_norm.
+    """
+    del norm
+    if limit <= 0 or not gradients:
+        return
+    if any(isinstance(one, DTensor) for one in gradients):
+        norms = [gathered(torch.linalg.vector_norm(one)) for one in gradients]
+    else:
+        norms = list(torch._foreach_norm(gradients))
+    torch._foreach_mul_(gradients, [(limit / own).clamp(max=1.0) for own in norms])

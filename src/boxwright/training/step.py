@@ -13,7 +13,7 @@ from boxwright.data.batch import Batch
 from boxwright.device import free_cached_memory, is_out_of_memory
 from boxwright.distributed import Processes
 from boxwright.models.regularization import add_penalty_gradients
-from boxwright.optimization.gradient_clipping import clip_by_global_norm, global_norm
+from boxwright.optimization.gradient_clipping import global_norm
 from boxwright.optimization.trainable import Trainable
 from boxwright.optimization.undo import Snapshot, undone_on_error
 from boxwright.tensorflow.variables import names_of
@@ -93,7 +93,7 @@ class Learner:
                 elif not skipped:
                     check_step(report, state)
                 if not skipped:
-                    clip_by_global_norm(gradients, norm, plan.clip_norm)
+                    plan.clip(gradients, norm)
                 state.updating = True
                 self._update(finite, statistics, skipped=skipped)
             state.advance(plan.stream.batch_size)

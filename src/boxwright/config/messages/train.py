@@ -32,6 +32,12 @@ class FreezeStage(Message):
     until_step: UInt32 = number(0, "[0, inf)", "The step from which these variables learn.")
     variables: list[str] = field([], "Name patterns (regex) of the variables that wait until then.")
 
+class GradientClipping(Enum):
+    """The norm by which gradients are clipped (an extension of Boxwright)."""
+
+    GLOBAL = 0
+    EACH = 1
+
 class TrainConfig(Message, path="train_config"):
     """Training: batch, augmentation, optimizer, initial weights and duration."""
 
@@ -91,6 +97,9 @@ class TrainConfig(Message, path="train_config"):
     use_bfloat16: bool = field(False, "Train in bfloat16 precision; meant for TPU.")
     summarize_gradients: bool = field(False,
         "Write gradient histograms to the training summaries.", note="in TF2 without effect; here as in TF1")
+    gradient_clipping: GradientClipping = field(GradientClipping.GLOBAL,
+        "Ours: GLOBAL: gradients are scaled by the norm of all together (TF2); EACH: each by its own (TF1's legacy "
+        "trainer).")
     use_float16: bool = field(False,
         "Ours: train the network in float16 with scaled gradients, for GPUs without bfloat16.")
     gradient_accumulation_steps: UInt32 = number(1, "(0, inf)",
