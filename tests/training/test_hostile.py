@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,26 @@ def test_what_is_said_of_an_assignment(count: int) -> None:
     kinds = ("Positive", "Negative", "Ignored")
     assert sum(numbers[f"AvgNum{kind}AnchorsPerImage"] for kind in kinds) == anchors
     assert (numbers["AvgNumPositiveAnchorsPerImage"] > 0) == bool(count)
+
+
+def test_what_is_said_of_mining() -> None:
+    """Of so many anchors that none overlap: all positives, and three negatives to each, or two where there is none."""
+    text = SMALL_MODEL.replace(
+        "loss {",
+        """loss { hard_example_miner { num_hard_examples: 100000 iou_threshold: 1 loss_type: CLASSIFICATION
+        max_negatives_per_positive: 3 min_negatives_per_image: 2 }""",
+        1,
+    )
+    text = re.sub(r"weighted_sigmoid_focal \{[^{}]*\}", "weighted_sigmoid { }", text)
+    detector = bw.build_detector(parse_message(text, m.TrainEvalPipelineConfig))
+    boxes = np.array([[5, 5, 30, 30], [30, 30, 60, 60]], np.float32)
+    some = Sample(np.zeros((64, 64, 0), np.uint8), boxes, np.zeros(2, np.int64))
+    none = Sample(np.zeros((64, 64, 0), np.uint8), np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+    said = detector.criterion.describe(detector.predict(torch.zeros(2, 3, 64, 64)), stack_targets([some, none])).scalars
+    positives = float(said["TargetAssignment/Loss/TargetAssignment/AvgNumPositiveAnchorsPerImage"])
+    assert positives > 0
+    assert float(said["HardExampleMiner/NumPositives"]) == positives
+    assert float(said["HardExampleMiner/NumNegatives"]) == 3 * positives + 1
 
 
 JUNK = ["[1, 2]", '"text"', "5", "{", '{"step": "x"}', '{"no": 1}', "\0\0", "[" * 9000, "{}", "null"]
@@ -293,3 +314,32 @@ def test_seeds_that_cannot_be(seed: int) -> None:
 def test_settings_that_are_no_numbers(name: str) -> None:
     with pytest.raises(bw.TrainingError, match=name):
         bw.RunSettings(**{name: float("nan")})
+
+
+@pytest.mark.parametrize("tags", ["tf2", "tf1"])
+def test_tags_of_tensorboard_and_histograms_of_variables(small_config: Path, tmp_path: Path, tags: str) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = bw.load_config(small_config, ["train_config.num_steps=1"])
+    run = bw.RunSettings(
+        workers=0, device="cpu", evaluate=False, event_tags=tags, summarize_variables=tags == "tf1", summarize_every_n=1
+    )
+    bw.train(config, tmp_path / "m", run)
+    events = EventAccumulator(str(tmp_path / "m" / "train")).Reload()
+    names = {
+        "tf2": {"Loss/total_loss", "Loss/localization_loss", "learning_rate"},
+        "tf1": {"Losses/TotalLoss", "Losses/Loss/localization_loss", "LearningRate"},
+    }
+    (other,) = names.keys() - {tags}
+    found = set(events.Tags()["scalars"])
+    assert names[tags] <= found
+    assert not names[other] & found
+    variables = {f"ModelVars/{name}" for name, _ in bw.restore_detector(tmp_path / "m")[0].network.named_parameters()}
+    assert {name for name in events.Tags()["histograms"] if "ModelVars" in name} == (
+        variables if tags == "tf1" else set()
+    )
+
+
+def test_tags_of_no_tensorflow() -> None:
+    with pytest.raises(bw.TrainingError, match="event_tags: expected tf2 or tf1, found 'tf3'"):
+        bw.RunSettings(event_tags="tf3")

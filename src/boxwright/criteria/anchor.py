@@ -109,8 +109,8 @@ class AnchorCriterion:
 
     @torch.no_grad()
     def describe(self, predictions: AnchorPredictions, targets: Targets) -> Description:
-        """Return TF's tags: assignment averages over images, and classification losses before mining."""
-        assigned, _, targets = self.assign(predictions, targets)
+        """Return TF's tags: averages over images of assignment and mining, and classification losses before mining."""
+        assigned, anchors, targets = self.assign(predictions, targets)
         match, weights = assigned.match, assigned.class_weights
         counted = weights.sum(-1) > 0
         positive, negative = match >= 0, match == UNMATCHED
@@ -123,8 +123,17 @@ class AnchorCriterion:
             "AvgNumNegativeAnchorsPerImage": negative,
             "AvgNumIgnoredAnchorsPerImage": ~positive & ~negative,
         }
+        per_image = {f"{TARGET_ASSIGNMENT}/{name}": what for name, what in per_image.items()}
+        if self.miner is not None and self.expected is None:
+            codes = predictions.box_codes.float()
+            boxes = self.assigner.box_coder.decode(codes, anchors)
+            mined = self.miner(losses, self._box_losses(codes, assigned, anchors), boxes, match)
+            per_image |= {
+                "HardExampleMiner/NumPositives": mined & positive,
+                "HardExampleMiner/NumNegatives": mined & negative,
+            }
         return Description(
-            scalars={f"{TARGET_ASSIGNMENT}/{name}": what.sum(1).float().mean() for name, what in per_image.items()},
+            scalars={name: what.sum(1).float().mean() for name, what in per_image.items()},
             distributions={
                 "Loss/PositiveAnchorLossCDF": losses[positive & counted],
                 "Loss/NegativeAnchorLossCDF": losses[negative & counted],

@@ -63,6 +63,13 @@ class Gradients:
 
 
 @dataclass(frozen=True)
+class Variables:
+    """Each variable's value."""
+
+    values: Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
 class Inputs:
     """A batch as the network sees it, and the classes' names."""
 
@@ -70,7 +77,7 @@ class Inputs:
     categories: Categories | None
 
 
-Event = Scalars | Evaluated | Described | Gradients | Inputs
+Event = Scalars | Evaluated | Described | Gradients | Variables | Inputs
 
 
 @runtime_checkable
@@ -217,16 +224,24 @@ class JsonLines:
         self._file.close()
 
 
+def tf1_tag(name: str) -> str:
+    """Return the tag that TF1's legacy trainer gives to a number of a step; the name if it has none."""
+    known = {"Loss/total_loss": "Losses/TotalLoss", "learning_rate": "LearningRate"}
+    return known.get(name, f"Losses/{name}" if name.startswith("Loss/") else name)
+
+
 class TensorBoard:
     """Everything, for TensorBoard: training in `train/`, evaluations in `eval/` or `eval/<name>`."""
 
-    def __init__(self, model_dir: Path, start: int, evaluated: int) -> None:
+    def __init__(self, model_dir: Path, start: int, evaluated: int, tag_of: Callable[[str], str] = str) -> None:
         """Open the file of training.
 
         Args:
             start: The step at which the run begins or resumes.
             evaluated: The step of the last evaluation that counts.
+            tag_of: Returns the tag of a number of a step.
         """
+        self._tag_of = tag_of
         self._folder, self._evaluated, self._described = model_dir, evaluated, start
         self._before: dict[str, int] = {}
         self._train = EventFile(model_dir / "train", purge_step=start + 1)
@@ -242,8 +257,11 @@ class TensorBoard:
             self._before[event.name] = step
             write_evaluation_events(self._eval[event.name], step, event.metrics, event.pictures, before)
         elif isinstance(event, Scalars):
-            for tag, value in event.values.items():
-                self._train.scalar(tag, value, step)
+            for name, value in event.values.items():
+                self._train.scalar(self._tag_of(name), value, step)
+        elif isinstance(event, Variables):
+            for name, variable in event.values.items():
+                self._train.histogram(f"ModelVars/{name}", variable, step)
         elif isinstance(event, Gradients):
             for name, gradient in event.values.items():
                 self._train.scalar(f"gradient_norm/{name}", float(np.linalg.norm(gradient)), step)

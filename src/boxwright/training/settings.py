@@ -9,6 +9,7 @@ from boxwright.base.settings import setting
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
+EVENT_TAGS = ("tf2", "tf1")
 
 
 _LOOP, _EVALUATION, _SPEED, _SAFETY = "Loop", "Evaluation on the way", "Speed", "Safety"
@@ -31,6 +32,10 @@ class RunSettings:
     max_seconds: float = setting(0.0, "Save and end after so many seconds of training; 0 for no limit.", _LOOP, 0)
     seed: int | None = setting(
         None, "Decides fresh weights, order and augmentation; without, the run's own, which begins with 0.", _LOOP
+    )
+    event_tags: str = setting("tf2", "TensorBoard's tags of losses and rate: tf2, or tf1 (Losses/TotalLoss).", _LOOP)
+    summarize_variables: bool = setting(
+        False, "Log a histogram of each variable, as ModelVars/NAME, with the pictures of losses.", _LOOP
     )
     track: tuple[str, ...] = setting((), "Log to wandb or mlflow too (pip install 'boxwright[wandb]').", _LOOP)
     evaluate: bool = setting(True, "Evaluate, where there is an eval_input_reader.", _EVALUATION)
@@ -82,6 +87,8 @@ class RunSettings:
         for name in ("summarize_every_n", "evaluate_every_n", "patience", "workers", "max_seconds"):
             if not getattr(self, name) >= 0:
                 raise TrainingError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+        if self.event_tags not in EVENT_TAGS:
+            raise TrainingError(f"event_tags: expected {' or '.join(EVENT_TAGS)}, found {self.event_tags!r}")
         if self.recompute and (self.compile or self.cuda_graphs):
             raise TrainingError("--recompute: a network that is compiled chooses itself what it computes again")
         if self.shard and (self.compile or self.cuda_graphs):

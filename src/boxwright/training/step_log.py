@@ -14,7 +14,7 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
-from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog
+from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog, Variables
 from boxwright.training.performance_summary import write_performance_summary
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
@@ -65,6 +65,9 @@ class StepLog:
             self._log.tell(step, Inputs(batch, self._state.detector.categories))
             if self._plan.summarize_gradients and not report.skipped:
                 self._log.tell(step, Gradients(self._gradients()))
+            if self._settings.summarize_variables:
+                variables = self._state.detector.network.named_parameters()
+                self._log.tell(step, Variables({name: p.detach().float().cpu().numpy() for name, p in variables}))
         if step % self._settings.log_every_n == 0 or step == 1:
             self.log_numbers(report)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.lock import run_lock
-from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog
+from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog, tf1_tag
 from boxwright.training.loop import Loop
 from boxwright.training.recompute import recompute_blocks
 from boxwright.training.resume_tensorflow import resume_tensorflow
@@ -170,7 +170,7 @@ def _prepare(
         text = dump_message(config)
         # An earlier one is replaced whole or not at all.
         write_whole(store.folder / "pipeline.config", text)
-        log = resources.enter_context(_open_log(store.folder, text, state, listeners, settings.track))
+        log = resources.enter_context(_open_log(store.folder, text, state, listeners, settings))
     return Loop(
         config=config,
         plan=plan,
@@ -207,16 +207,17 @@ def _log_preflight(
 
 
 def _open_log(
-    folder: Path, config: str, state: TrainingState, listeners: Mapping[str, Listener], trackers: Sequence[str]
+    folder: Path, config: str, state: TrainingState, listeners: Mapping[str, Listener], settings: RunSettings
 ) -> TrainingLog:
     """Return the log with its listeners."""
     step, evaluated = state.step, state.selection.evaluated
     log = TrainingLog()
     log.add("metrics.jsonl", lambda: JsonLines(folder, step, evaluated))
-    log.add("TensorBoard", lambda: TensorBoard(folder, step, evaluated))
+    tag_of = tf1_tag if settings.event_tags == "tf1" else str
+    log.add("TensorBoard", lambda: TensorBoard(folder, step, evaluated, tag_of))
     for name, listener in listeners.items():
         log.add(name, partial(_itself, listener))
-    for name in trackers:
+    for name in settings.track:
         log.add(name, partial(_tracked, name, folder, config))
     return log
 
