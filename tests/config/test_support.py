@@ -311,6 +311,8 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
         build_groundtruth(config, load_label_map(shapes_data / "label_map.pbtxt"), 4)
         build_evaluation(config, config.eval_input_reader[0])
         build_dataset(config.train_input_reader, "train_input_reader")
+    with pytest.raises(ConfigError):  # its data are given in Python
+        build_dataset(parse_message("external_input_reader { }", m.InputReader), "train_input_reader")
     for reader in faces:
         build_dataset(reader, "train_input_reader")
     for model in models:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,19 @@ from boxwright.autoconfig.settings import InitSettings
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
-from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.messages import ExternalInputReader, InputReader, TrainEvalPipelineConfig
 from boxwright.config.overrides import with_overrides
 from boxwright.config.tf_overrides import apply_tf_overrides
+from boxwright.data.dataset import Dataset
+from boxwright.data.label_map import load_label_map
+from boxwright.data.own_dataset import Collection, as_dataset
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Listeners, named_listeners
 from boxwright.training.settings import RunSettings
 from boxwright.training.train import train as train_run
 
 _LOG = logging.getLogger("boxwright.run")
-_OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides")
+_OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset")
 
 
 def train(  # noqa: PLR0913  # two ways to specify a run, with different arguments
@@ -39,6 +43,7 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     out: str | Path | None = None,
     epochs: float | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
+    dataset: Dataset | Collection | None = None,
     **options: Any,
 ) -> Run:
     """Train a detector, resuming from an earlier run in the same folder.
@@ -60,6 +65,8 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
         epochs: Passes over the training data; replaces train_config.num_steps.
         overrides: Changes of the configuration, such as "train_config.batch_size=8"; or a dictionary with the names of
             the TF Object Detection API, as for `load_config`.
+        dataset: Training data of your own, in place of the configuration's: samples by index (`bw.Sample`, with the
+            classes as its `categories`), or one of torchvision's detection data sets.
         **options: Single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
 
     Returns:
@@ -72,13 +79,26 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device)
     plan = _configuration(config, data, init, folder, overrides)
-    if epochs is not None:
+    own = None if dataset is None else _own_data(plan, dataset)
+    if epochs is not None and own is not None and plan.train_config is not None:
+        plan.train_config.num_steps = max(math.ceil(epochs * len(own) / plan.train_config.batch_size), 1)
+    elif epochs is not None:
         plan.train_config.num_steps = steps_of_epochs(plan, epochs)[0]  # type: ignore[union-attr]  # it has one, or that raised
     console = Console(stderr=True)
     named = named_listeners(listeners)
     if listeners is None and is_watched(console) and plan.train_config is not None:
         named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
-    return Run(folder, train_run(plan, folder, chosen, named))
+    return Run(folder, train_run(plan, folder, chosen, named, own))
+
+
+def _own_data(config: TrainEvalPipelineConfig, dataset: Dataset | Collection) -> Dataset:
+    """Return the caller's data; the configuration's reader says that they are not its own."""
+    reader = config.train_input_reader or InputReader()
+    known = load_label_map(reader.label_map_path) if reader.label_map_path else None
+    reader.set("external_input_reader", ExternalInputReader(), None)
+    config.set("train_input_reader", reader, None)
+    config.set_path()
+    return as_dataset(dataset, known)
 
 
 def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:

@@ -74,6 +74,7 @@ class EvaluationPlan:
     Attributes:
         max_boxes: The maximum of boxes per picture.
         keypoint_edges: Pairs of keypoints to connect with a line.
+        class_agnostic: Whether all classes count as one, as for a detector that only proposes.
         own_size: Whether images keep their size instead of being resized as in training.
         regularize: Whether the losses include the penalty on weights.
     """
@@ -91,6 +92,11 @@ class EvaluationPlan:
     own_size: bool = False
     regularize: bool = True
     class_agnostic: bool = False
+
+
+def _only_proposes(model: m.DetectionModel | None) -> bool:
+    """Return whether a detector finds objects without their classes."""
+    return model is not None and model.faster_rcnn is not None and model.faster_rcnn.number_of_stages == 1
 
 
 def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | None = None) -> EvaluationPlan:
@@ -114,5 +120,6 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         losses=not evaluation.ignore_groundtruth,
         own_size=evaluation.force_no_resize,
         use_average=evaluation.use_moving_averages,
+        class_agnostic=_only_proposes(config.model),
         regularize=config.train_config is None or config.train_config.add_regularization_loss,
     )

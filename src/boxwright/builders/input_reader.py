@@ -117,8 +117,14 @@ def _fddb(config: m.FddbInputReader, categories: Categories | None, reader: m.In
     )
 
 
+def _external(config: m.ExternalInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
+    del config, categories
+    raise reader.refusal("external_input_reader", "its data are given in Python: boxwright.train(config, dataset=...)")
+
+
 _READERS: dict[str, Callable[..., Dataset]] = {
     "tf_record_input_reader": _tf_record,
+    "external_input_reader": _external,
     "coco_input_reader": _coco,
     "voc_input_reader": _voc,
     "yolo_input_reader": _yolo,

@@ -79,6 +79,8 @@ def _evaluate(
 ) -> None:
     """Evaluate once; write and print the result."""
     require_checkpoint(model_dir)
+    from boxwright.base.files import write_whole
+    from boxwright.config import dump_message
     from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
     from boxwright.evaluation.results import write_evaluation
     from boxwright.loading.open_model import require_adjustable
@@ -94,6 +96,8 @@ def _evaluate(
         evaluation = evaluate_on_reader(config, opened.opened, settings, _progress)
     folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
     write_evaluation(evaluation, folder)
+    if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
+        write_whole(folder / "pipeline.config", dump_message(config))
     console.print(f"evaluation at step {opened.step}")
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)

@@ -37,7 +37,8 @@ def open_evaluation_data(
     reader, where = _reader(config, settings)
     dataset = build_dataset(reader, where, trained)
     check_same_classes(trained, dataset.categories)
-    plan = replace(build_evaluation(config, reader), class_agnostic=settings.class_agnostic)
+    plan = build_evaluation(config, reader)
+    plan = replace(plan, class_agnostic=plan.class_agnostic or settings.class_agnostic)
     return EvaluationData(reader_name(config, settings), dataset, plan)
 
 

@@ -59,6 +59,7 @@ def train(
     model_dir: str | Path,
     settings: RunSettings | None = None,
     listeners: Mapping[str, Listener] | None = None,
+    dataset: Dataset | None = None,
 ) -> int:
     """Train the detector that a configuration describes, resuming where an earlier run stopped.
 
@@ -70,6 +71,7 @@ def train(
         settings: What the configuration does not say; without, the defaults.
         listeners: Are told what happens, each by a name; one that fails is disabled with a warning. Messages
             go to the logger "boxwright.run".
+        dataset: The training data, in place of those that the configuration names.
 
     Returns:
         Steps done in all: fewer than configured where the time was up, patience ended or the run was
@@ -83,7 +85,7 @@ def train(
     for name in settings.track:
         check_tracker(name)
     with join_processes() as processes, ExitStack() as resources:
-        run = _prepare(config, Path(model_dir), settings, listeners or {}, processes, resources)
+        run = _prepare(config, Path(model_dir), settings, listeners or {}, (processes, resources), dataset)
         resources.callback(run.learner.unwrap)
         if settings.profile:
             run.profile()
@@ -138,16 +140,18 @@ def _prepare(
     model_dir: Path,
     settings: RunSettings,
     listeners: Mapping[str, Listener],
-    processes: Processes,
-    resources: ExitStack,
+    held: tuple[Processes, ExitStack],
+    dataset: Dataset | None,
 ) -> Loop:
-    """Load, build, restore. What is to be closed at the end (lock, log, signals) goes to `resources`."""
+    """Load, build, restore. What is to be closed at the end (lock, log, signals) goes to the stack that is held."""
+    processes, resources = held
     refuse_unsupported(config, "")
     require_for_training(config)
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     _check_processes(plan, processes)
     _log_unsupported_fields(config, processes)
-    dataset = build_dataset(config.train_input_reader, "train_input_reader")
+    if dataset is None:
+        dataset = build_dataset(config.train_input_reader, "train_input_reader")
     evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:

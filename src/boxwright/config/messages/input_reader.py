@@ -156,8 +156,7 @@ class InputReader(Message):
     tf_record_input_reader: TFRecordInputReader | None = field(None,
         "Read the data from TFRecord files.", oneof="input_reader")
     external_input_reader: ExternalInputReader | None = field(None,
-        "Hook for a custom reader; the stock API has no reader behind it.", oneof="input_reader",
-        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
+        "Data that the program gives itself, in Python: boxwright.train(config, dataset=...).", oneof="input_reader")
     sample_from_datasets_weights: list[float] = number([], "[0, inf)",
         "Relative sampling weight of each input path; empty = read all paths together.")
     expand_labels_hierarchy: bool = field(False, "Also label each object with the ancestors of its class, as given in "
