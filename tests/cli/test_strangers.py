@@ -66,7 +66,9 @@ def test_check_ends_with_0_exactly_where_training_can_start(small_config: Path, 
     status, output = run("config", "check", path)
     assert status == 1
     assert f"training cannot start, as this is missing:\n  {path}:1:1: train_config.batch_size: " in output
-    status, output = run("config", "check", small_config, "--set", "train_config.num_steps=0")
+    cosine = "train_config { optimizer { momentum_optimizer { learning_rate { cosine_decay_learning_rate { } } } } }"
+    assert run("config", "check", small_config, "--set", "train_config.num_steps=0")[0] == 0
+    status, output = run("config", "check", small_config, "--set", "train_config.num_steps=0", "--set", cosine)
     assert status == 1
     assert re.search(r"as this is missing:\n  \S+:\d+:\d+: train_config.num_steps: ", output)
     status, output = run("config", "check", small_config, "--set", "train_input_reader.label_map_path=")

@@ -21,7 +21,7 @@ from boxwright.distributed import ALONE
 from boxwright.training.train import _change_execution
 from tests.conftest import Silent, small_config_text
 from tests.training.checkpoints import same
-from tests.training.test_step import learner
+from tests.training.test_step import FROZEN, learner
 
 OWN_INITIALIZERS = True
 
@@ -345,7 +345,11 @@ def test_other_classes_are_refused(small_config: Path, shapes_data: Path, tmp_pa
 @pytest.mark.parametrize(
     ("override", "wanted"),
     [
-        ("train_config.num_steps=0", "train_config.num_steps: how long to train"),
+        (
+            "train_config { num_steps: 0 optimizer { momentum_optimizer { learning_rate { "
+            "cosine_decay_learning_rate { } } } } }",
+            "train_config.num_steps: how long to train; .*a cosine ends at its total_steps",
+        ),
         ("train_config.batch_size=0", "greater than or equal to 1"),
         (
             "model.ssd.num_classes=2",
@@ -500,3 +504,19 @@ def test_a_checkpoint_at_the_start(small_config: Path, tmp_path: Path) -> None:
     evaluated = [row["step"] for row in rows if any("Precision" in name for name in row)]
     assert evaluated == [0, 2]
     assert bw.load(tmp_path / "with" / "ckpt-0.pt").step == 0
+
+
+@pytest.mark.parametrize("ends", [{"max_seconds": 1.0}, {"patience": 1, "checkpoint_every_n": 2}])
+def test_a_run_without_a_number_of_steps_ends_by_time_or_patience(
+    small_config: Path, tmp_path: Path, ends: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a constant rate of 0 no evaluation is better than the first."""
+    zero = "train_config.optimizer.momentum_optimizer.learning_rate.constant_learning_rate.learning_rate=0"
+    config = bw.load_config(small_config, ["train_config.num_steps=0", zero, FROZEN])
+    settings = {"workers": 0, "device": "cpu", "evaluate": "patience" in ends, **ends}
+    with caplog.at_level("INFO", logger="boxwright.run"):
+        run = bw.train(config, tmp_path / "m", bw.RunSettings(**settings))
+    assert run.step >= 1
+    assert (tmp_path / "m" / f"ckpt-{run.step}.pt").exists()
+    assert "train_config.num_steps is not set: training lasts until it is stopped" in caplog.text
+    assert ("the time is up" in caplog.text) == ("max_seconds" in ends)

@@ -64,8 +64,11 @@ def _of_training(config: m.TrainEvalPipelineConfig) -> Iterator[Missing]:
         yield _lacks(
             config, "train_config.batch_size", "images a step, 32 by default; write train_config { batch_size: 16 }"
         )
-    if train.num_steps < 1 and (config.train_config is None or tensorflow_version(config.model) == 2):
-        yield _lacks(config, "train_config.num_steps", "how long to train; write train_config { num_steps: 20000 }")
+    if train.num_steps < 1 and not can_be_endless(config):
+        what = "how long to train; write train_config { num_steps: 20000 }"
+        if _schedule(train) == "cosine_decay_learning_rate":
+            what += " (a cosine ends at its total_steps; a constant, exponential or manual rate needs no limit)"
+        yield _lacks(config, "train_config.num_steps", what)
     optimizer = train.optimizer
     member = optimizer.which("optimizer") if optimizer is not None else None
     rate = "learning_rate { cosine_decay_learning_rate { learning_rate_base: 0.001 total_steps: 20000 } }"
@@ -74,6 +77,21 @@ def _of_training(config: m.TrainEvalPipelineConfig) -> Iterator[Missing]:
         yield _lacks(config, "train_config.optimizer", what)
     elif getattr(optimizer, member).learning_rate is None:
         yield _lacks(getattr(optimizer, member), "learning_rate", f"how fast weights learn; write {rate}")
+
+
+def can_be_endless(config: m.TrainEvalPipelineConfig) -> bool:
+    """Return whether a run needs no number of steps: in TF1, or if its learning rate has no end."""
+    if config.train_config is None:
+        return False
+    rates = ("constant_learning_rate", "exponential_decay_learning_rate", "manual_step_learning_rate")
+    return tensorflow_version(config.model) == 1 or _schedule(config.train_config) in rates
+
+
+def _schedule(train: m.TrainConfig) -> str | None:
+    """Return the kind of the learning rate; None if there is none."""
+    member = None if train.optimizer is None else train.optimizer.which("optimizer")
+    rate = None if member is None else getattr(train.optimizer, member).learning_rate
+    return None if rate is None else rate.which("learning_rate")
 
 
 def _of_reader(config: m.TrainEvalPipelineConfig) -> Iterator[Missing]:

@@ -12,6 +12,7 @@ from boxwright.base.files import is_file
 from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.choice import require
 from boxwright.builders.faster_rcnn.detector import check_sampling
+from boxwright.builders.missing import can_be_endless
 from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
 from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.tensorflow_version import tensorflow_version
@@ -53,7 +54,7 @@ class TrainingPlan:
     """The parameters of a run.
 
     Attributes:
-        num_steps: Total steps; `ENDLESS` where TF1 trains until it is stopped.
+        num_steps: Total steps; `ENDLESS` if it trains until it is stopped.
         clip: Clips the gradients.
         regularize: Whether the loss includes penalties on kernels.
         precision: The network's precision; weights and losses are always float32.
@@ -107,7 +108,7 @@ def build_training(
     build_augmentation(config)  # reports its errors before data are read
     version = tensorflow_version(config.model)
     return TrainingPlan(
-        num_steps=train.num_steps or (ENDLESS if version == 1 else 0),
+        num_steps=train.num_steps or (ENDLESS if can_be_endless(config) else 0),
         stream=StreamSettings(
             batch_size=train.batch_size,
             seed=seed,

@@ -131,7 +131,7 @@ def _schedule(plan: TrainingPlan) -> Iterable[Finding]:
         yield Finding(
             "learning_rate",
             "note",
-            "train_config.num_steps is not set: training continues until it is stopped, as in TF1",
+            "train_config.num_steps is not set: training continues until it is stopped",
             "set it, so that the learning rate can be checked",
         )
     else:

@@ -139,7 +139,7 @@ class Loop:
         state = self.state
         self._log_trainable()
         if self.plan.num_steps == ENDLESS:
-            self.processes.log.info("train_config.num_steps is not set: training lasts until it is stopped, as in TF1")
+            self.processes.log.info("train_config.num_steps is not set: training lasts until it is stopped")
         if state.step and state.step % self._evaluate_every == 0 and state.selection.evaluated < state.step:
             self._evaluate()
         if self.settings.checkpoint_at_start and not state.step and not (self.store.folder / "ckpt-0.pt").exists():

@@ -19,7 +19,7 @@ import torch
 from boxwright.base.errors import TrainingError, first_line
 from boxwright.builders.detector import build_detector
 from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.training import TrainingPlan, build_training
+from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
 from boxwright.config import dump_message, load_config
 from boxwright.config import messages as m
 from boxwright.data.batch import Batch, collate
@@ -120,9 +120,10 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
         yield Finding("memory", "fine", text)
     step = found.predicted(found.seconds, size) * plan.accumulation
     needed, rate = plan.stream.batch_size / step, max(workers, 1) / found.sample_seconds
+    hours = "" if plan.num_steps == ENDLESS else f", {step * plan.num_steps / 3600:.1f} h for {plan.num_steps}"
     text = (
-        f"a step learns from {needed:.1f} images/s ({step:.2f} s each, {step * plan.num_steps / 3600:.1f} h for "
-        f"{plan.num_steps}); {'a worker prepares' if workers < 2 else f'{workers} workers prepare'} {rate:.1f} images/s"
+        f"a step learns from {needed:.1f} images/s ({step:.2f} s each{hours}); "
+        f"{'a worker prepares' if workers < 2 else f'{workers} workers prepare'} {rate:.1f} images/s"
     )
     if rate < needed:
         cores = os.cpu_count() or 1
