@@ -189,7 +189,7 @@ def test_snippet_10_what_was_before_works(here: Path) -> None:
     assert step == 150
     assert len(detector.detect([np.asarray(Image.open("photo.jpg"))])) == 1
     assert bw.evaluate(config, model_dir="run")
-    with pytest.raises(bw.CheckpointError, match="is exported"):
+    with pytest.raises(bw.CheckpointError, match="is an exported model"):
         bw.restore_detector("run/export/detector.onnx")
 
 
