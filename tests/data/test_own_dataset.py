@@ -131,6 +131,8 @@ def test_epochs_of_own_data(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.batch_size=2"])
     run = bw.train(config, tmp_path / "m", dataset=shapes, epochs=1, workers=0, device="cpu", evaluate=False)
     assert run.step == 3
+    with pytest.raises(bw.ConfigError, match="epochs: expected a number above 0, found -1"):
+        bw.train(config, tmp_path / "none", dataset=shapes, epochs=-1)
 
 
 def test_a_configuration_of_external_data_says_where_they_come_from(small_config: Path, tmp_path: Path) -> None:

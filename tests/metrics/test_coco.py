@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from boxwright.metrics.coco import ByCategory, CocoMetrics, verified_or_all, verified_or_present
+from boxwright.metrics.coco import ByCategory, CocoMetrics, verified_or_all
+from boxwright.metrics.metric import verified_or_present
 from boxwright.metrics.pascal import PascalMetrics
 from boxwright.types import Categories, Category, FoundObjects, Sample
 from boxwright.types.found import chosen

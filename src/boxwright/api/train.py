@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
 from boxwright.autoconfig.settings import InitSettings
 from boxwright.base.errors import ConfigError
+from boxwright.base.files import as_here
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import ExternalInputReader, InputReader, TrainEvalPipelineConfig
@@ -80,10 +80,8 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device)
     plan = _configuration(config, data, init, folder, overrides)
     own = None if dataset is None else _own_data(plan, dataset)
-    if epochs is not None and own is not None and plan.train_config is not None:
-        plan.train_config.num_steps = max(math.ceil(epochs * len(own) / plan.train_config.batch_size), 1)
-    elif epochs is not None:
-        plan.train_config.num_steps = steps_of_epochs(plan, epochs)[0]  # type: ignore[union-attr]  # it has one, or that raised
+    if epochs is not None:
+        plan.train_config.num_steps = steps_of_epochs(plan, epochs, own)[0]  # type: ignore[union-attr]  # it has one, or that raised
     console = Console(stderr=True)
     named = named_listeners(listeners)
     if listeners is None and is_watched(console) and plan.train_config is not None:
@@ -94,7 +92,7 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
 def _own_data(config: TrainEvalPipelineConfig, dataset: Dataset | Collection) -> Dataset:
     """Return the caller's data; the configuration's reader says that they are not its own."""
     reader = config.train_input_reader or InputReader()
-    known = load_label_map(reader.label_map_path) if reader.label_map_path else None
+    known = load_label_map(as_here(reader.label_map_path)) if reader.label_map_path else None
     reader.set("external_input_reader", ExternalInputReader(), None)
     config.set("train_input_reader", reader, None)
     config.set_path()

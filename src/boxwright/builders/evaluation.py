@@ -9,8 +9,8 @@ from functools import partial
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.drawing import NAME_AND_SCORE, Captions
-from boxwright.metrics.coco import ByCategory, CocoMetrics, Labeled, verified_or_all, verified_or_present
-from boxwright.metrics.metric import Metrics
+from boxwright.metrics.coco import ByCategory, CocoMetrics, Labeled, verified_or_all
+from boxwright.metrics.metric import Metrics, verified_or_present
 from boxwright.metrics.pascal import (
     OPEN_IMAGES_CHALLENGE,
     OPEN_IMAGES_CHALLENGE_MASKS,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
-from boxwright.base.files import is_file
 from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.choice import require
 from boxwright.builders.faster_rcnn.detector import check_sampling
@@ -17,7 +15,7 @@ from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
 from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
-from boxwright.config.preset import from_preset
+from boxwright.config.preset import folder_of
 from boxwright.config.support import broken_rules, refuse_unsupported
 from boxwright.data.order import StreamSettings
 from boxwright.optimization.gradient_clipping import Clip, clip_by_global_norm, clip_each_by_norm
@@ -154,11 +152,9 @@ def _fine_tune(config: m.TrainConfig, version: int) -> FineTune:
     scope = _scope(config)
     if config.load_all_detection_checkpoint_vars and version == 1 and scope == "detection":
         scope = "transfer"
-    location = config.location("fine_tune_checkpoint")
-    beside = location is not None and is_file(location.file) and not from_preset(location)
-    folder = str(Path(location.file).parent) if location is not None and beside else ""
+    folder = folder_of(config.location("fine_tune_checkpoint"))
     share = 0.0 if version == 1 else 1.0
-    return FineTune(config.fine_tune_checkpoint, scope, _channels(config), folder, share)
+    return FineTune(config.fine_tune_checkpoint, scope, _channels(config), str(folder or ""), share)
 
 
 def _scope(config: m.TrainConfig) -> Scope:

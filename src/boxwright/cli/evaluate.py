@@ -83,6 +83,7 @@ def _evaluate(
     from boxwright.config import dump_message
     from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
     from boxwright.evaluation.results import write_evaluation
+    from boxwright.loading.configuration import run_folder
     from boxwright.loading.open_model import require_adjustable
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
@@ -94,7 +95,7 @@ def _evaluate(
         evaluation = evaluate_by_workers(model_dir, config, settings, opened.categories)
     else:
         evaluation = evaluate_on_reader(config, opened.opened, settings, _progress)
-    folder = out or (model_dir if model_dir.is_dir() else model_dir.parent) / "eval"
+    folder = out or run_folder(model_dir) / "eval"
     write_evaluation(evaluation, folder)
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.preset import from_preset
+from boxwright.config.preset import folder_of
 
 _FIELDS = frozenset(
     (
@@ -24,9 +24,9 @@ def find_data_beside(config: TrainEvalPipelineConfig) -> None:
     readers = [*([config.train_input_reader] if config.train_input_reader else ()), *config.eval_input_reader]
     for message, name in ((message, name) for reader in readers for message, name in _paths(reader)):
         where, value = message.location(name), getattr(message, name)
-        if where is None or from_preset(where) or not os.path.isfile(where.file):
+        folder = folder_of(where)
+        if where is None or folder is None:
             continue
-        folder = Path(where.file).parent
         found = [_beside(path, folder) for path in value] if isinstance(value, list) else _beside(value, folder)
         if found != value:
             message.set(name, found, where)

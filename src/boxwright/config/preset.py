@@ -9,6 +9,7 @@ import difflib
 from pathlib import Path
 
 from boxwright.base.errors import ConfigError, shortened
+from boxwright.base.files import is_file
 from boxwright.config.tree import Location
 
 FOLDER = Path(__file__).parent.parent / "presets"
@@ -64,6 +65,13 @@ def packaged(path: str | Path) -> Path:
     """Return a path, that of a file beside the presets where it is `preset:FILE`."""
     name = referred(path)
     return Path(path) if name is None else FOLDER / name
+
+
+def folder_of(location: Location | None) -> Path | None:
+    """Return the folder of the file that sets a field; None for a preset's, or if no file does."""
+    if location is None or from_preset(location) or not is_file(location.file):
+        return None
+    return Path(location.file).parent
 
 
 def from_preset(location: Location | None) -> bool:

@@ -7,7 +7,7 @@ field.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -31,7 +31,7 @@ _SCALED_RATES = {
     "cosine_decay_learning_rate": ("learning_rate_base", "warmup_learning_rate"),
 }
 
-Changes = Iterator[tuple[str, Any]]
+Changes = list[tuple[str, Any]]
 
 
 def parse_hparams(text: str) -> dict[str, str]:
@@ -73,7 +73,7 @@ def apply_tf_overrides(config: TrainEvalPipelineConfig, changes: Mapping[str, An
 def _fields(config: TrainEvalPipelineConfig, name: str, value: Any) -> Changes:
     root, dot, rest = name.partition(".")
     if dot and root in _ROOTS:
-        return iter([(f"{_ROOTS[root]}.{rest}", value)])
+        return [(f"{_ROOTS[root]}.{rest}", value)]
     if name.count(":") == 2:
         key, reader, field = name.split(":")
         return _reader_by_name(config, (key, reader, field), value)
@@ -126,12 +126,12 @@ def _learning_rate(config: TrainEvalPipelineConfig, value: Any) -> Changes:
             (f"{path}.schedule[{number}].learning_rate", one.learning_rate / old * new)
             for number, one in enumerate(schedule.schedule)
         ]
-    return iter([(f"{path}.{first}", new), *rates])
+    return [(f"{path}.{first}", new), *rates]
 
 
 def _momentum(config: TrainEvalPipelineConfig, value: Any) -> Changes:
     path, _ = _optimizer(config, "momentum_optimizer_value", ("rms_prop_optimizer", "momentum_optimizer"))
-    return iter([(f"{path}.momentum_optimizer_value", min(max(_number("momentum_optimizer_value", value), 0.0), 1.0))])
+    return [(f"{path}.momentum_optimizer_value", min(max(_number("momentum_optimizer_value", value), 0.0), 1.0))]
 
 
 def _family(config: TrainEvalPipelineConfig, name: str) -> str:
@@ -146,15 +146,13 @@ def _loss_ratio(config: TrainEvalPipelineConfig, value: Any) -> Changes:
     name = "classification_localization_weight_ratio"
     ratio = _number(name, value)
     if _family(config, name) == "ssd":
-        return iter([("model.ssd.loss.localization_weight", 1.0), ("model.ssd.loss.classification_weight", ratio)])
+        return [("model.ssd.loss.localization_weight", 1.0), ("model.ssd.loss.classification_weight", ratio)]
     weights = {"localization": 1.0, "objectness": ratio}, {"localization": 1.0, "classification": ratio}
-    return iter(
-        [
-            (f"model.faster_rcnn.{stage}_stage_{what}_loss_weight", weight)
-            for stage, of_stage in zip(("first", "second"), weights, strict=True)
-            for what, weight in of_stage.items()
-        ]
-    )
+    return [
+        (f"model.faster_rcnn.{stage}_stage_{what}_loss_weight", weight)
+        for stage, of_stage in zip(("first", "second"), weights, strict=True)
+        for what, weight in of_stage.items()
+    ]
 
 
 def _focal(member: str) -> Callable[[TrainEvalPipelineConfig, Any], Changes]:
@@ -167,17 +165,17 @@ def _focal(member: str) -> Callable[[TrainEvalPipelineConfig, Any], Changes]:
             found = None if found is None else getattr(found, part)
         if found is None or found.weighted_sigmoid_focal is None:
             raise ConfigError(f"override {name}: {path} must be weighted_sigmoid_focal")
-        return iter([(f"{path}.weighted_sigmoid_focal.{member}", _number(name, value))])
+        return [(f"{path}.weighted_sigmoid_focal.{member}", _number(name, value))]
 
     return change
 
 
 def _classes(config: TrainEvalPipelineConfig, value: Any) -> Changes:
-    return iter([(f"model.{_family(config, 'num_classes')}.num_classes", value)])
+    return [(f"model.{_family(config, 'num_classes')}.num_classes", value)]
 
 
 def _field(path: str, convert: Callable[[Any], Any] = lambda value: value) -> Callable[..., Changes]:
-    return lambda config, value: iter([(path, convert(value))])
+    return lambda config, value: [(path, convert(value))]
 
 
 def _whole(name: str) -> Callable[[Any], int]:
@@ -188,14 +186,14 @@ def _all_readers(field: str, *, train: bool = True) -> Callable[[TrainEvalPipeli
     def change(config: TrainEvalPipelineConfig, value: Any) -> Changes:
         of_training = ["train_input_reader"] if train else []
         of_evaluation = [f"eval_input_reader[{number}]" for number in range(len(config.eval_input_reader))]
-        return iter([(f"{reader}.{field}", value) for reader in (*of_training, *of_evaluation)])
+        return [(f"{reader}.{field}", value) for reader in (*of_training, *of_evaluation)]
 
     return change
 
 
 def _reader(config: TrainEvalPipelineConfig, path: str, field: str, value: Any) -> Changes:
     if field not in ("input_path", "append_input_path"):
-        return iter([(f"{path}.{field}", value)])
+        return [(f"{path}.{field}", value)]
     number = int(path.partition("[")[2].rstrip("]") or 0)
     found = config.train_input_reader if path == "train_input_reader" else config.eval_input_reader[number]
     if found is None or found.tf_record_input_reader is None:
@@ -205,7 +203,7 @@ def _reader(config: TrainEvalPipelineConfig, path: str, field: str, value: Any) 
         paths = [one.strip().strip("'\"") for one in value.strip("[]").split(",")]
     if field == "append_input_path":
         paths = [*found.tf_record_input_reader.input_path, *paths]
-    return iter([(f"{path}.tf_record_input_reader.input_path", list(paths))])
+    return [(f"{path}.tf_record_input_reader.input_path", list(paths))]
 
 
 def _of_training(field: str) -> Callable[[TrainEvalPipelineConfig, Any], Changes]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.metrics.average_precision import precision_and_recall, sampled
 from boxwright.metrics.matching import NOBODY, claim_best_free
-from boxwright.metrics.metric import Curve, Matches, MetricResult
+from boxwright.metrics.metric import Curve, Matches, MetricResult, verified_or_present
 from boxwright.metrics.regions import BOXES, ImageMasks, Kind, Regions
 from boxwright.types import Categories, FoundObjects, Sample
 
@@ -267,11 +267,6 @@ class CocoMetrics:
                 "overlaps an object of its class"
             ]
         return []
-
-
-def verified_or_present(sample: Sample) -> list[int]:
-    """Return the classes that were verified or have an object in an image."""
-    return sorted({*sample.verified_labels.tolist(), *sample.labels.tolist()})
 
 
 def verified_or_all(sample: Sample) -> list[int] | None:

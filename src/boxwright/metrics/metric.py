@@ -101,3 +101,8 @@ class Metrics(Protocol):
 def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
     """Return name to number, or None where it is not finite."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def verified_or_present(sample: Sample) -> list[int]:
+    """Return the classes that were verified or have an object in an image."""
+    return sorted({*sample.verified_labels.tolist(), *sample.labels.tolist()})

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from boxwright.metrics.average_precision import all_points, eleven_points, precision_and_recall
 from boxwright.metrics.matching import NOBODY, claim_best
-from boxwright.metrics.metric import Curve, Matches, MetricResult
+from boxwright.metrics.metric import Curve, Matches, MetricResult, verified_or_present
 from boxwright.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, Kind, Regions
 from boxwright.types import Categories, FoundObjects, Sample
 
@@ -119,8 +119,7 @@ class PascalMetrics:
         usable = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
         present = set(sample.labels.tolist())
         if self.rules.verified_only:
-            verified = present | set(sample.verified_labels.tolist())
-            usable &= np.isin(labels, sorted(verified))
+            usable &= np.isin(labels, verified_or_present(sample))
         known = {category.label for category in self.categories}
         for label in sorted(known & (present | set(labels[usable].tolist()))):
             mine = np.flatnonzero(usable & (labels == label))

@@ -7,13 +7,15 @@ import math
 from boxwright.base.errors import ConfigError
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.data.dataset import Dataset
 
 
-def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int, int]:
+def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float, dataset: Dataset | None = None) -> tuple[int, int]:
     """Return how many steps go through the training data so often, and how many images those have.
 
     Args:
         epochs: More than 0; a part of an epoch is a part of the data.
+        dataset: The training data; None for those that the configuration names.
 
     Returns:
         The steps, at least 1 (the last batch may begin another epoch), and the images.
@@ -25,7 +27,7 @@ def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float) -> tuple[int
         raise ConfigError(f"epochs: expected a number above 0, found {epochs!r}")
     if config.train_config is None:
         raise ConfigError("train_config is not set; there is nothing to count epochs of")
-    images = len(build_dataset(config.train_input_reader, "train_input_reader"))
+    images = len(build_dataset(config.train_input_reader, "train_input_reader") if dataset is None else dataset)
     return steps_through(images, epochs, config.train_config.batch_size), images
 
 

@@ -126,8 +126,7 @@ def best_candidates(boxes: Tensor, scores: Tensor, score_threshold: float, count
     """
     rows = min(count, scores.shape[1])
     # The best n pairs lie in the n anchors whose best class scores highest. They are ordered by class, then anchor: if
-    # the
-    # first of equal scores is taken, as in ONNX, it is TensorFlow's.
+    # the first of equal scores is taken, as in ONNX, it is TensorFlow's.
     likely = scores.amax(dim=2).topk(rows, dim=1).indices.sort(dim=1).values
     pool = scores.gather(1, likely[..., None].expand(-1, -1, scores.shape[2])).transpose(1, 2).flatten(1)
     best, pairs = pool.topk(min(count, pool.shape[1]), dim=1)
