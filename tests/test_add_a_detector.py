@@ -84,8 +84,12 @@ def extended(tmp_path: Path) -> Path:
 
 
 def run(extended: Path, *words: object) -> str:
+    return run_python(extended, "-m", "boxwright", *words)
+
+
+def run_python(extended: Path, *words: object) -> str:
     finished = subprocess.run(
-        [sys.executable, "-m", "boxwright", *map(str, words)],
+        [sys.executable, *map(str, words)],
         env={**os.environ, "PYTHONPATH": str(extended / "src"), "COLUMNS": "200"},
         cwd=extended,
         capture_output=True,
@@ -96,12 +100,9 @@ def run(extended: Path, *words: object) -> str:
     return finished.stdout
 
 
-@pytest.mark.slow
-def test_the_detector_of_the_page_trains_evaluates_and_is_fine_tuned(extended: Path, shapes_data: Path) -> None:
-    config = extended / "cells.config"
-    config.write_text(
-        f"""
-model {{ cells {{ num_classes: 4 depth: 32 image_resizer {{ fixed_shape_resizer {{ height: 64 width: 64 }} }} }} }}
+def small_config(shapes_data: Path, model: str) -> str:
+    return f"""
+{model}
 {SMALL_TRAINING.replace("num_steps: 6", "num_steps: 40")}
 train_input_reader {{
   label_map_path: "{shapes_data}/label_map.pbtxt"
@@ -112,7 +113,27 @@ eval_input_reader {{
   tf_record_input_reader {{ input_path: "{shapes_data}/val.record" }}
 }}
 """
-    )
+
+
+@pytest.mark.slow
+def test_the_detector_of_the_page_trains_in_a_program_of_its_own(extended: Path, shapes_data: Path) -> None:
+    programs = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "add_a_detector.md").read_text(), re.M | re.S)
+    assert len(programs) == 1
+    (extended / "pipeline.config").write_text(small_config(shapes_data, ""))
+    (extended / "program.py").write_text(programs[0] + "print(metrics)\n")
+    assert "DetectionBoxes_Precision/mAP" in run_python(extended, extended / "program.py")
+    lines = [json.loads(line) for line in (extended / "cells" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["Loss/total_loss"] for line in lines if "learning_rate" in line]
+    assert losses[-1] < losses[0]
+    assert 'name: "Cells"' in (extended / "cells" / "pipeline.config").read_text()
+
+
+@pytest.mark.slow
+def test_the_detector_of_the_page_trains_evaluates_and_is_fine_tuned(extended: Path, shapes_data: Path) -> None:
+    config = extended / "cells.config"
+    resizer = "image_resizer { fixed_shape_resizer { height: 64 width: 64 } }"
+    model = f"model {{ cells {{ num_classes: 4 depth: 32 {resizer} }} }}"
+    config.write_text(small_config(shapes_data, model))
     assert "0 refused" in run(extended, "config", "check", config)
     assert "cells" in run(extended, "config", "fields", "DetectionModel")
     common = ("--config", config, "--model_dir", extended / "m", "--workers", 0)

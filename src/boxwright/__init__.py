@@ -7,6 +7,7 @@ from boxwright.base.threads import prepare_threads
 
 if TYPE_CHECKING:
     from boxwright.api.evaluate import evaluate
+    from boxwright.api.learner import Learner
     from boxwright.api.model import Model, load
     from boxwright.api.result import FoundObject, Result
     from boxwright.api.run import Run
@@ -44,6 +45,7 @@ __all__ = [
     "Detector",
     "ExportError",
     "FoundObject",
+    "Learner",
     "LoadReport",
     "Model",
     "OutputError",
@@ -69,6 +71,7 @@ __all__ = [
 # a configuration needs none of them.
 _HOMES = {
     "boxwright.api.evaluate": ("evaluate",),
+    "boxwright.api.learner": ("Learner",),
     "boxwright.api.model": ("Model", "load"),
     "boxwright.api.result": ("FoundObject", "Result"),
     "boxwright.api.run": ("Run",),

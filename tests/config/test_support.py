@@ -313,6 +313,8 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
         build_dataset(config.train_input_reader, "train_input_reader")
     with pytest.raises(ConfigError):  # its data are given in Python
         build_dataset(parse_message("external_input_reader { }", m.InputReader), "train_input_reader")
+    with pytest.raises(ConfigError, match="boxwright.train"):  # so is the detector
+        build_detector(parse_message("experimental_model { }", m.DetectionModel))
     for reader in faces:
         build_dataset(reader, "train_input_reader")
     for model in models:

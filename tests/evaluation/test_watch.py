@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.cli.main import app, from_absl
+from boxwright.data.convert import write_tfrecords
+from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.evaluation.watch import watch
+from boxwright.types import Categories, Category, Sample
 
 FIRST = EvaluationSettings(workers=0)
 FAST = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=3)
@@ -93,6 +99,72 @@ def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> No
     assert (len(classes[0]), len(classes[1])) == (4, 1)
     assert classes[1][0].endswith("object")
     assert {row["category_id"] for row in merged.rows} == {1}
+
+
+class Objects:
+    """Images of shapes, all of which are labeled "object"."""
+
+    name = "objects"
+    categories = Categories((Category(0, 1, "object"),))
+
+    def __init__(self, shapes: ShapesDataset) -> None:
+        self.shapes = shapes
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, index: int) -> Sample:
+        sample = self.shapes[index]
+        return replace(sample, labels=np.zeros_like(sample.labels), masks=None)
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        return self.shapes.encoded(index)
+
+
+def test_data_without_classes_are_counted_without_them(small_config: Path, tmp_path: Path) -> None:
+    write_tfrecords(Objects(ShapesDataset(6, seed=6, size=(64, 80))), tmp_path / "objects.record")
+    (tmp_path / "objects.pbtxt").write_text('item { id: 1 name: "object" }')
+    changes = [
+        f"eval_input_reader.label_map_path={tmp_path}/objects.pbtxt",
+        f"eval_input_reader.tf_record_input_reader.input_path={tmp_path}/objects.record",
+        "train_config.num_steps=1",
+        "eval_config.include_metrics_per_category=true",
+    ]
+    config = bw.load_config(small_config, changes)
+    run = bw.train(config, tmp_path / "m", workers=0)
+    detector, _, _ = bw.restore_detector(tmp_path / "m")
+    # The same images with their classes, merged, have the same metrics.
+    merged = evaluate_on_reader(
+        bw.load_config(small_config, changes[2:]), detector, EvaluationSettings(class_agnostic=True)
+    )
+    precision = {name: value for name, value in merged.metrics.items() if not name.startswith("Loss/")}
+    assert run.metrics == pytest.approx(precision, abs=1e-6)
+    assert any(value > 0 for value in precision.values())
+    (tmp_path / "objects.pbtxt").write_text('item { id: 1 name: "dog" }')
+    with pytest.raises(bw.ConfigError, match="label 0 is 'dog' in the data"):
+        evaluate_on_reader(config, detector)
+
+
+def test_step_and_learning_rate_stand_beside_the_metrics(small_config: Path, tmp_path: Path) -> None:
+    rate = """train_config { optimizer { momentum_optimizer { learning_rate { exponential_decay_learning_rate {
+        initial_learning_rate: 0.02 decay_steps: 1 decay_factor: 0.5 staircase: true } } } } }"""
+    bw.train(bw.load_config(small_config, [rate, "train_config.num_steps=2"]), tmp_path / "m", workers=0)
+    # Halved at each step: 0.02 × 0.5².
+    lines = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["learning_rate"]) for line in lines if "evaluation" in line] == [
+        (2, pytest.approx(0.005))
+    ]
+    assert "learning_rate" not in bw.Run(tmp_path / "m").metrics
+    events = EventAccumulator(str(tmp_path / "m" / "eval")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("learning_rate")] == [(2, pytest.approx(0.005))]
+    output = invoke("evaluate", "--model_dir", tmp_path / "m", "--out", tmp_path / "e", "--workers", 0)
+    assert "evaluation at step 2, learning rate 0.005" in output
+    written = json.loads((tmp_path / "e" / "metrics.json").read_text())
+    assert (written["step"], written["learning_rate"]) == (2, pytest.approx(0.005))
+    config = bw.load_config(tmp_path / "m" / "pipeline.config")
+    watch(config, tmp_path / "m", tmp_path / "w", FIRST, WatchSettings(timeout=0), lambda *_: None)
+    events = EventAccumulator(str(tmp_path / "w" / "eval")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("learning_rate")] == [(2, pytest.approx(0.005))]
 
 
 def invoke(*arguments: object) -> str:

@@ -14,6 +14,7 @@ from boxwright.base.errors import ConfigError, DataError
 from boxwright.builders.detector import build_detector
 from boxwright.config import messages as m
 from boxwright.config import parse_message
+from boxwright.config.support import contradictions, report
 from boxwright.criteria.example_sampler import MinibatchSampler
 from boxwright.criteria.region_sampler import RegionSampler
 from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
@@ -252,6 +253,21 @@ MULTISCALE = """multiscale_anchor_generator {
     min_level: 2 max_level: 5 anchor_scale: 4 aspect_ratios: [0.5, 1, 2] scales_per_octave: 1 normalize_coordinates: false }"""
 GRID = "grid_anchor_generator { scales: [0.125, 0.25] aspect_ratios: [0.5, 1, 2] }"
 FIVE_LEVELS = "multiscale_anchor_generator { min_level: 2 max_level: 6 aspect_ratios: 1 normalize_coordinates: false }"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_inplace_batchnorm_update_by_version(version: int) -> None:
+    """TF1 only says with it when statistics are written, so it has no effect; TF2 refuses it."""
+    text = ONE_MAP.replace("faster_rcnn {", "faster_rcnn { inplace_batchnorm_update: true", 1)
+    if version == 1:
+        text = text.replace("resnet50_keras", "resnet50")
+    config = parse_message(text, m.DetectionModel)
+    refused = ["model.faster_rcnn.inplace_batchnorm_update" in str(problem) for problem in contradictions(config)]
+    assert refused == ([] if version == 1 else [True])
+    notes = {one.path: one.status.note for one in report(config, "model")}
+    assert "changes no number" in notes["model.faster_rcnn.inplace_batchnorm_update"]
+
+
 ERRORS = [
     (MASK_RCNN, "number_of_stages: 3", "number_of_stages: 4", "number_of_stages"),
     (MASK_RCNN, "predict_instance_masks: true", "", "number_of_stages: 3 predicts masks"),

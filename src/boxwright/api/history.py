@@ -38,7 +38,7 @@ def draw_history(history: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -
     )
     _draw(left, training, terms, "loss")
     known = [name for name in metrics if any(name in row for row in evaluations)]
-    others = [name for row in evaluations[-1:] for name in row if name not in ("step", "evaluation")]
+    others = [name for row in evaluations[-1:] for name in row if name not in ("step", "evaluation", "learning_rate")]
     _draw(right, evaluations, known or others[:1], "evaluation")
     with io.BytesIO() as file:
         FigureCanvasAgg(figure).print_png(file)

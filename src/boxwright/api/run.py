@@ -13,6 +13,8 @@ from boxwright.training.log import read_lines
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
 
+# What stands beside the metrics in a line of the log.
+_NO_METRICS = ("step", "evaluation", "learning_rate")
 _AP = ("DetectionBoxes_Precision/mAP", "DetectionBoxes_Precision/mAP@.50IOU")
 
 
@@ -58,7 +60,7 @@ class Run:
         """The newest metrics of the first eval_input_reader; empty if there was no evaluation."""
         rows = [row for row in self.history if "evaluation" in row]
         rows = [row for row in rows if row["evaluation"] == rows[0]["evaluation"]]
-        return {name: value for name, value in rows[-1].items() if name not in ("step", "evaluation")} if rows else {}
+        return {name: value for name, value in rows[-1].items() if name not in _NO_METRICS} if rows else {}
 
     def model(self, which: str = "best", *, device: str = "auto") -> Model:
         """Open the trained model.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,26 +9,24 @@ from typing import Any
 
 from rich.console import Console
 
+from boxwright.api.own import copied_config, use_own_data, use_own_detector
 from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
 from boxwright.autoconfig.settings import InitSettings
 from boxwright.base.errors import ConfigError
-from boxwright.base.files import as_here
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
-from boxwright.config.messages import ExternalInputReader, InputReader, TrainEvalPipelineConfig
-from boxwright.config.overrides import with_overrides
-from boxwright.config.tf_overrides import apply_tf_overrides
+from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.data.dataset import Dataset
-from boxwright.data.label_map import load_label_map
-from boxwright.data.own_dataset import Collection, as_dataset
+from boxwright.data.own_dataset import Collection
+from boxwright.models.detector import Detector
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Listeners, named_listeners
 from boxwright.training.settings import RunSettings
 from boxwright.training.train import train as train_run
 
 _LOG = logging.getLogger("boxwright.run")
-_OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset")
+_OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset", "detector")
 
 
 def train(  # noqa: PLR0913  # two ways to specify a run, with different arguments
@@ -44,6 +41,7 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     epochs: float | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     dataset: Dataset | Collection | None = None,
+    detector: Detector | None = None,
     **options: Any,
 ) -> Run:
     """Train a detector, resuming from an earlier run in the same folder.
@@ -67,6 +65,7 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
             the TF Object Detection API, as for `load_config`.
         dataset: Training data of your own, in place of the configuration's: samples by index (`bw.Sample`, with the
             classes as its `categories`), or one of torchvision's detection data sets.
+        detector: A detector of your own, trained in place instead of a new one of the configuration's `model`.
         **options: Single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
 
     Returns:
@@ -79,24 +78,16 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device)
     plan = _configuration(config, data, init, folder, overrides)
-    own = None if dataset is None else _own_data(plan, dataset)
+    own = None if dataset is None else use_own_data(plan, dataset)
+    if detector is not None:
+        use_own_detector(plan, detector)
     if epochs is not None:
         plan.train_config.num_steps = steps_of_epochs(plan, epochs, own)[0]  # type: ignore[union-attr]  # it has one, or that raised
     console = Console(stderr=True)
     named = named_listeners(listeners)
     if listeners is None and is_watched(console) and plan.train_config is not None:
         named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
-    return Run(folder, train_run(plan, folder, chosen, named, own))
-
-
-def _own_data(config: TrainEvalPipelineConfig, dataset: Dataset | Collection) -> Dataset:
-    """Return the caller's data; the configuration's reader says that they are not its own."""
-    reader = config.train_input_reader or InputReader()
-    known = load_label_map(as_here(reader.label_map_path)) if reader.label_map_path else None
-    reader.set("external_input_reader", ExternalInputReader(), None)
-    config.set("train_input_reader", reader, None)
-    config.set_path()
-    return as_dataset(dataset, known)
+    return Run(folder, train_run(plan, folder, chosen, named, own, detector))
 
 
 def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:
@@ -127,10 +118,4 @@ def _configuration(
         return load_config(written, overrides)
     if init.model:
         raise ConfigError(f"train: model={init.model!r} names a preset for data=…; a configuration has its own model")
-    if isinstance(config, TrainEvalPipelineConfig):
-        if not isinstance(overrides, Mapping):
-            return with_overrides(config, overrides)
-        changed = copy.deepcopy(config)
-        apply_tf_overrides(changed, overrides)
-        return changed
-    return load_config(config, overrides)  # type: ignore[arg-type]  # not None, as checked above
+    return copied_config(config, overrides)  # type: ignore[arg-type]  # not None, as checked above

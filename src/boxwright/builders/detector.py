@@ -50,6 +50,15 @@ def build_detector(
         ) from error
 
 
+def _experimental(config: m.ExperimentalModel, categories: Categories | None) -> Detector:
+    del categories
+    raise config.refusal(
+        "",
+        "the detector is given in Python: boxwright.train(config, detector=...) trains it, and "
+        "boxwright.load_weights(detector, checkpoint) restores its weights",
+    )
+
+
 # Member of the oneof → its builder. A new family is one line here, and one in `DetectionModel`.
 _DETECTORS: dict[str, Callable[..., Detector]] = {
     "faster_rcnn": build_faster_rcnn,
@@ -57,4 +66,5 @@ _DETECTORS: dict[str, Callable[..., Detector]] = {
     "refinedet": build_refinedet,
     "srn": build_srn,
     "align_det": build_align_det,
+    "experimental_model": _experimental,
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.tensorflow_version import tensorflow_version
 from boxwright.config import messages as m
 from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
 from boxwright.optimization.schedules import (
@@ -46,6 +47,17 @@ def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
         schedule=schedule,
         average_decay=config.moving_average_decay if config.use_moving_average else None,
     )
+
+
+def learning_rates(config: m.TrainEvalPipelineConfig) -> Schedule | None:
+    """Return the learning rate of each step of a run; None if the configuration has no optimizer."""
+    train = config.train_config
+    if train is None or train.optimizer is None or train.optimizer.which("optimizer") is None:
+        return None
+    chosen = getattr(train.optimizer, train.optimizer.which("optimizer") or "")
+    if chosen.learning_rate is None:
+        return None
+    return build_optimizer(train.optimizer, tensorflow_version(config.model)).schedule
 
 
 def _momentum(config: m.MomentumOptimizer) -> UpdateRule:

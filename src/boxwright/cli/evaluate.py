@@ -80,6 +80,7 @@ def _evaluate(
     """Evaluate once; write and print the result."""
     require_checkpoint(model_dir)
     from boxwright.base.files import write_whole
+    from boxwright.builders.optimizer import learning_rates
     from boxwright.config import dump_message
     from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
     from boxwright.evaluation.results import write_evaluation
@@ -96,14 +97,21 @@ def _evaluate(
     else:
         evaluation = evaluate_on_reader(config, opened.opened, settings, _progress)
     folder = out or run_folder(model_dir) / "eval"
-    write_evaluation(evaluation, folder)
+    rates = learning_rates(config)
+    rate = None if rates is None else rates(opened.step)
+    write_evaluation(evaluation, folder, opened.step, rate)
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))
-    console.print(f"evaluation at step {opened.step}")
+    console.print(_title(opened.step, rate))
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     suggest("predict", "IMAGES", "--model_dir", model_dir)
     console.print(ap_line(evaluation.metrics))
+
+
+def _title(step: int, learning_rate: float | None) -> str:
+    rate = "" if learning_rate is None else f", learning rate {learning_rate:g}"
+    return f"evaluation at step {step}{rate}"
 
 
 def _progress(items: Iterable[int], title: str) -> Iterable[int]:

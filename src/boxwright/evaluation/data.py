@@ -33,13 +33,26 @@ class EvaluationData:
 def open_evaluation_data(
     config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None
 ) -> EvaluationData:
-    """Return the data that the settings choose; a missing reader, or other classes than `trained`, is a ConfigError."""
+    """Return the data that the settings choose; a missing reader, or other classes than `trained`, is a ConfigError.
+
+    Data whose only class is "object" are counted without classes.
+    """
     reader, where = _reader(config, settings)
     dataset = build_dataset(reader, where, trained)
-    check_same_classes(trained, dataset.categories)
     plan = build_evaluation(config, reader)
-    plan = replace(plan, class_agnostic=plan.class_agnostic or settings.class_agnostic)
+    if _without_classes(dataset.categories, trained):
+        # Its labels are not the detector's: no loss can be computed from them.
+        plan = replace(plan, class_agnostic=True, losses=False)
+    else:
+        check_same_classes(trained, dataset.categories)
+        plan = replace(plan, class_agnostic=plan.class_agnostic or settings.class_agnostic)
     return EvaluationData(reader_name(config, settings), dataset, plan)
+
+
+def _without_classes(given: Categories, trained: Categories | None) -> bool:
+    """Return whether data have only the class "object", as TF names it, and the detector has others."""
+    only_objects = [category.name for category in given] == [ONE_CLASS.items[0].name]
+    return only_objects and trained is not None and trained.by_name(given.items[0].name) is None
 
 
 def check_reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> None:

@@ -70,8 +70,12 @@ def detection_rows(
     ]
 
 
-def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
+def write_evaluation(
+    evaluation: Evaluation, folder: str | Path, step: int | None = None, learning_rate: float | None = None
+) -> None:
     """Write metrics.json, detections.json and the pictures.
+
+    `step` and `learning_rate`, if known, stand beside the metrics.
 
     Raises:
         OutputError: If the disk is full or the folder cannot be written; it stays marked as unfinished.
@@ -81,4 +85,6 @@ def write_evaluation(evaluation: Evaluation, folder: str | Path) -> None:
         for name, picture in evaluation.pictures.items():
             write_whole(pictures / f"{unique_stem(name, taken)}.png", encode_png(picture))
         write_whole(whole / "detections.json", json.dumps(evaluation.rows) + "\n")
-        write_whole(whole / "metrics.json", json.dumps(without_nan(evaluation.metrics), indent=2) + "\n")
+        beside = {"step": step, "learning_rate": learning_rate}
+        known = {name: value for name, value in beside.items() if value is not None}
+        write_whole(whole / "metrics.json", json.dumps(known | without_nan(evaluation.metrics), indent=2) + "\n")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from boxwright.base.errors import CheckpointError
+from boxwright.builders.optimizer import learning_rates
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
@@ -49,6 +50,7 @@ def watch(
     check_reader(config, settings)
     open_device(settings.device, tf32=settings.tf32)  # fails before waiting if there is no such device
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings))
+    rates = learning_rates(config)
     last, evaluated, count, since = -1, -1, 0, time.monotonic()
     data: EvaluationData | None = None  # opened with the classes of the first checkpoint
     total = config.train_config.num_steps if config.train_config else 0
@@ -61,7 +63,8 @@ def watch(
                 data = data or open_evaluation_data(config, settings, opened.categories)
                 detector = at_scales(opened.detector, settings.multi_scale)
                 evaluation = evaluate_on_dataset(detector, data.dataset, data.plan, workers=settings.workers)
-                write_evaluation_events(events, step, evaluation.metrics, evaluation.pictures, evaluated)
+                numbers = evaluation.metrics | ({} if rates is None else {"learning_rate": rates(step)})
+                write_evaluation_events(events, step, numbers, evaluation.pictures, evaluated)
                 heard(step, evaluation, "")
                 last, evaluated, count = newest, step, count + 1
                 if total and step >= total:

@@ -16,6 +16,7 @@ from boxwright.evaluation.data import EvaluationData, counted_categories
 from boxwright.evaluation.metrics_process import WORTH_A_PROCESS, summarize_in_process
 from boxwright.evaluation.network import evaluate_in_processes
 from boxwright.evaluation.results import Evaluation
+from boxwright.optimization.schedules import Schedule
 from boxwright.training.content import Content
 from boxwright.training.log import Evaluated, TrainingLog
 from boxwright.training.sharding import whole_weights
@@ -58,6 +59,7 @@ class Evaluations:
         log: TrainingLog | None,
         workers: int,
         run: Path | None,
+        learning_rates: Schedule,
     ) -> None:
         """Evaluate nothing yet.
 
@@ -65,7 +67,9 @@ class Evaluations:
             sets: The data of each reader, and how; the first decides which checkpoint is best.
             state: The run's; its selection follows what is collected.
             run: The run's folder, for the workers' sockets.
+            learning_rates: Of each step; reported with the metrics.
         """
+        self._learning_rates = learning_rates
         self.sets, self._state, self._processes, self._log = sets, state, processes, log
         self._workers, self._run = workers, run
         self._pending: _Pending | None = None
@@ -122,9 +126,10 @@ class Evaluations:
         found = [one.result() for one in pending.found]
         selection = state.selection.after(pending.step, found[0].metrics)
         self._pending, state.selection, step = None, selection, pending.step
+        rate = self._learning_rates(step)
         for data, one in zip(self.sets, found, strict=False):
             if self._log is not None:
-                self._log.tell(step, Evaluated(one.metrics, one.pictures, data.name, tuple(one.notes)))
+                self._log.tell(step, Evaluated(one.metrics, one.pictures, data.name, tuple(one.notes), rate))
         content: dict[str, Any] = {**pending.content, "selection": state.selection.content()}
         return EvaluatedStep(step, content, best=state.selection.best_step == step)
 

@@ -46,6 +46,12 @@ class Evaluated:
     pictures: dict[str, NDArray[np.uint8]]
     name: str = ""
     notes: tuple[str, ...] = ()
+    learning_rate: float | None = None
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics, and the learning rate of the step if it is known."""
+        return self.metrics if self.learning_rate is None else {**self.metrics, "learning_rate": self.learning_rate}
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,7 @@ class JsonLines:
         if isinstance(event, Scalars) and event.progress:
             self._line({"step": step, **without_nan(dict(event.values))})
         elif isinstance(event, Evaluated):
-            self._line({"step": step, "evaluation": event.name or "eval", **without_nan(event.metrics)})
+            self._line({"step": step, "evaluation": event.name or "eval", **without_nan(event.numbers)})
 
     def _line(self, values: dict[str, object]) -> None:
         self._file.write(json.dumps(values) + "\n")
@@ -255,7 +261,7 @@ class TensorBoard:
                 self._eval[event.name] = EventFile(folder, purge_step=self._evaluated + 1)
             before = self._before.get(event.name, self._evaluated)
             self._before[event.name] = step
-            write_evaluation_events(self._eval[event.name], step, event.metrics, event.pictures, before)
+            write_evaluation_events(self._eval[event.name], step, event.numbers, event.pictures, before)
         elif isinstance(event, Scalars):
             for name, value in event.values.items():
                 self._train.scalar(self._tag_of(name), value, step)
@@ -308,7 +314,7 @@ class Tracked:
             self._tracker.scalars(step, event.values)
         elif isinstance(event, Evaluated):
             folder = evaluation_folder(Path(), event.name)
-            self._tracker.scalars(step, {f"{folder}/{tag}": value for tag, value in event.metrics.items()})
+            self._tracker.scalars(step, {f"{folder}/{tag}": value for tag, value in event.numbers.items()})
 
 
 def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[NDArray[np.uint8]]:

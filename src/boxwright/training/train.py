@@ -17,13 +17,8 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.missing import require_for_training
 from boxwright.builders.tensorflow_version import explain_version, with_version_of
 from boxwright.builders.training import TrainingPlan, build_training
-from boxwright.checkpoints.find_source import find_source
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.checkpoints.pretrained import load_pretrained
-from boxwright.checkpoints.restore import config_of, other_meaning
-from boxwright.checkpoints.sources import is_tensorflow
+from boxwright.checkpoints.restore import config_of
 from boxwright.checkpoints.store import CheckpointStore
-from boxwright.checkpoints.zoo_archive import is_archive
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
@@ -34,12 +29,14 @@ from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.models.detector import Detector
 from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.tensorflow.checkpoint import find_training
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
+from boxwright.training.initialize import initialize, with_classes
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog, tf1_tag
 from boxwright.training.loop import Loop
@@ -60,6 +57,7 @@ def train(
     settings: RunSettings | None = None,
     listeners: Mapping[str, Listener] | None = None,
     dataset: Dataset | None = None,
+    detector: Detector | None = None,
 ) -> int:
     """Train the detector that a configuration describes, resuming where an earlier run stopped.
 
@@ -72,6 +70,7 @@ def train(
         listeners: Are told what happens, each by a name; one that fails is disabled with a warning. Messages
             go to the logger "boxwright.run".
         dataset: The training data, in place of those that the configuration names.
+        detector: The detector, trained in place; None for a new one of the configuration's `model`.
 
     Returns:
         Steps done in all: fewer than configured where the time was up, patience ended or the run was
@@ -85,7 +84,8 @@ def train(
     for name in settings.track:
         check_tracker(name)
     with join_processes() as processes, ExitStack() as resources:
-        run = _prepare(config, Path(model_dir), settings, listeners or {}, (processes, resources), dataset)
+        given = dataset, detector
+        run = _prepare(config, Path(model_dir), settings, listeners or {}, (processes, resources), given)
         resources.callback(run.learner.unwrap)
         if settings.profile:
             run.profile()
@@ -141,10 +141,11 @@ def _prepare(
     settings: RunSettings,
     listeners: Mapping[str, Listener],
     held: tuple[Processes, ExitStack],
-    dataset: Dataset | None,
+    given: tuple[Dataset | None, Detector | None],
 ) -> Loop:
     """Load, build, restore. What is to be closed at the end (lock, log, signals) goes to the stack that is held."""
     processes, resources = held
+    dataset, detector = given
     refuse_unsupported(config, "")
     require_for_training(config)
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
@@ -165,7 +166,10 @@ def _prepare(
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
-    state = _restore(config, plan, dataset, store, newest, settings, processes, _device(settings, processes))
+    torch.manual_seed(plan.stream.seed)
+    detector = build_detector(config, dataset.categories) if detector is None else with_classes(detector, dataset)
+    placed(detector, _device(settings, processes))
+    state = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
     _change_execution(state, plan, settings, processes)
@@ -183,7 +187,7 @@ def _prepare(
         store=store,
         batches=_batches(config, plan, settings, state, dataset, processes, folder),
         log=log,
-        evaluations=Evaluations(evaluations, state, processes, log, settings.workers, folder),
+        evaluations=Evaluations(evaluations, state, processes, log, settings.workers, folder, plan.optimizer.schedule),
         processes=processes,
         stop_requested=resources.enter_context(stop_requests()),
         writer=resources.enter_context(BackgroundWriter(processes.log.info)),
@@ -317,39 +321,24 @@ def _seed(newest: _Newest, asked: int | None) -> int:
 def _restore(
     config: m.TrainEvalPipelineConfig,
     plan: TrainingPlan,
-    dataset: Dataset,
+    detector: Detector,
     store: CheckpointStore,
     newest: _Newest,
     settings: RunSettings,
     processes: Processes,
-    device: torch.device,
 ) -> TrainingState:
-    """Build the detector; restore the newest checkpoint, else the fine-tune checkpoint."""
-    torch.manual_seed(plan.stream.seed)
-    detector = placed(build_detector(config, dataset.categories), device)
+    """Restore the newest checkpoint, else the fine-tune checkpoint."""
     tensorflow = find_training(store.folder) if newest is None else None
-    fresh = newest is None and tensorflow is None
-    if fresh and plan.fine_tune.source:
-        start = plan.fine_tune
-        source, note = find_source(start.source, start.folder)
-        if note:
-            processes.log.warning(note)
-        if warning := other_meaning(source, config):
-            processes.log.warning(warning)
-        # What TF1 warns of only is an error where the source is ours.
-        share = start.min_share if is_tensorflow(source) or is_archive(source) else 1.0
-        loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=share)
-        processes.log.info(f"from {source}:\n{loaded}")
-    elif fresh and plan.pretrained:
-        processes.log.info(load_pretrained(detector.network, processes.from_leader))
+    if newest is None and tensorflow is None:
+        initialize(detector, config, plan, processes)
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
     if tensorflow is not None:
         restored = resume_tensorflow(state, tensorflow, plan.stream.batch_size)
         processes.log.info(f"resuming where TensorFlow stopped, from {tensorflow}, step {state.step}\n{restored}")
     if newest is not None:
         path, content = newest
-        if content["categories"] != dataset.categories.to_list():
-            raise BoxwrightError(f"{path} was trained on other classes than {dataset.name} has; use another model_dir")
+        if detector.categories is None or content["categories"] != detector.categories.to_list():
+            raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore(content)
         processes.log.info(f"resuming from {path}, step {state.step}")
     return state

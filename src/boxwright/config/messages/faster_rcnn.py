@@ -176,8 +176,8 @@ class FasterRcnn(Message):
         "If set, only the hardest proposals contribute to the second-stage loss.")
     second_stage_classification_loss: ClassificationLoss | None = field(None,
         "Class loss of the second stage; softmax when unset.")
-    inplace_batchnorm_update: bool = field(False, "Update batch-norm averages inside the forward pass; Faster R-CNN "
-        "accepts only false.", refused="TensorFlow 2 refuses it, too; remove the line")
+    inplace_batchnorm_update: bool = field(False, "Update batch-norm averages inside the forward pass instead of as "
+        "separate ops.", note="in TensorFlow 1 it only says when statistics are written, which changes no number")
     use_matmul_crop_and_resize: bool = field(False,
         "Crop proposals by matrix products instead of the crop-and-resize op.")
     clip_anchors_to_image: bool = field(False,
@@ -234,6 +234,9 @@ class FasterRcnn(Message):
         "Ours: crop by RoIAlign to initial_crop_size; default: by crop_and_resize and a max pool.")
 
     rules = (
+        refuse("inplace_batchnorm_update", "TensorFlow 2 refuses it, too; remove the line",
+            when=lambda c: c.inplace_batchnorm_update and c.feature_extractor
+            and c.feature_extractor.type not in FASTER_RCNN_TF1_EXTRACTORS),
         refuse("initial_crop_size", "expected at least 1; it is the side of a proposal's crop, such as 14",
             when=lambda c: _crops(c) and c.initial_crop_size < 1),
         refuse("maxpool_kernel_size", "roi_align averages samples itself; remove both maxpool fields",

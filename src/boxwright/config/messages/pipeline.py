@@ -19,10 +19,11 @@ from boxwright.config.reasons import OTHER_FAMILY, QUANTIZATION
 from boxwright.config.rules import refuse
 
 
-class ExperimentalModel(Message, refused=OTHER_FAMILY):
-    """Slot for a custom architecture registered in the model builder."""
+class ExperimentalModel(Message):
+    """A detector that the program gives itself."""
 
-    name: str = field("", "Key of the custom builder to call; it must be registered in the code.")
+    name: str = field("", "Name of the detector's class; in TF the key of a registered builder.",
+        no_effect="the detector is given in Python: boxwright.train(config, detector=...)")
 
 class DetectionModel(Message, oneof="model", path="model"):
     """Selects the model family; set exactly one field."""
@@ -31,7 +32,7 @@ class DetectionModel(Message, oneof="model", path="model"):
         "Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model.")
     ssd: Ssd | None = field(None, "Use a single-stage anchor-based model (SSD, RetinaNet, EfficientDet).")
     experimental_model: ExperimentalModel | None = field(None,
-        "Use a model builder registered in code under a name.", refused=OTHER_FAMILY)
+        "A detector that the program gives itself, in Python: boxwright.train(config, detector=...).")
     center_net: CenterNet | None = field(None, "Use an anchor-free CenterNet model.", refused=OTHER_FAMILY)
     refinedet: RefineDet | None = field(None, "Ours: use a single-shot refinement detector.")
     srn: Srn | None = field(None, "Ours: use a selective refinement network.")

@@ -1,0 +1,50 @@
+"""The detector that a run starts with: its classes and its first weights."""
+
+from __future__ import annotations
+
+from boxwright.base.errors import ConfigError
+from boxwright.builders.training import TrainingPlan
+from boxwright.checkpoints.find_source import find_source
+from boxwright.checkpoints.load_weights import load_weights
+from boxwright.checkpoints.pretrained import load_pretrained
+from boxwright.checkpoints.restore import other_meaning
+from boxwright.checkpoints.sources import is_tensorflow
+from boxwright.checkpoints.zoo_archive import is_archive
+from boxwright.config import messages as m
+from boxwright.data.dataset import Dataset
+from boxwright.distributed import Processes
+from boxwright.evaluation.data import check_same_classes
+from boxwright.models.detector import Detector
+
+
+def with_classes(detector: Detector, dataset: Dataset) -> Detector:
+    """Return a detector of the caller's own, with the data's classes if it has none.
+
+    Raises:
+        ConfigError: If it is optimized for inference, its classes differ from the data's, or they are too few.
+    """
+    if detector.optimized:
+        raise ConfigError("detector: it is optimized for inference and cannot be trained; build a new one")
+    slots = dataset.categories.num_slots
+    if slots > detector.num_classes:
+        raise ConfigError(f"detector: it has {detector.num_classes} classes, but the data need {slots}")
+    check_same_classes(detector.categories, dataset.categories)
+    detector.categories = dataset.categories
+    return detector
+
+
+def initialize(detector: Detector, config: m.TrainEvalPipelineConfig, plan: TrainingPlan, processes: Processes) -> None:
+    """Load a new run's first weights: those of its fine-tune checkpoint, or of the backbone's library."""
+    start = plan.fine_tune
+    if start.source:
+        source, note = find_source(start.source, start.folder)
+        if note:
+            processes.log.warning(note)
+        if warning := other_meaning(source, config):
+            processes.log.warning(warning)
+        # Weights missing from a checkpoint are only a warning in TF1, and an error if the source is ours.
+        share = start.min_share if is_tensorflow(source) or is_archive(source) else 1.0
+        loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=share)
+        processes.log.info(f"from {source}:\n{loaded}")
+    elif plan.pretrained:
+        processes.log.info(load_pretrained(detector.network, processes.from_leader))
