@@ -43,6 +43,7 @@ TESTED = {
     "a `model_dir` of TF's": "training/test_resume_tensorflow.py::test_a_run_goes_on_in_tensorflows_folder",
     "`coco_evaluation`, `pascal_evaluation`, `oid_*_detection_metrics`": "parity/test_metrics.py::test_metrics",
     "`lvis_evaluation`, `calibration_evaluation`, `coco_evaluation`'s panoptic metrics": "config/test_support.py::test_a_value_is_refused_at_its_line",
+    "`coco_keypoint_metrics`": "metrics/test_keypoints.py::test_equals_pycocotools",
     "`include_metrics_per_category`, `all_metrics_per_category`": "metrics/test_coco.py::test_every_metric_of_each_class_is_that_of_the_class_alone",
     "`super_categories`": "metrics/test_coco.py::test_groups_of_classes_have_the_mean_of_their_known_classes",
     "`skip_predictions_for_unlabeled_class`": "metrics/test_coco.py::test_detections_of_classes_that_were_not_verified",

@@ -224,7 +224,9 @@ def variants(shapes_data: Path) -> Iterator[str]:
         train_config {{ num_steps: 5 {steps} {merging} optimizer {{ {optimizers[number % 16]} }} }}
         train_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {reader} }}
         eval_config {{ keypoint_edge {{ start: 0 end: 1 }} include_metrics_per_category: true
-          skip_predictions_for_unlabeled_class: true super_categories {{ key: "a" value: "b,c" }} }}
+          skip_predictions_for_unlabeled_class: true super_categories {{ key: "a" value: "b,c" }}
+          parameterized_metric {{ coco_keypoint_metrics {{ class_label: "a"
+            keypoint_label_to_sigmas {{ key: "b" value: 0.1 }} }} }} }}
         eval_input_reader {{ label_map_path: "{shapes_data}/label_map.pbtxt" {readers[0]} }}
         """
 

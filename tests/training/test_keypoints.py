@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 import boxwright as bw
 from boxwright.builders.input_reader import build_dataset
@@ -14,6 +18,7 @@ from boxwright.criteria.terms import LossTerm
 from boxwright.data.batch import collate, to_input
 from boxwright.data.tf_example import encode_example
 from boxwright.data.tfrecord import write_records
+from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.types import Categories, Category, Sample
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 
@@ -24,8 +29,6 @@ def config(tmp_path: Path) -> str:
     image = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
     sample = Sample(image, np.array([[5, 5, 35, 30], [2, 2, 20, 20]]), np.array([0, 1]), keypoints=points)
     categories = Categories(tuple(Category(n, n + 1, f"c{n}") for n in range(4)))
-    import io
-
     from PIL import Image
 
     png = io.BytesIO()
@@ -72,3 +75,48 @@ def test_reader_and_coder_must_agree(config: str, count: int) -> None:
     pipeline = bw.load_config(config, [f"train_input_reader.num_keypoints={count}"])
     with pytest.raises(bw.ConfigError, match=f"num_keypoints: {count}, but keypoint_box_coder has 2"):
         build_training(pipeline)
+
+
+def test_keypoint_metrics_of_a_run(config: str, tmp_path: Path) -> None:
+    """The metrics of a run are pycocotools' of the results that it writes."""
+    reader = Path(config).read_text().partition("train_input_reader")[2]
+    changes = [
+        "train_config.num_steps=1",
+        f"eval_input_reader {reader}",
+        """eval_config { parameterized_metric { coco_keypoint_metrics { class_label: "c1"
+            keypoint_label_to_sigmas { key: "left" value: 2.0 } keypoint_label_to_sigmas { key: "right" value: 3.0 } } } }
+        """,
+    ]
+    with pytest.raises(bw.ConfigError, match="lists no keypoints of 'c1'"):
+        bw.train(bw.load_config(config, changes), tmp_path / "m", workers=0)
+    labels = tmp_path / "map.pbtxt"
+    named = 'keypoints { id: 0 label: "left" } keypoints { id: 1 label: "right" } name: "c1"'
+    labels.write_text(labels.read_text().replace('name: "c1"', named))
+    run = bw.train(bw.load_config(config, changes), tmp_path / "m", workers=0)
+    names = [name for name in run.metrics if name.startswith("Keypoints_")]
+    assert len(names) == 10
+    assert all(name.endswith("ByCategory/c1") for name in names)
+    assert "DetectionBoxes_Precision/mAP" in run.metrics
+    evaluation = evaluate_on_reader(bw.load_config(config, changes), bw.restore_detector(tmp_path / "m")[0])
+    rows = [row for row in evaluation.rows if row["category_id"] == 2]
+    assert rows
+    truth = COCO()
+    points = [[5, 6, 2], [7, 8, 2]]
+    truth.dataset = {"images": [{"id": n} for n in range(4)], "categories": [{"id": 2}]}
+    truth.dataset["annotations"] = [
+        {"id": n + 1, "image_id": n, "category_id": 2, "bbox": [2, 2, 18, 18], "area": 324.0, "iscrowd": 0}
+        | {"keypoints": [value for point in points for value in point], "num_keypoints": 2}
+        for n in range(4)
+    ]
+    order = list(dict.fromkeys(row["image_id"] for row in evaluation.rows))
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+        found = truth.loadRes([{**row, "image_id": order.index(row["image_id"])} for row in rows])
+        evaluator = COCOeval(truth, found, "keypoints")
+        evaluator.params.kpt_oks_sigmas = np.array([2.0, 3.0])
+        evaluator.evaluate()
+        evaluator.accumulate()
+        evaluator.summarize()
+    # Results are rounded to thousandths of a pixel.
+    assert [run.metrics[name] for name in names] == pytest.approx(evaluator.stats.tolist(), abs=1e-3)
+    assert max(run.metrics[name] for name in names) > 0

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.drawing import NAME_AND_SCORE, Captions
 from boxwright.metrics.coco import ByCategory, CocoMetrics, Labeled, verified_or_all
+from boxwright.metrics.keypoints import CocoKeypointMetrics
 from boxwright.metrics.metric import Metrics, verified_or_present
 from boxwright.metrics.pascal import (
     OPEN_IMAGES_CHALLENGE,
@@ -94,6 +96,20 @@ class EvaluationPlan:
     class_agnostic: bool = False
 
 
+def _metrics(config: m.EvalConfig) -> tuple[MetricsFactory, ...]:
+    names = config.metrics_set or ["coco_detection_metrics"]
+    own = [build_chosen(metric, "parameterized_metric", _PARAMETERIZED) for metric in config.parameterized_metric]
+    return (*(_METRICS[name](config) for name in names), *own)
+
+
+def _keypoint_metrics(config: m.CocoKeypointMetrics) -> MetricsFactory:
+    sigmas = {entry.key: entry.value for entry in config.keypoint_label_to_sigmas}
+    return partial(CocoKeypointMetrics, class_name=config.class_label, sigmas=sigmas)
+
+
+_PARAMETERIZED: dict[str, Callable[..., MetricsFactory]] = {"coco_keypoint_metrics": _keypoint_metrics}
+
+
 def _only_proposes(model: m.DetectionModel | None) -> bool:
     """Return whether a detector finds objects without their classes."""
     return model is not None and model.faster_rcnn is not None and model.faster_rcnn.number_of_stages == 1
@@ -107,7 +123,6 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
     """
     evaluation = config.eval_config or m.EvalConfig()
     refuse_unsupported(evaluation, "eval_config")
-    names = evaluation.metrics_set or ["coco_detection_metrics"]
     return EvaluationPlan(
         batch_size=max(evaluation.batch_size, 1),
         every_nth=max(reader.sample_1_of_n_examples, 1) if reader else 1,
@@ -116,7 +131,7 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         max_boxes=evaluation.max_num_boxes_to_visualize,
         keypoint_edges=tuple((edge.start, edge.end) for edge in evaluation.keypoint_edge),
         captions=Captions(names=not evaluation.skip_labels, scores=not evaluation.skip_scores),
-        metrics=() if evaluation.ignore_groundtruth else tuple(_METRICS[name](evaluation) for name in names),
+        metrics=() if evaluation.ignore_groundtruth else _metrics(evaluation),
         losses=not evaluation.ignore_groundtruth,
         own_size=evaluation.force_no_resize,
         use_average=evaluation.use_moving_averages,

@@ -67,6 +67,7 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
         as_here(config.image_folder) or None,
         categories,
         load_masks=config.load_masks or reader.load_instance_masks,
+        num_keypoints=reader.num_keypoints,
         allow_paths_outside=config.allow_paths_outside,
     )
 

@@ -41,11 +41,13 @@ class CocoDataset:
         categories: Categories | None = None,
         *,
         load_masks: bool = False,
+        num_keypoints: int | None = 0,
         allow_paths_outside: bool = False,
     ) -> None:
         """Read the annotation file.
 
         Args:
+            num_keypoints: Keypoints per object, of all classes; 0 to skip them, None for as many as there are.
             image_folder: The folder that `file_name` is relative to; by default the annotation file's own, or `images`
                 in it.
             allow_paths_outside: Whether a `file_name` may point outside the image folder.
@@ -65,6 +67,7 @@ class CocoDataset:
         rows = _without_superclass(_list(content, "categories", self.path), content.get("annotations"), self.path)
         self.categories = categories or _categories(rows, self.path)
         self._label_of = self._map_categories(rows)
+        self._keypoint_indices = self._map_keypoints(rows, num_keypoints)
         self._annotations: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         known = {image["id"] for image in self._images}
         for number, annotation in enumerate(_list(content, "annotations", self.path)):
@@ -102,6 +105,44 @@ class CocoDataset:
                 raise DataError(f"{self.path}: two categories have the id {number}")
             labels[number] = found.label
         return labels
+
+    def _map_keypoints(self, rows: list[dict[str, Any]], wanted: int | None) -> dict[int, list[int]]:
+        """Return by label where each keypoint in the file goes among those of all classes; empty to skip them."""
+        found: dict[int, list[int]] = {}
+        for row in rows if wanted != 0 else ():
+            if not (names := _keypoint_names(row, self.path)):
+                continue
+            category = self.categories.by_label(self._label_of[_id(row["id"]) or 0])
+            ours = dict(zip(category.keypoints or names, category.keypoint_indices or range(len(names)), strict=True))
+            if strange := next((name for name in names if name not in ours), None):
+                raise DataError(f"{self.path}: category {row['name']!r}: keypoint {strange!r} is not in the label map")
+            found[category.label] = [ours[name] for name in names]
+        self._num_keypoints = max((max(indices) + 1 for indices in found.values()), default=0)
+        if wanted and self._num_keypoints > wanted:
+            raise DataError(
+                f"{self.path}: its classes have {self._num_keypoints} keypoints, but num_keypoints is {wanted}"
+            )
+        self._num_keypoints = wanted or self._num_keypoints
+        return found
+
+    def _keypoints(self, rows: list[dict[str, Any]]) -> NDArray[np.float32] | None:
+        """Return the objects' keypoints [N, P, 3]; of those without, all are invisible."""
+        if not self._num_keypoints:
+            return None
+        points = np.zeros((len(rows), self._num_keypoints, 3), np.float32)
+        for into, annotation in zip(points, rows, strict=True):
+            indices = self._keypoint_indices.get(self._label_of[_id(annotation["category_id"]) or 0], [])
+            given = annotation.get("keypoints")
+            if given is None or not indices:
+                continue
+            where = f"{self._where(annotation)}: keypoints"
+            if not isinstance(given, list) or len(given) != 3 * len(indices):
+                count = len(given) if isinstance(given, list) else str(given)[:60]
+                raise DataError(f"{where}: expected x, y, v of {len(indices)} keypoints, found {count}")
+            values = np.array([finite_number(value, where) for value in given], np.float32).reshape(-1, 3)
+            # 1 is labeled but occluded, 2 visible: both have a place.
+            into[indices] = np.concatenate([values[:, :2], values[:, 2:] > 0], 1)
+        return points
 
     def _box(self, annotation: dict[str, Any]) -> list[float]:
         box = annotation.get("bbox")
@@ -152,6 +193,7 @@ class CocoDataset:
                 is_crowd=np.array([self._flag(a, "iscrowd") for a in rows], np.bool_),
                 areas=np.array([self._area(a, box) for a, box in zip(rows, given, strict=True)], np.float32),
                 masks=self._masks(rows, image.shape[:2]) if self.load_masks else None,
+                keypoints=self._keypoints(rows),
                 attributes=attributes,
                 attribute_names=names,
                 id=str(row["id"]),
@@ -253,9 +295,27 @@ def _categories(rows: list[dict[str, Any]], path: Path) -> Categories:
         raise DataError(f"{path}: category id {rows[numbers.index(None)]['id']!r} is not a number")
     ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0] or 0)
     try:
-        return Categories(tuple(Category(n, number or 0, row["name"]) for n, (number, row) in enumerate(ordered)))
+        return Categories(
+            tuple(
+                Category(n, number or 0, row["name"], keypoints=_keypoint_names(row, path))
+                for n, (number, row) in enumerate(ordered)
+            )
+        )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _keypoint_names(row: dict[str, Any], path: Path) -> tuple[str, ...]:
+    names = row.get("keypoints") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{path}: category {row['name']!r}: keypoints: expected names, found {str(names)[:60]}")
+    return tuple(names)
+
+
+def coco_category(category: Category) -> dict[str, Any]:
+    """Return a class as a COCO category."""
+    row: dict[str, Any] = {"id": category.id, "name": category.name}
+    return row | ({"keypoints": [*category.keypoints]} if category.keypoints else {})
 
 
 def _is_whole(value: object) -> bool:
@@ -263,14 +323,15 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
-def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, Any]:
+def coco_annotation(sample: Sample, number: int, category: Category) -> dict[str, Any]:
     """Return one object as a COCO annotation without its id, coordinates rounded to 1/1000 pixel.
 
-    `segmentation` is present if there is a mask; `difficult` and `attributes` are extensions, present if set.
+    `segmentation` is present if there is a mask, `keypoints` if the class names them; `difficult` and `attributes` are
+    extensions, present if set.
     """
     x_min, y_min, x_max, y_max = (round(float(value), 3) for value in sample.boxes[number])
     row: dict[str, Any] = {
-        "category_id": category_id,
+        "category_id": category.id,
         "bbox": [x_min, y_min, round(x_max - x_min, 3), round(y_max - y_min, 3)],
         "area": round(float(sample.areas[number]), 3),
         "iscrowd": int(sample.is_crowd[number]),
@@ -281,4 +342,10 @@ def coco_annotation(sample: Sample, number: int, category_id: int) -> dict[str, 
         row["attributes"] = dict(zip(sample.attribute_names, sample.attributes[number].tolist(), strict=True))
     if sample.masks is not None:
         row["segmentation"] = encode_mask(sample.masks[number])
+    if sample.keypoints is not None and category.keypoints:
+        points = sample.keypoints[number, list(category.keypoint_indices)]
+        visible = points[:, 2] > 0
+        places = np.where(visible[:, None], points[:, :2].astype(np.float64).round(3), 0)
+        row["keypoints"] = np.concatenate([places, 2 * visible[:, None]], 1).flatten().tolist()
+        row["num_keypoints"] = int(visible.sum())
     return row

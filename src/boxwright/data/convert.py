@@ -14,7 +14,7 @@ from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, make_folder, open_whole, read_file, unfinished, write_whole
-from boxwright.data.coco import coco_annotation
+from boxwright.data.coco import coco_annotation, coco_category
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map, write_label_map
 from boxwright.data.tf_example import encode_example
@@ -79,13 +79,14 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = iter)
     for index in progress(range(len(dataset))):
         sample, (data, name) = dataset[index], dataset.encoded(index)
         name = _write_image(folder, name, data, taken, keep_folder=True)
-        _warn_of_loss(sample, {"keypoints": sample.keypoints is not None}, "COCO")
+        unnamed = sample.keypoints is not None and not any(item.keypoints for item in dataset.categories)
+        _warn_of_loss(sample, {"keypoints without names": unnamed}, "COCO")
         height, width = sample.image.shape[:2]
         images.append({"id": index + 1, "file_name": name, "height": height, "width": width})
         for number, label in enumerate(sample.labels.tolist()):
-            row = coco_annotation(sample, number, dataset.categories.by_label(label).id)
+            row = coco_annotation(sample, number, dataset.categories.by_label(label))
             annotations.append({"id": len(annotations) + 1, "image_id": index + 1, **row})
-    categories = [{"id": item.id, "name": item.name} for item in dataset.categories]
+    categories = [coco_category(item) for item in dataset.categories]
     content = {"images": images, "annotations": annotations, "categories": categories}
     return write_whole(path, json.dumps(content))
 

@@ -87,7 +87,12 @@ def open_dataset(
         return OpenImagesDataset(path, image_folder, categories, allow_paths_outside=allow_paths_outside)
     if kind == "coco":
         return CocoDataset(
-            path, image_folder, categories, load_masks=load_masks, allow_paths_outside=allow_paths_outside
+            path,
+            image_folder,
+            categories,
+            load_masks=load_masks,
+            num_keypoints=None,
+            allow_paths_outside=allow_paths_outside,
         )
     if categories is None:
         categories = classes_of_records([str(path)])

@@ -7,7 +7,7 @@ from pathlib import Path
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import write_whole
 from boxwright.config.load import load_message
-from boxwright.config.messages import StringIntLabelMap, StringIntLabelMapItem
+from boxwright.config.messages import StringIntLabelMap, StringIntLabelMapItem, StringIntLabelMapItemKeypointMap
 from boxwright.config.preset import packaged
 from boxwright.config.text_format import write_text
 from boxwright.types import Categories, Category
@@ -53,8 +53,12 @@ def _check_item(item: StringIntLabelMapItem, where: str) -> None:
 
 
 def _category(item: StringIntLabelMapItem) -> Category:
-    keypoints = tuple(point.label for point in sorted(item.keypoints, key=lambda point: point.id))
-    return Category(item.id - 1, item.id, item.name, item.display_name, keypoints)
+    points = sorted(item.keypoints, key=lambda point: point.id)
+    names, ids = tuple(point.label for point in points), tuple(point.id for point in points)
+    # The ids of one class's keypoints are usually 0, 1, 2, …
+    return Category(
+        item.id - 1, item.id, item.name, item.display_name, names, () if ids == tuple(range(len(ids))) else ids
+    )
 
 
 def write_label_map(categories: Categories, path: str | Path) -> None:
@@ -63,11 +67,15 @@ def write_label_map(categories: Categories, path: str | Path) -> None:
 
 
 def label_map_text(categories: Categories) -> str:
-    """Return a label map in text format; ids are labels plus 1."""
+    """Return a label map in text format, with the names of keypoints; ids are labels plus 1."""
     items = []
     for category in categories:
         item = StringIntLabelMapItem(id=category.label + 1, name=category.name)
         if category.display_name:
             item.display_name = category.display_name
+        item.keypoints = [
+            StringIntLabelMapItemKeypointMap(id=number, label=name)
+            for number, name in zip(category.keypoint_indices, category.keypoints, strict=True)
+        ]
         items.append(item)
     return write_text(StringIntLabelMap(item=items))

@@ -46,7 +46,10 @@ def open_evaluation_data(
     else:
         check_same_classes(trained, dataset.categories)
         plan = replace(plan, class_agnostic=plan.class_agnostic or settings.class_agnostic)
-    return EvaluationData(reader_name(config, settings), dataset, plan)
+    data = EvaluationData(reader_name(config, settings), dataset, plan)
+    for make in plan.metrics:  # those that do not fit the classes raise before any image is evaluated
+        make(counted_categories(data))
+    return data
 
 
 def _without_classes(given: Categories, trained: Categories | None) -> bool:

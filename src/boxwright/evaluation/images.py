@@ -87,7 +87,7 @@ def _evaluate_batch(
         yield EvaluatedImage(
             index=index,
             sample=replace(truth, image=np.zeros((*sample.image.shape[:2], 0), np.uint8), masks=None),
-            detections=replace(seen, masks=None, multiclass_scores=None, keypoints=None, anchor_indices=None),
+            detections=replace(seen, masks=None, multiclass_scores=None, anchor_indices=None),
             losses=losses,
             picture=draw_beside_truth(truth, seen, classes, plan) if index in drawn else None,
             masks=_masks(sample, arrays),

@@ -52,9 +52,14 @@ def detection_rows(
     Args:
         categories: The classes, for their ids; if None, ids are labels plus 1.
     """
-    masks: list[dict[str, Any]] = [{}] * len(detections)
-    if segmentations is not None:
-        masks = [{"segmentation": code} for code in segmentations]
+    more: list[dict[str, Any]] = [{} for _ in range(len(detections))]
+    for row, code in zip(more, segmentations or (), strict=False):
+        row["segmentation"] = code
+    if detections.keypoints is not None:
+        # COCO's third number is the visibility, which its evaluation of results ignores.
+        three = np.pad(detections.keypoints.astype(np.float64), ((0, 0), (0, 0), (0, 1)), constant_values=1)
+        for row, points in zip(more, three.round(3), strict=True):
+            row["keypoints"] = points.flatten().tolist()
     identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
     class_ids = ids(categories, detections.labels.tolist())
     boxes, scores = detections.boxes.astype(np.float64).tolist(), detections.scores.tolist()
@@ -64,9 +69,9 @@ def detection_rows(
             "category_id": class_id,
             "bbox": [round(v, 3) for v in (box[0], box[1], box[2] - box[0], box[3] - box[1])],
             "score": round(score, 6),
-            **mask,
+            **own,
         }
-        for box, score, class_id, mask in zip(boxes, scores, class_ids, masks, strict=True)
+        for box, score, class_id, own in zip(boxes, scores, class_ids, more, strict=True)
     ]
 
 

@@ -21,6 +21,7 @@ class Category:
         name: The name in annotations.
         display_name: The name for display; may be empty.
         keypoints: Names of the keypoints, in order; may be empty.
+        keypoint_ids: Their indices among the keypoints of all classes; empty if those are 0, 1, 2, …
     """
 
     label: int
@@ -28,6 +29,12 @@ class Category:
     name: str
     display_name: str = ""
     keypoints: tuple[str, ...] = ()
+    keypoint_ids: tuple[int, ...] = ()
+
+    @property
+    def keypoint_indices(self) -> tuple[int, ...]:
+        """The index of each keypoint among those of all classes."""
+        return self.keypoint_ids or tuple(range(len(self.keypoints)))
 
     @property
     def title(self) -> str:
@@ -100,20 +107,23 @@ class Categories:
         """Return plain data, for checkpoints and JSON."""
         return [
             {"label": c.label, "id": c.id, "name": c.name, "display_name": c.display_name, "keypoints": [*c.keypoints]}
+            | ({"keypoint_ids": [*c.keypoint_ids]} if c.keypoint_ids else {})
             for c in self.items
         ]
 
     @classmethod
     def from_list(cls, items: list[dict[str, Any]]) -> Categories:
         """Return the categories that `to_list` converted; a `DataError` if the items are malformed."""
-        kinds: dict[str, Any] = {"label": int, "id": int, "name": str, "display_name": str, "keypoints": list | tuple}
+        kinds: dict[str, Any] = {"label": int, "id": int, "name": str, "display_name": str}
+        kinds |= dict.fromkeys(("keypoints", "keypoint_ids"), list | tuple)
         for number, item in enumerate(items):
             wrong = next(
                 (key for key, value in item.items() if not isinstance(value, kinds.get(key, type(None)))), None
             )
             if wrong is not None or not {"label", "id", "name"} <= set(item) or item["label"] < 0:
                 raise DataError(f"class {number}: expected label, id and name, found {str(item)[:120]}")
-        return cls(tuple(Category(**{**item, "keypoints": tuple(item.get("keypoints", ()))}) for item in items))
+        points = [{name: tuple(item.get(name, ())) for name in ("keypoints", "keypoint_ids")} for item in items]
+        return cls(tuple(Category(**{**item, **own}) for item, own in zip(items, points, strict=True)))
 
 
 def ids(categories: Categories | None, labels: Sequence[int]) -> list[int]:

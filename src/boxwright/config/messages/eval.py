@@ -5,7 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import UInt32, Values, field, number
 from boxwright.config.message import Message
-from boxwright.config.reasons import LATER, TF1_EVALUATOR
+from boxwright.config.reasons import TF1_EVALUATOR
 from boxwright.config.rules import ordered
 
 METRIC_SETS = (
@@ -29,20 +29,20 @@ METRIC_SETS = (
 LATER_METRIC_SETS = ("coco_panoptic_metrics", "lvis_mask_metrics")
 
 class CocoKeypointMetricsKeypointLabelToSigmasEntry(Message,
-    name="CocoKeypointMetrics.KeypointLabelToSigmasEntry", refused='use metrics_set'):
+    name="CocoKeypointMetrics.KeypointLabelToSigmasEntry"):
     """One entry of keypoint_label_to_sigmas."""
 
     key: str = field("", "Keypoint name, as in the label map.")
-    value: float = field(0.0, "OKS sigma of this keypoint; larger tolerates larger errors.")
+    value: float = number(0.0, "(0, inf)", "OKS sigma of this keypoint; larger tolerates larger errors.")
 
-class CocoKeypointMetrics(Message, refused='use metrics_set'):
+class CocoKeypointMetrics(Message):
     """COCO keypoint metrics of one class."""
 
     class_label: str = field("", "Class name, as in the label map, whose keypoints are evaluated.")
     keypoint_label_to_sigmas: list[CocoKeypointMetricsKeypointLabelToSigmasEntry] = field([],
-        "Keypoint name to its OKS sigma (position tolerance); unlisted names get a default.")
+        "Keypoint name to its OKS sigma (position tolerance); unlisted names get 0.05.")
 
-class ParameterizedMetric(Message, oneof="parameterized_metric", refused='use metrics_set'):
+class ParameterizedMetric(Message, oneof="parameterized_metric"):
     """One metric with its own settings."""
 
     coco_keypoint_metrics: CocoKeypointMetrics | None = field(None, "COCO keypoint metrics for one class.")
@@ -80,7 +80,7 @@ class EvalConfig(Message, path="eval_config"):
         "Names of the metric sets to compute, e.g. coco_detection_metrics; empty = COCO boxes.",
         values=Values(METRIC_SETS, refused=dict.fromkeys(LATER_METRIC_SETS, "is TensorFlow's, and not there yet")))
     parameterized_metric: list[ParameterizedMetric] = field([],
-        "Metrics that need their own settings, e.g. COCO keypoint metrics.", refused=LATER)
+        "Metrics that need their own settings, e.g. COCO keypoint metrics.")
     export_path: str = field("",
         "File to export detections to; empty = no export.",
         no_effect="boxwright evaluate --out says where detections go")

@@ -1,0 +1,193 @@
+"""COCO's keypoint metrics of a class, by object keypoint similarity (OKS), with TensorFlow's names.
+
+Dimensions: D detections, G objects, P keypoints of the class, T similarity thresholds, S ranges of size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.base.errors import ConfigError, DataError
+from boxwright.metrics.average_precision import precision_and_recall, sampled
+from boxwright.metrics.matching import NOBODY, claim_best_free
+from boxwright.metrics.metric import MetricResult
+from boxwright.metrics.regions import ImageMasks
+from boxwright.types import Categories, FoundObjects, Sample
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# TF's tolerance of keypoints that the configuration does not list.
+DEFAULT_SIGMA = 0.05
+_THRESHOLDS = np.linspace(0.5, 0.95, 10)
+_RECALLS = np.linspace(0.0, 1.0, 101)
+# Areas in pixels: all, medium, large. COCO has no small persons with keypoints.
+_RANGES = np.array([[0.0, 1e10], [32.0**2, 96.0**2], [96.0**2, 1e10]])
+_MOST = 20  # detections of an image
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The detections of an image: scores [D]; whether each is right, and is ignored, [S, T, D]."""
+
+    scores: Floats
+    right: Bools
+    ignored: Bools
+
+
+class CocoKeypointMetrics:
+    """Accumulates keypoints by image, then computes COCO's ten metrics.
+
+    Objects without visible keypoints, and crowds, are ignored with the detections that match them.
+    """
+
+    def __init__(self, categories: Categories, class_name: str, sigmas: Mapping[str, float]) -> None:
+        """Start without images.
+
+        Args:
+            class_name: The class whose keypoints are compared; its keypoints are those of the label map.
+            sigmas: The tolerance of each keypoint by name: its standard deviation in units of the square root of the
+                object's area. Others have `DEFAULT_SIGMA`, as in TF.
+
+        Raises:
+            ConfigError: If there is no such class, it has no keypoints, or a name is none of theirs.
+        """
+        where = "eval_config.parameterized_metric.coco_keypoint_metrics"
+        category = categories.by_name(class_name)
+        if category is None:
+            known = ", ".join(item.name for item in categories)
+            raise ConfigError(f"{where}.class_label: {class_name!r} is none of the classes ({known})")
+        if not category.keypoints:
+            raise ConfigError(f"{where}.class_label: the label map lists no keypoints of {class_name!r}; add them")
+        strange = sorted(set(sigmas) - set(category.keypoints))
+        if strange:
+            known = ", ".join(category.keypoints)
+            raise ConfigError(f"{where}.keypoint_label_to_sigmas: {strange[0]!r} is none of the keypoints ({known})")
+        self._category, self._indices = category, list(category.keypoint_indices)
+        self._variances = (2 * np.array([sigmas.get(name, DEFAULT_SIGMA) for name in category.keypoints])) ** 2
+        self._judged: list[_Judged] = []
+        self._objects = np.zeros(len(_RANGES), np.int64)
+        self._images = 0
+
+    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
+        """Add one image.
+
+        Raises:
+            DataError: If its objects have fewer keypoints than the class, or the detector predicts none.
+        """
+        del masks
+        self._images += 1
+        own = np.flatnonzero(sample.labels == self._category.label)
+        chosen = np.flatnonzero(detections.labels == self._category.label)
+        truth = self._truth(sample, own)
+        found = self._found(detections, chosen)
+        scores = detections.scores[chosen].astype(np.float64)
+        order = np.argsort(-scores, kind="stable")[:_MOST]
+        found, scores = found[order], scores[order]
+        areas = sample.areas[own].astype(np.float64)
+        hidden = ~np.any(truth[..., 2] > 0, axis=1)
+        ignored: Bools = np.asarray(_outside(areas) | sample.is_crowd[own] | hidden)
+        self._objects += (~ignored).sum(1)
+        overlap = self._similarity(found, truth, sample.boxes[own].astype(np.float64), areas)
+        rules = np.repeat(ignored, len(_THRESHOLDS), axis=0)
+        claims = claim_best_free(overlap, np.tile(_THRESHOLDS, len(_RANGES)), rules, sample.is_crowd[own])
+        claims = claims.reshape(len(_RANGES), len(_THRESHOLDS), len(found))
+        taken = claims != NOBODY
+        # A detection without an object indexes the False that is appended.
+        padded = np.pad(ignored, ((0, 0), (0, 1)))
+        of_ignored = np.stack([taken[size] & padded[size][claims[size]] for size in range(len(_RANGES))])
+        spans = found.max(1, initial=-np.inf) - found.min(1, initial=np.inf) if len(found) else np.zeros((0, 2))
+        outside = _outside(spans.prod(1))[:, None]
+        self._judged.append(_Judged(scores, taken & ~of_ignored, np.where(taken, of_ignored, outside)))
+
+    def _truth(self, sample: Sample, own: NDArray[np.int64]) -> Floats:
+        """Return the keypoints [G, P, 3] of the class's objects."""
+        if not len(own):
+            return np.zeros((0, len(self._indices), 3))
+        if sample.keypoints is None or sample.keypoints.shape[1] <= max(self._indices):
+            there = 0 if sample.keypoints is None else sample.keypoints.shape[1]
+            raise DataError(
+                f"{sample.id or 'an image'}: keypoint metrics were requested, but objects have {there} keypoints, and "
+                f"{self._category.name!r} needs {max(self._indices) + 1}; set num_keypoints in the reader"
+            )
+        points = sample.keypoints[own][:, self._indices].astype(np.float64)
+        return np.concatenate([np.where(points[..., 2:] > 0, points[..., :2], 0), points[..., 2:]], -1)
+
+    def _found(self, detections: FoundObjects, chosen: NDArray[np.int64]) -> Floats:
+        """Return the predicted keypoints [D, P, 2] of the class."""
+        if not len(chosen):
+            return np.zeros((0, len(self._indices), 2))
+        if detections.keypoints is None or detections.keypoints.shape[1] <= max(self._indices):
+            raise DataError("keypoint metrics were requested, but the detector predicts no keypoints of the class")
+        return detections.keypoints[chosen][:, self._indices].astype(np.float64)
+
+    def _similarity(self, found: Floats, truth: Floats, boxes: Floats, areas: Floats) -> Floats:
+        """Return the OKS of all pairs [D, G].
+
+        The distance of an object without visible keypoints is that of each point from its box, doubled in size.
+        """
+        visible: Bools = np.asarray(truth[..., 2] > 0)
+        some: Bools = np.asarray(visible.any(axis=1))
+        offsets = found[:, None] - truth[None, ..., :2]
+        sides = boxes[:, 2:] - boxes[:, :2]
+        low, high = (boxes[:, :2] - sides)[None, :, None], (boxes[:, :2] + 2 * sides)[None, :, None]
+        beyond = np.maximum(low - found[:, None], 0) + np.maximum(found[:, None] - high, 0)
+        squares = (np.where(some[None, :, None, None], offsets, beyond) ** 2).sum(-1)
+        similar = np.exp(-squares / self._variances / (areas[None, :, None] + np.spacing(1)) / 2)
+        counted = np.where(some[:, None], visible, True)
+        return np.asarray((similar * counted).sum(-1) / counted.sum(-1))
+
+    def compute(self) -> MetricResult:
+        """Return the metrics; -1 for a metric without objects.
+
+        TF names three recalls as those of boxes: AR@1 is the mean over all similarities, AR@10 the recall at 0.5,
+        AR@100 that at 0.75.
+        """
+        precision, recall = self._sampled()
+        values = {
+            "Precision/mAP": _mean(precision[0]),
+            "Precision/mAP@.50IOU": _mean(precision[0, 0]),
+            "Precision/mAP@.75IOU": _mean(precision[0, 5]),
+            "Precision/mAP (medium)": _mean(precision[1]),
+            "Precision/mAP (large)": _mean(precision[2]),
+            "Recall/AR@1": _mean(recall[0]),
+            "Recall/AR@10": _mean(recall[0, 0]),
+            "Recall/AR@100": _mean(recall[0, 5]),
+            "Recall/AR@100 (medium)": _mean(recall[1]),
+            "Recall/AR@100 (large)": _mean(recall[2]),
+        }
+        name = self._category.name
+        notes = [] if self._objects[0] else [f"keypoint AP is -1: no {name} in {self._images} images has keypoints"]
+        return MetricResult({f"Keypoints_{key} ByCategory/{name}": one for key, one in values.items()}, [], notes)
+
+    def _sampled(self) -> tuple[Floats, Floats]:
+        """Return precision [S, T, 101] and the final recall [S, T]; -1 for a range without objects."""
+        shape = (len(_RANGES), len(_THRESHOLDS))
+        precision, recall = np.full((*shape, len(_RECALLS)), -1.0), np.full(shape, -1.0)
+        if not self._judged:
+            return precision, recall
+        order = np.argsort(-np.concatenate([one.scores for one in self._judged]), kind="stable")
+        right = np.concatenate([one.right for one in self._judged], axis=-1)[..., order]
+        ignored = np.concatenate([one.ignored for one in self._judged], axis=-1)[..., order]
+        for size in np.flatnonzero(self._objects):
+            gains, losses = right[size] & ~ignored[size], ~right[size] & ~ignored[size]
+            count = float(self._objects[size])
+            curves = precision_and_recall(gains.astype(np.float64), losses.astype(np.float64), count)
+            precision[size] = [sampled(p, r, _RECALLS) for p, r in zip(*curves, strict=True)]
+            recall[size] = gains.sum(-1) / count
+        return precision, recall
+
+
+def _outside(areas: Floats) -> Bools:
+    """Return whether areas [N] are outside each range of size, [S, N]."""
+    low, high = _RANGES.T
+    return np.asarray((areas < low[:, None]) | (areas > high[:, None]))
+
+
+def _mean(values: Floats) -> float:
+    known = values[values > -1]
+    return float(known.mean()) if known.size else -1.0

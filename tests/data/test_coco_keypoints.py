@@ -1,0 +1,113 @@
+"""COCO's keypoints: read, written, converted, and every way they can be wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from boxwright.base.errors import DataError
+from boxwright.data.coco import CocoDataset
+from boxwright.data.convert import write_coco, write_tfrecords
+from boxwright.data.formats import open_dataset
+from boxwright.data.label_map import load_label_map
+from boxwright.data.tfrecord_dataset import TFRecordDataset
+from boxwright.types import Categories, Category
+
+PERSON = {"id": 7, "name": "person", "keypoints": ["nose", "hand"]}
+CHAIR = {"id": 9, "name": "chair"}
+
+
+def annotation(**changes: Any) -> dict[str, Any]:
+    row = {"id": 1, "image_id": 1, "category_id": 7, "bbox": [1, 2, 20, 10], "keypoints": [3, 4, 2, 5.5, 6, 1]}
+    return row | changes
+
+
+def coco_file(folder: Path, annotations: list[dict[str, Any]], categories: list[dict[str, Any]]) -> Path:
+    Image.new("RGB", (40, 30)).save(folder / "a.png")
+    images = [{"id": 1, "file_name": "a.png", "height": 30, "width": 40}]
+    path = folder / "coco.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return path
+
+
+ROWS = [
+    annotation(),
+    annotation(id=2, keypoints=[0, 0, 0, 30, 20, 2]),
+    annotation(id=3, keypoints=None),
+    annotation(id=4, category_id=9),
+]
+POINTS = [
+    [[3, 4, 1], [5.5, 6, 1]],  # labeled but occluded counts, too
+    [[0, 0, 0], [30, 20, 1]],
+    [[0, 0, 0], [0, 0, 0]],
+    [[0, 0, 0], [0, 0, 0]],  # a chair has none
+]
+
+
+def test_they_are_read_if_asked_for(tmp_path: Path) -> None:
+    path = coco_file(tmp_path, ROWS, [PERSON, CHAIR])
+    assert CocoDataset(path)[0].keypoints is None
+    for count in (2, None):
+        sample = CocoDataset(path, num_keypoints=count)[0]
+        assert sample.keypoints is not None
+        assert sample.keypoints.tolist() == POINTS
+    wide = CocoDataset(path, num_keypoints=3)[0].keypoints
+    assert wide is not None
+    assert wide[:, :2].tolist() == POINTS
+    assert not wide[:, 2].any()
+    person = CocoDataset(path).categories.by_name("person")
+    assert person is not None
+    assert person.keypoints == ("nose", "hand")
+
+
+def test_a_label_map_says_where_they_go(tmp_path: Path) -> None:
+    path = coco_file(tmp_path, ROWS[:2], [PERSON])
+    ours = Categories((Category(0, 1, "person", keypoints=("hand", "nose"), keypoint_ids=(0, 3)),))
+    points = CocoDataset(path, categories=ours, num_keypoints=4)[0].keypoints
+    assert points is not None
+    assert points.tolist() == [
+        [[5.5, 6, 1], [0, 0, 0], [0, 0, 0], [3, 4, 1]],
+        [[30, 20, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]],
+    ]
+    other = Categories((Category(0, 1, "person", keypoints=("nose", "foot")),))
+    with pytest.raises(DataError, match="category 'person': keypoint 'hand' is not in the label map"):
+        CocoDataset(path, categories=other, num_keypoints=2)
+
+
+def test_they_survive_conversion(tmp_path: Path) -> None:
+    path = coco_file(tmp_path, ROWS, [PERSON, CHAIR])
+    write_coco(open_dataset(path), tmp_path / "again" / "coco.json")
+    again = CocoDataset(tmp_path / "again" / "coco.json", num_keypoints=2)[0].keypoints
+    assert again is not None
+    assert again.tolist() == POINTS
+    written = json.loads((tmp_path / "again" / "coco.json").read_text())
+    assert [row.get("num_keypoints") for row in written["annotations"]] == [2, 1, 0, None]
+    (tmp_path / "records").mkdir()
+    write_tfrecords(open_dataset(path), tmp_path / "records" / "a.record")
+    categories = load_label_map(tmp_path / "records" / "label_map.pbtxt")
+    assert categories.items[0].keypoints == ("nose", "hand")
+    record = TFRecordDataset([tmp_path / "records" / "a.record"], categories, num_keypoints=2)[0].keypoints
+    assert record is not None
+    np.testing.assert_allclose(record, POINTS, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("row", "category", "wanted"),
+    [
+        (annotation(keypoints=[1, 2, 2]), PERSON, "expected x, y, v of 2 keypoints, found 3"),
+        (annotation(keypoints="all"), PERSON, "expected x, y, v of 2 keypoints, found all"),
+        (annotation(keypoints=[1, 2, 2, 3, "a", 1]), PERSON, "keypoints: expected a number"),
+        (annotation(keypoints=[1, 2, 2, 3, float("inf"), 1]), PERSON, "keypoints"),
+        (annotation(), PERSON | {"keypoints": "nose"}, "keypoints: expected names, found nose"),
+        (annotation(), PERSON | {"keypoints": ["a", "b", "c"]}, "have 3 keypoints, but num_keypoints is 2"),
+    ],
+)
+def test_what_is_wrong_is_named(row: dict[str, Any], category: dict[str, Any], wanted: str, tmp_path: Path) -> None:
+    path = coco_file(tmp_path, [row], [category])
+    with pytest.raises(DataError, match=wanted):
+        CocoDataset(path, num_keypoints=2)[0]
