@@ -12,6 +12,7 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
 from boxwright.cli.console import console, errors, progress_of, suggest
+from boxwright.preflight.settings import DoctorSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,24 +24,12 @@ if TYPE_CHECKING:
 _COLORS = {"fine": "green", "note": "cyan", "warning": "yellow", "fatal": "red"}
 
 
-def doctor_command(  # noqa: PLR0913  # each is an option
+def doctor_command(
+    settings: DoctorSettings,
     config: Annotated[
         Path,
         typer.Argument(help="A configuration to train; or annotated images, as for boxwright init."),
     ],
-    checkpoint: Annotated[
-        str, typer.Option("--checkpoint", help="Weights to start from; default: fine_tune_checkpoint.")
-    ] = "",
-    full: Annotated[
-        bool, typer.Option("--full", help="Read all samples, not only 1000, and 10,000 image files, of each set.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of findings instead of a table.")] = False,
-    steps: Annotated[bool, typer.Option("--steps/--no_steps", help="Try training steps, for memory and speed.")] = True,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that prepare samples.")] = 1,
-    device: Annotated[
-        str,
-        typer.Option("--device", help="Device of those steps: cpu, cuda, cuda:1, or auto for a GPU if available."),
-    ] = "auto",
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Change the configuration first, as train does.")
     ] = None,
@@ -60,28 +49,28 @@ def doctor_command(  # noqa: PLR0913  # each is an option
         from boxwright.preflight.repair import require_new
 
         require_new(fix)
-    if not _is_configuration(config) and (changes or checkpoint):
+    if not _is_configuration(config) and (changes or settings.checkpoint):
         raise ConfigError("--set and --checkpoint need a configuration, not data")
     from boxwright.preflight.examine import Depth
 
-    depth = Depth(0, 0, 0) if full else Depth()
+    depth = Depth(0, 0, 0) if settings.full else Depth()
     findings: list[Finding] = []
 
     def progress(what: str, items: Iterable[int]) -> Iterable[int]:
-        return items if as_json else progress_of(what, items)
+        return items if settings.as_json else progress_of(what, items)
 
     if _is_configuration(config):
-        findings += _of_configuration(config, changes or [], checkpoint, depth, progress, (steps, workers, device))
+        findings += _of_configuration(config, changes or [], settings, depth, progress)
     else:
         findings += _of_data(config, depth, progress)
     fatal = any(finding.verdict == "fatal" for finding in findings)
-    if as_json:
+    if settings.as_json:
         console.print_json(json.dumps([_row(finding) for finding in findings]))
     else:
         _print(findings)
     if fix is not None:
-        _fix(config, changes or [], fix, progress, errors if as_json else console)
-    elif not as_json:
+        _fix(config, changes or [], fix, progress, errors if settings.as_json else console)
+    elif not settings.as_json:
         _suggest_next(config, changes, fatal=fatal)
     raise typer.Exit(int(fatal and fix is None))
 
@@ -102,24 +91,22 @@ def _is_configuration(path: Path) -> bool:
 def _of_configuration(
     config: Path,
     changes: list[str],
-    checkpoint: str,
+    settings: DoctorSettings,
     depth: Depth,
     progress: Progress,
-    trial: tuple[bool, int, str],
 ) -> list[Finding]:
     from boxwright.config import load_config
     from boxwright.preflight.examine import examine
     from boxwright.training.rehearsal import check_speed_and_memory
 
     loaded = load_config(config, changes)
-    findings = list(examine(loaded, checkpoint, depth, progress))
+    findings = list(examine(loaded, settings.checkpoint, depth, progress))
     buildable = all(
         finding.check not in ("configuration", "fields") or finding.verdict != "fatal" for finding in findings
     )
     readable = all(finding.check != "empty_images" or finding.verdict != "fatal" for finding in findings)
-    steps, workers, device = trial
-    if steps and buildable and readable:
-        findings += check_speed_and_memory(loaded, workers, device)
+    if settings.steps and buildable and readable:
+        findings += check_speed_and_memory(loaded, settings.workers, settings.device)
     return findings
 
 

@@ -96,12 +96,10 @@ def export_command(
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     source, target = _named(source, target, model_dir)
     require_checkpoint(source)
-    chosen = format or (_SUFFIXES.get(target.suffix, Format.TENSORFLOW) if target is not None else Format.ONNX)
+    chosen = format or _format_of(target)
     if chosen in _REFUSED:
         raise ExportError(f"--format {chosen.value}: {_REFUSED[chosen]}")
     if verify is None and chosen in (Format.SAFETENSORS, Format.TENSORFLOW):
-        if target is None:
-            raise ExportError(f"--format {chosen.value}: name what to write")
         _write_weights(source, target, chosen, pipeline_config_path)
         return
     if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
@@ -109,20 +107,24 @@ def export_command(
     if verify is not None:
         _verify(source, verify, pipeline_config_path, images or [], settings)
         return
-    from boxwright.loading.configuration import run_folder
-
-    path = target or run_folder(source) / "export" / _NAMES[chosen]
-    _write_export(source, path, chosen, pipeline_config_path, images or [], settings)
+    _write_export(source, target, chosen, pipeline_config_path, images or [], settings)
 
 
 def _write_export(
-    source: Path, path: Path, chosen: Format, config_path: Path | None, images: list[Path], settings: ExportSettings
+    source: Path,
+    target: Path | None,
+    chosen: Format,
+    config_path: Path | None,
+    images: list[Path],
+    settings: ExportSettings,
 ) -> None:
     """Export a detector, and print its comparison."""
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import dump_message, load_config
     from boxwright.exporters.export import About, export, report_path
+    from boxwright.loading.configuration import run_folder
 
+    path = target or run_folder(source) / "export" / _NAMES[chosen]
     detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
     pictures, origin = comparison_pictures(images, config, detector)
     console.print(f"compared on {len(pictures)} images: {origin}", markup=False)
@@ -170,6 +172,11 @@ def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> 
     if source is None:
         raise ExportError("name what to export: a run's folder or a checkpoint, as in boxwright export model")
     return source, target
+
+
+def _format_of(target: Path | None) -> Format:
+    """Return the format that a file name stands for; other names are prefixes of TF2 checkpoints."""
+    return Format.ONNX if target is None else _SUFFIXES.get(target.suffix, Format.TENSORFLOW)
 
 
 def comparison_pictures(
@@ -222,7 +229,9 @@ def _write_triton(path: Path, folder: Path) -> None:
     console.print(f"TensorRT (not tried here): {tensorrt_line(path)}", markup=False)
 
 
-def _write_weights(source: Path, target: Path, chosen: Format, config_path: Path | None) -> None:
+def _write_weights(source: Path, target: Path | None, chosen: Format, config_path: Path | None) -> None:
+    if target is None:
+        raise ExportError(f"--format {chosen.value}: name what to write")
     from boxwright.checkpoints.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config

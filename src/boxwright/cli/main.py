@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
+def _print_version(*, asked: bool) -> None:
     if asked:
         print(boxwright.__version__)
         raise typer.Exit

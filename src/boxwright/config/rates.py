@@ -7,20 +7,21 @@ for SGD; presets that learn with Adam do not ask for it.
 
 from __future__ import annotations
 
+import itertools
+
 from boxwright.config.message import find_fields
 from boxwright.config.messages import TrainConfig
 from boxwright.config.preset import from_preset
 
-_RATES = frozenset(
-    {
-        "burnin_learning_rate",
-        "initial_learning_rate",
-        "learning_rate",
-        "learning_rate_base",
-        "min_learning_rate",
-        "warmup_learning_rate",
-    }
-)
+# The rates of each schedule, the one it begins or rises to first; the entries of a manual one have theirs in
+# `learning_rate` too.
+SCHEDULE_RATES = {
+    "constant_learning_rate": ("learning_rate",),
+    "exponential_decay_learning_rate": ("initial_learning_rate", "burnin_learning_rate", "min_learning_rate"),
+    "manual_step_learning_rate": ("initial_learning_rate",),
+    "cosine_decay_learning_rate": ("learning_rate_base", "warmup_learning_rate"),
+}
+_RATES = frozenset(itertools.chain.from_iterable(SCHEDULE_RATES.values()))
 
 
 def scaled_rate(rate: float, batch_size: int, meant_for: int) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from boxwright.base.errors import ConfigError
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import apply_override
+from boxwright.config.rates import SCHEDULE_RATES
 
 # The original's first part of a path → ours.
 _ROOTS = {
@@ -24,12 +25,8 @@ _ROOTS = {
     "graph_rewriter_config": "graph_rewriter",
 }
 _READER_FIELDS = ("input_path", "label_map_path", "shuffle", "mask_type", "sample_1_of_n_examples")
-_SCALED_RATES = {
-    "constant_learning_rate": ("learning_rate",),
-    "exponential_decay_learning_rate": ("initial_learning_rate",),
-    "manual_step_learning_rate": ("initial_learning_rate",),
-    "cosine_decay_learning_rate": ("learning_rate_base", "warmup_learning_rate"),
-}
+# The original sets an exponential schedule's first rate alone.
+_KEPT_RATES = ("burnin_learning_rate", "min_learning_rate")
 
 Changes = list[tuple[str, Any]]
 
@@ -116,7 +113,7 @@ def _learning_rate(config: TrainEvalPipelineConfig, value: Any) -> Changes:
     if kind is None:
         raise ConfigError(f"override learning_rate: {path} has no learning_rate")
     schedule, path = getattr(optimizer.learning_rate, kind), f"{path}.learning_rate.{kind}"
-    first, *others = _SCALED_RATES[kind]
+    first, *others = (name for name in SCHEDULE_RATES[kind] if name not in _KEPT_RATES)
     new, old = _number("learning_rate", value), getattr(schedule, first)
     if (others or kind == "manual_step_learning_rate") and not old > 0:
         raise ConfigError(f"override learning_rate: {path}.{first} is {old}, to which the other rates have no ratio")
