@@ -56,6 +56,14 @@ def test_config_fields() -> None:
         RUNNER.invoke(app, ["config", "fields", "train_config.batchsize"], catch_exceptions=False)
 
 
+def test_config_fields_shows_what_stands_for_an_absent_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "width", 500)
+    focal = "classification_loss { weighted_sigmoid_focal { gamma: 2.0 alpha: 0.25 } }"
+    assert f"{{ delta: 0.11 }} }} {focal} localization_weight: 9.090909" in run("config", "fields", "AlignDet")
+    assert run("config", "fields", "Srn").count(f"{{ weighted_smooth_l1 {{ delta: 1.0 }} }} {focal}") == 2
+    assert "max_negatives_per_positive: 3 }" in run("config", "fields", "AnchorRefinement")
+
+
 def test_train_evaluate_predict(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     model_dir = tmp_path / "model"
     output = run(

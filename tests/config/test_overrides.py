@@ -4,6 +4,8 @@ import pytest
 
 from boxwright.base.errors import ConfigError
 from boxwright.config import Pipeline, dump_message, parse_message
+from boxwright.config.layers import lay_over
+from boxwright.config.messages import DetectionModel, Srn
 from boxwright.config.overrides import apply_override
 
 BASE = """
@@ -91,3 +93,16 @@ def test_errors(override: str, wanted: str) -> None:
         overridden(override)
     assert wanted in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_default_that_is_a_message_stays_as_it_is() -> None:
+    """What stands for an absent message belongs to all messages: changes begin with an empty one, as in protobuf."""
+    wanted = parse_message("srn { loss { localization_weight: 3 } }", DetectionModel)
+    changed = [parse_message("srn { }", DetectionModel) for _ in range(3)]
+    apply_override(changed[0], "srn.loss.localization_weight=3")
+    apply_override(changed[1], "srn { loss { localization_weight: 3 } }")
+    lay_over(wanted, changed[2])
+    assert changed == [wanted] * 3
+    assert Srn().loss.localization_weight == 1.0
+    changed[0].srn.loss = None  # type: ignore[union-attr, assignment]
+    assert not changed[0].srn.has("loss")  # type: ignore[union-attr]

@@ -15,7 +15,6 @@ from boxwright.builders.cascade import (
     build_level_candidates,
     build_step,
     build_suppression,
-    focal_loss,
     logits_to_scores,
     settings_or,
 )
@@ -56,8 +55,6 @@ from boxwright.types import Categories
 
 _LEVELS = (3, 4, 5, 6, 7)
 _OF_BACKBONE = (3, 4, 5)
-# Far from the target, the release's loss has a slope of 1, and TensorFlow's of delta.
-_LOSS = focal_loss(delta=0.11, localization_weight=1 / 0.11)
 _FIRST_MATCHER, _MATCHER = LastLowQualityMatcher(0.4, 0.3), LastLowQualityMatcher(0.7, 0.7)
 _NMS, _CANDIDATES = Nms(PerClass(0.5, 100), 0.0, 100), BestOfLevel(1000, 0.05, any_score_coarsest=1)
 _BORDERS: dict[str, Border] = {"LAST_CELL": "last", "ZERO": "zero"}
@@ -125,10 +122,8 @@ def _aligned(config: m.AlignedStep, channels: int, output: HeadOutput, settings:
 
 
 def _criterion(config: m.AlignDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
-    loss = config.loss or _LOSS
-
-    def judge(matcher: m.Matcher | None, own: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
-        found = build_step(matcher, own or loss, (default, loss), coder, columns)
+    def judge(matcher: m.Matcher | None, loss: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
+        found = build_step(matcher, loss or config.loss, default, coder, columns)
         return found if matcher is not None else _with_own_boxes(found)
 
     first = judge(config.matcher, config.loss, _FIRST_MATCHER)
@@ -154,6 +149,6 @@ def _postprocessor(config: m.AlignDet, coder: BoxCoder) -> Postprocessor[Any]:
         detection = build_suppression(config.post_processing, coder, candidates)
     else:
         last = config.step[-1].loss if config.step else None
-        to_scores = logits_to_scores(last or config.loss or _LOSS)
+        to_scores = logits_to_scores(last or config.loss)
         detection = AnchorPostprocessor(coder, to_scores, _NMS, 0, candidates=candidates)
     return CascadePostprocessor(detection) if config.step else detection

@@ -64,8 +64,8 @@ def build_coder(config: m.BoxCoder | None, default: BoxCoder) -> BoxCoder:
 
 def build_step(
     matcher: m.Matcher | None,
-    loss: m.Loss | None,
-    defaults: tuple[Matcher, m.Loss],
+    loss: m.Loss,
+    default: Matcher,
     coder: BoxCoder,
     columns: ClassColumns,
 ) -> AnchorCriterion:
@@ -73,14 +73,12 @@ def build_step(
 
     Args:
         matcher: The message, or None for the default.
-        loss: The message, or None for the default.
-        defaults: The default matcher and loss.
     """
-    chosen = (loss or defaults[1]).classification_loss
+    chosen = loss.classification_loss
     if columns.background == 0 and chosen is not None and "softmax" in (chosen.which("classification_loss") or ""):
         raise chosen.refusal("", "a softmax needs a background, which these classes lack; use a sigmoid loss")
-    rule = defaults[0] if matcher is None else build_matcher(matcher)
-    return build_criterion(loss or defaults[1], TargetAssigner(columns, rule, coder))
+    rule = default if matcher is None else build_matcher(matcher)
+    return build_criterion(loss, TargetAssigner(columns, rule, coder))
 
 
 def logits_to_scores(loss: m.Loss) -> ScoreConverter:
@@ -89,17 +87,6 @@ def logits_to_scores(loss: m.Loss) -> ScoreConverter:
     kind = chosen.which("classification_loss") or "weighted_softmax"
     scale = getattr(getattr(chosen, kind), "logit_scale", 1.0)
     return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
-
-
-def focal_loss(*, delta: float = 1.0, localization_weight: float = 1.0) -> m.Loss:
-    """Return the message of RetinaNet's losses: focal for classes, smooth L1 for boxes."""
-    return m.Loss(
-        classification_loss=m.ClassificationLoss(
-            weighted_sigmoid_focal=m.SigmoidFocalClassificationLoss(gamma=2.0, alpha=0.25)
-        ),
-        localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss(delta=delta)),
-        localization_weight=localization_weight,
-    )
 
 
 def build_level_anchors(config: m.Srn | m.AlignDet, levels: Sequence[int]) -> AnchorGenerator:

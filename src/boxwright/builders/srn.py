@@ -14,7 +14,6 @@ from boxwright.builders.cascade import (
     build_level_candidates,
     build_step,
     build_suppression,
-    focal_loss,
     level_numbers,
     logits_to_scores,
     settings_or,
@@ -51,7 +50,6 @@ from boxwright.types import Categories
 
 _LEVELS = (2, 3, 4, 5, 6, 7)
 _OF_BACKBONE = (2, 3, 4, 5)
-_LOSS = focal_loss()
 _FIRST_MATCHER, _MATCHER = ArgmaxMatcher(0.7, 0.3), ArgmaxMatcher(0.5, 0.4)
 # Thresholds are set per level.
 _PRESETS = {
@@ -127,7 +125,7 @@ def _filter(config: m.Srn) -> AnchorFilter | None:
     rule = config.two_step_classification
     if rule is None:
         return None
-    to_scores = logits_to_scores(config.first_loss or _LOSS)
+    to_scores = logits_to_scores(config.first_loss)
     return AnchorFilter(rule.objectness_threshold, to_scores, background=0, levels=_filtered_levels(config))
 
 
@@ -146,10 +144,10 @@ def _moved_levels(config: m.Srn) -> tuple[int, ...]:
 
 
 def _criterion(config: m.Srn, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
-    second = build_step(config.matcher, config.loss, (_MATCHER, _LOSS), coder, columns)
+    second = build_step(config.matcher, config.loss, _MATCHER, coder, columns)
     if config.two_step_classification is None and config.two_step_regression is None:
         return second
-    first = build_step(config.first_matcher, config.first_loss, (_FIRST_MATCHER, _LOSS), coder, columns)
+    first = build_step(config.first_matcher, config.first_loss, _FIRST_MATCHER, coder, columns)
     learns = Step(first, "first_step", class_levels=_filtered_levels(config), box_levels=_moved_levels(config))
     return CascadeCriterion((learns, Step(second)))
 
@@ -160,7 +158,7 @@ def _postprocessor(config: m.Srn, coder: BoxCoder) -> Postprocessor[Any]:
     if config.post_processing is not None:
         detection = build_suppression(config.post_processing, coder, candidates)
     else:
-        to_scores = logits_to_scores(config.loss or _LOSS)
+        to_scores = logits_to_scores(config.loss)
         detection = AnchorPostprocessor(coder, to_scores, nms, 0, candidates=candidates)
     one_step = config.two_step_classification is None and config.two_step_regression is None
     return detection if one_step else CascadePostprocessor(detection)

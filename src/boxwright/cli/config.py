@@ -135,7 +135,8 @@ def fields(
     from boxwright.config.support import field_status
 
     message, only = _find(path)
-    table = Table(Column("field", no_wrap=True), "type", "default", "status", "meaning", box=None, padding=(0, 2, 0, 0))
+    names = Column("field", no_wrap=True), "type", Column("default", overflow="fold"), "status", "meaning"
+    table = Table(*names, box=None, padding=(0, 2, 0, 0))
     for name, field in message.fields.items():
         if only in (None, name):
             status = field_status(message, name)
@@ -194,6 +195,10 @@ def _type(field: Field) -> str:
 
 
 def _default(field: Field) -> str:
-    if field.kind == "message" or field.default == []:
+    from boxwright.config.text_format import write_text
+
+    if field.default in (None, []):
         return ""
+    if field.kind == "message":
+        return " ".join(write_text(field.default).split())
     return field.default.name if field.kind == "enum" else str(field.default)

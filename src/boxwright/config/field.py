@@ -251,7 +251,8 @@ def field(
     """Return a field of a message; without `no_effect` or `refused` it is honored: some builder reads it.
 
     Args:
-        default: The value of a field that was never set; None for a message, which is then absent; [] for a list.
+        default: The value of a field that was never set; of a message None, or what stands for an absent one, which
+            nobody may change; [] for a list.
         refused: What to do, as it cannot be used.
         note: What to know of a field that is honored.
         values: Which values of a string are honored; None for any.

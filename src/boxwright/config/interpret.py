@@ -71,9 +71,8 @@ def merge(block: Block, into: Message, path: str = "") -> None:
     for pair in block.pairs:
         spec = _spec(type(into), pair.name, pair.location)
         name, where = spec.name, joined(path, spec.name)
-        current = getattr(into, name)
-        if spec.kind == "message" and not spec.repeated and current is not None and isinstance(pair.value, Block):
-            merge(pair.value, current, where)
+        if spec.kind == "message" and not spec.repeated and into.has(name) and isinstance(pair.value, Block):
+            merge(pair.value, getattr(into, name), where)
         elif spec.repeated:
             lists.setdefault(name, []).extend(_values(pair.value, spec, where))
             into._locations[name] = pair.location

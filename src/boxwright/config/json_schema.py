@@ -48,13 +48,19 @@ def _field(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:
         schema = {"type": "array", "items": one}
         if field.length:
             schema |= {"minItems": field.length, "maxItems": field.length}
-    elif field.kind != "message" and field.default is not None:
-        schema["default"] = field.default.name if field.kind == "enum" else field.default
+    elif field.default is not None:
+        schema["default"] = _plain(field)
     note = f" ({field.status.verdict}: {field.status.note})" if field.status.note else ""
     schema["description"] = field.meaning + note
     if field.status.verdict == "refused":
         schema["deprecated"] = True
     return schema
+
+
+def _plain(field: Field) -> Any:
+    if field.kind == "message":
+        return field.default.to_dict()
+    return field.default.name if field.kind == "enum" else field.default
 
 
 def _value(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:

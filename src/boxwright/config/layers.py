@@ -27,7 +27,7 @@ def lay_over(changes: Message, base: Message) -> None:
         if not changes.has(name) and changes.location(name) is None:  # an empty list that was written counts as set
             continue
         value, current = getattr(changes, name), getattr(base, name)
-        if isinstance(value, Message) and isinstance(current, Message):
+        if isinstance(value, Message) and base.has(name):
             lay_over(value, current)
             base.set(name, current, changes.location(name))
         else:

@@ -82,7 +82,7 @@ class Message:
             object.__setattr__(self, name, value)
         elif name not in self.fields:
             raise self.refusal("", f"there is no field {name}")
-        elif value is None and self.fields[name].default is None:
+        elif value is None and self.fields[name].kind == "message" and not self.fields[name].repeated:
             self.clear(name)
         else:
             try:

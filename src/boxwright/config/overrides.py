@@ -99,7 +99,7 @@ def _descend(message: Message, name: str, index: int | None, location: Location)
     if spec.kind != "message":
         raise ConfigError(f"{location.file}: {name} of {message.proto_name} is a {spec.kind}, it has no fields")
     name = spec.name
-    current: Any = getattr(message, name)
+    current: Any = getattr(message, name) if spec.repeated or message.has(name) else None
     if spec.repeated:
         if index is None and len(current) > 1:
             raise ConfigError(f"{location.file}: {name} has {len(current)} items; say which, as in {name}[0]")

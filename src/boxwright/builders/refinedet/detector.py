@@ -36,7 +36,7 @@ from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondSt
 from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.ops.matcher import BipartiteArgmaxMatcher, Matcher
+from boxwright.ops.matcher import BipartiteArgmaxMatcher
 from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.cascade import CascadePostprocessor
 from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
@@ -52,16 +52,6 @@ _PLAIN = ConvSettings(
     kernel=KernelRule(caffe_xavier, Regularizer(l2=5e-4)),
     norm=None,
     activation="RELU",
-)
-_LOSS = m.Loss(
-    classification_loss=m.ClassificationLoss(weighted_softmax=m.WeightedSoftmaxClassificationLoss()),
-    localization_loss=m.LocalizationLoss(weighted_smooth_l1=m.WeightedSmoothL1LocalizationLoss()),
-    hard_example_miner=m.HardExampleMiner(
-        num_hard_examples=0,
-        iou_threshold=1.0,
-        loss_type=m.HardExampleMinerLossType.CLASSIFICATION,
-        max_negatives_per_positive=3,
-    ),
 )
 _CAFFE = Nms(PerClass(0.45, 500), 0.01, 500, BestOfClass(1000))
 _PRESETS: dict[str, Nms] = {
@@ -172,12 +162,12 @@ def _transfer(
 
 
 def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
-    defaults: tuple[Matcher, m.Loss] = (BipartiteArgmaxMatcher(), _LOSS)
-    detection = build_step(config.matcher, config.loss, defaults, coder, columns)
+    default = BipartiteArgmaxMatcher()
+    detection = build_step(config.matcher, config.loss, default, coder, columns)
     if config.anchor_refinement is None:
         return detection
     first = config.anchor_refinement
-    refinement = build_step(first.matcher, first.loss, defaults, coder, _OBJECT)
+    refinement = build_step(first.matcher, first.loss, default, coder, _OBJECT)
     learns = Step(
         refinement,
         "refinement",
@@ -193,7 +183,7 @@ def _second_step(config: m.RefineDet, coder: BoxCoder) -> SecondStep:
     first = require(config.anchor_refinement, config, "anchor_refinement")
     moved, filtered = _levels(config, "refine_levels"), _levels(config, "filter_levels")
     starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder, moved), "TILED": TiledStart}
-    to_scores = logits_to_scores(first.loss or _LOSS)
+    to_scores = logits_to_scores(first.loss)
     return SecondStep(
         starts[first.object_anchors.name](), AnchorFilter(first.objectness_threshold, to_scores, levels=filtered)
     )
@@ -210,7 +200,7 @@ def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
         detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
     else:
         nms = _PRESETS[config.inference_preset.name]
-        detection = AnchorPostprocessor(coder, logits_to_scores(config.loss or _LOSS), nms, _OBJECT.background)
+        detection = AnchorPostprocessor(coder, logits_to_scores(config.loss), nms, _OBJECT.background)
     if config.anchor_refinement is None:
         return detection
     return CascadePostprocessor(detection)

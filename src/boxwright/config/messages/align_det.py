@@ -4,7 +4,7 @@ from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
-from boxwright.config.messages.cascade import AlignmentBorder, ClassifierBackbone, LevelCandidates
+from boxwright.config.messages.cascade import AlignmentBorder, ClassifierBackbone, LevelCandidates, focal_loss
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
@@ -63,8 +63,8 @@ class AlignDet(Message):
         "How boxes are encoded, in every step; default: faster_rcnn_box_coder with scales of 1.")
     matcher: Matcher | None = field(None, "How the first step's anchors are matched; default: 0.4 and 0.3, and every "
         "object gets the anchors that overlap it most.")
-    loss: Loss | None = field(None,
-        "Losses of the first step; default: focal and smooth L1 with delta 0.11 and a slope of 1.")
+    # Far from the target, the release's loss has a slope of 1, and TensorFlow's of delta.
+    loss: Loss = field(focal_loss(delta=0.11, localization_weight=1 / 0.11), "Losses of the first step.")
     step: list[AlignedStep] = field([], "The later steps, in order: { } is AlignDet's as released, two of them make "
         "three steps; default: the RetinaNet that it starts from.")
     level_candidates: LevelCandidates | None = field(None,

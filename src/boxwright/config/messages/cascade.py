@@ -3,7 +3,24 @@
 from boxwright.config.field import Enum, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.hyperparams import Hyperparams
+from boxwright.config.messages.losses import (
+    ClassificationLoss,
+    LocalizationLoss,
+    Loss,
+    SigmoidFocalClassificationLoss,
+    WeightedSmoothL1LocalizationLoss,
+)
 from boxwright.config.rules import PRETRAINED
+
+
+def focal_loss(*, delta: float = 1.0, localization_weight: float = 1.0) -> Loss:
+    """Return RetinaNet's losses: focal for classes, smooth L1 for boxes."""
+    return Loss(
+        classification_loss=ClassificationLoss(
+            weighted_sigmoid_focal=SigmoidFocalClassificationLoss(gamma=2.0, alpha=0.25)),
+        localization_loss=LocalizationLoss(weighted_smooth_l1=WeightedSmoothL1LocalizationLoss(delta=delta)),
+        localization_weight=localization_weight,
+    )
 
 
 class AlignmentBorder(Enum):

@@ -9,10 +9,25 @@ from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.image_resizer import ImageResizer
-from boxwright.config.messages.losses import Loss
+from boxwright.config.messages.losses import (
+    ClassificationLoss,
+    HardExampleMiner,
+    HardExampleMinerLossType,
+    LocalizationLoss,
+    Loss,
+    WeightedSmoothL1LocalizationLoss,
+    WeightedSoftmaxClassificationLoss,
+)
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.rules import PRETRAINED, distinct, excludes, refuse
+
+_LOSS = Loss(
+    classification_loss=ClassificationLoss(weighted_softmax=WeightedSoftmaxClassificationLoss()),
+    localization_loss=LocalizationLoss(weighted_smooth_l1=WeightedSmoothL1LocalizationLoss()),
+    hard_example_miner=HardExampleMiner(num_hard_examples=0, iou_threshold=1.0,
+        loss_type=HardExampleMinerLossType.CLASSIFICATION, max_negatives_per_positive=3),
+)
 
 
 class ObjectAnchors(Enum):
@@ -32,8 +47,7 @@ class AnchorRefinement(Message):
     """The anchor refinement module (ARM): is there an object, and where rather (an extension of Boxwright)."""
 
     matcher: Matcher | None = field(None, "How tiled anchors are matched; default: bipartite_argmax_matcher with 0.5.")
-    loss: Loss | None = field(None,
-        "Losses of this module; default: softmax, smooth L1 and three negatives to a positive.")
+    loss: Loss = field(_LOSS, "Losses of this module.")
     objectness_threshold: float = number(0.01, "[0, 1)", "Negative anchor filtering: anchors less likely to hold an "
         "object (1 - θ) are no negatives of the second step, and are not detected; 0 filters nothing.")
     object_anchors: ObjectAnchors = field(ObjectAnchors.REFINED, "REFINED: two-step regression, the second step starts "
@@ -113,8 +127,7 @@ class RefineDet(Message):
         "(RefineDet++'s alignment convolution); needs anchor_refinement, excludes residual_body.")
     matcher: Matcher | None = field(None,
         "How the second step's anchors are matched; default: bipartite_argmax_matcher with 0.5.")
-    loss: Loss | None = field(None,
-        "Losses of the second step; default: softmax, smooth L1 and three negatives to a positive.")
+    loss: Loss = field(_LOSS, "Losses of the second step.")
     post_processing: PostProcessing | None = field(None, "Score conversion and suppression; excludes inference_preset.")
     inference_preset: RefineDetPreset = field(RefineDetPreset.CAFFE,
         "CAFFE: best 1000 of each class before suppression at 0.45, 500 after; PAPER: best 400 of the image before, "

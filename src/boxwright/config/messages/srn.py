@@ -7,7 +7,7 @@ from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
-from boxwright.config.messages.cascade import ClassifierBackbone, LevelCandidates
+from boxwright.config.messages.cascade import ClassifierBackbone, LevelCandidates, focal_loss
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
@@ -62,10 +62,10 @@ class Srn(Message):
         "STR; if unset, boxes are predicted once. With neither there is no first step.")
     first_matcher: Matcher | None = field(None,
         "How the first step's anchors are matched; default: argmax_matcher with 0.7 and 0.3.")
-    first_loss: Loss | None = field(None, "Losses of the first step; default: focal and smooth L1.")
+    first_loss: Loss = field(focal_loss(), "Losses of the first step.")
     matcher: Matcher | None = field(None,
         "How the second step's anchors are matched; default: argmax_matcher with 0.5 and 0.4.")
-    loss: Loss | None = field(None, "Losses of the second step; default: focal and smooth L1.")
+    loss: Loss = field(focal_loss(), "Losses of the second step.")
     level_candidates: LevelCandidates | None = field(None,
         "Which scores take part in suppression; default: as inference_preset says.")
     post_processing: PostProcessing | None = field(None, "Score conversion and suppression; excludes inference_preset.")
