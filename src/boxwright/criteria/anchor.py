@@ -74,6 +74,7 @@ class AnchorCriterion:
         """Return `Loss/localization_loss` and `Loss/classification_loss`; anchors are in the coder's units."""
         # TF also counts the matches of unannotated images.
         count = assigned.box_weights.sum() if self.normalizer.by_num_matches else None
+        # In half precision a sum over hundreds of thousands of anchors keeps too few digits.
         class_logits, box_codes = predictions.class_logits.float(), predictions.box_codes.float()
         if targets.annotated is not None:
             class_logits, box_codes, assigned = _only_annotated(class_logits, box_codes, assigned, targets.annotated)
@@ -87,6 +88,7 @@ class AnchorCriterion:
             class_losses = matched * class_losses + unmatched * against_nothing
             box_losses = box_losses * matched
         elif self.miner is not None:
+            # TF suppresses the predicted boxes here, not the anchors.
             boxes = self.assigner.box_coder.decode(box_codes.detach(), anchors)
             chosen = self.miner(class_losses, box_losses, boxes, assigned.match)
             class_losses, box_losses = class_losses * chosen, box_losses * chosen

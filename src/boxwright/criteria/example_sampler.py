@@ -30,6 +30,7 @@ class BalancedSampler:
         ratio = (1 - self.positive_fraction) / self.positive_fraction
         wanted = (kept.sum(1).float() * ratio).to(torch.int64)
         lots = torch.rand(negative.shape, device=negative.device).masked_fill(~negative, 2.0)
+        # By rank, not by index: how many indices there are depends on data, for which a GPU would be waited for.
         rank = lots.argsort(dim=1).argsort(dim=1)
         return kept | (negative & (rank < wanted[:, None]))
 

@@ -52,6 +52,7 @@ class HardExampleMiner:
 
     def _cap_negatives(self, kept: Tensor, score: Tensor, match: Tensor, ratio: float) -> Tensor:
         positive, negative = kept & (match >= 0), kept & (match == UNMATCHED)
+        # Rounded down, as in TF.
         allowed = (positive.sum(1) * ratio).to(torch.int64).clamp(min=self.min_negatives_per_image)
         order = score.argsort(dim=1, descending=True, stable=True)
         negatives_so_far = torch.empty_like(order).scatter_(1, order, negative.gather(1, order).cumsum(1))

@@ -81,6 +81,7 @@ class SmoothL1:
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
+        # `F.smooth_l1_loss` is this divided by delta: its slope far from the target is 1, and TF's is delta.
         return F.huber_loss(codes, targets, reduction="none", delta=self.delta).sum(-1) * weights
 
 
@@ -96,6 +97,7 @@ class IouLoss:
     def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [...]."""
         intersection, union, _ = _overlap(boxes, targets)
+        # The inner `where` keeps 0 / 0 out of the backward pass, where the outer one alone would leave NaN.
         iou = torch.where(intersection > 0, intersection / torch.where(intersection > 0, union, 1.0), 0.0)
         return (1 - iou) * weights
 

@@ -37,6 +37,7 @@ class RegionSampler:
         positive = assigned.match >= 0
         chosen = self.sampler(positive, candidates)
         count = min(self.sampler.size, chosen.shape[1])
+        # A stable sort instead of `nonzero`, whose shape depends on data.
         index = (~chosen).byte().argsort(dim=1, stable=True)[:, :count]
         taken = chosen.gather(1, index)
 

@@ -137,6 +137,7 @@ class MaskCriterion:
                     "the detector learns masks, but the records have none; set load_instance_masks and mask_type in "
                     "the input reader, or number_of_stages: 2"
                 )
+            # Data-parallel processes wait for every gradient, the mask head's too.
             nothing = instances.logits.sum() * 0.0
             return {"Loss/BoxClassifierLoss/mask_loss": LossTerm(nothing, nothing.detach())}
         assigned = self.assigner(instances.boxes, targets)
@@ -163,6 +164,7 @@ class TwoStageCriterion:
 
     def __call__(self, predictions: TwoStagePredictions, targets: Targets) -> dict[str, LossTerm]:
         """Return the terms of all stages, by TF's names."""
+        # Filled on the device: `torch.tensor` would copy from the CPU, and wait for a GPU.
         images = torch.full((), float(len(targets.boxes)), device=predictions.proposals.scores.device)
         terms = self.first(predictions.first, targets, images)
         if self.second is not None and predictions.regions is not None:
