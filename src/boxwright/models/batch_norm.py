@@ -53,6 +53,7 @@ class BatchNorm2d(nn.BatchNorm2d):
             )
         flattened = input.detach().flatten().float()
         self.move_averages(flattened, torch.zeros_like(flattened))
+        # Zeros that keep input and gain in the graph, and are not finite where the input is not.
         flat = (input - input) * self.weight[:, None, None] + self.bias[:, None, None]
         return flat.to(input.dtype)
 
@@ -109,6 +110,7 @@ class SyncBatchNorm2d(BatchNorm2d):
         centered = values - mean[:, None, None]
         squares: Tensor = _Total.apply(centered.square().sum((0, 2, 3)))
         variance = squares / count
+        # Stored is the unbiased variance, as by PyTorch's own layer and by TF's fused kernel.
         self.move_averages(mean, variance * count / (count - 1).clamp(min=1))
         gain = self.weight * torch.rsqrt(variance + self.eps)
         return (centered * gain[:, None, None] + self.bias[:, None, None]).to(input.dtype)

@@ -186,6 +186,7 @@ class MaxPool2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C, ceil(H / stride), ceil(W / stride)]."""
+        # TF leaves padding out of the maximum; zeros would win over negative values.
         padded = F.pad(input, same_padding(input, (self.kernel_size, self.kernel_size), self.stride), value=-torch.inf)
         return F.max_pool2d(padded, self.kernel_size, self.stride)
 
