@@ -60,6 +60,7 @@ class LevelProposals:
         per_level, most = (counts[0] if training else counts[1] for counts in (self.per_level, self.most))
         logits = predictions.class_logits.float()
         scores = logits[..., 1] if self.score == "logit" else logits.softmax(-1)[..., 1]
+        # In the order of the probabilities, which in float32 are 1 for all large differences, and so tie.
         rank = scores if self.score == "logit" else logits[..., 1] - logits[..., 0]
         sizes_of_levels = predictions.level_sizes or (scores.shape[1],)
         chosen, levels = _best_of_levels(rank, sizes_of_levels, per_level)
@@ -71,6 +72,8 @@ class LevelProposals:
         if self.across_levels:
             # kerod keeps boxes that clipping left without area.
             return _proposals(Nms(PerClass(self.iou_threshold, most), 0.0, most, outside="keep")(boxes, scores, sizes))
+        # With suppression in rounds this took a step of Faster R-CNN with eight images, on an H200, from 1.9 times
+        # torchvision's time to 0.76.
         if boxes.is_cuda and not torch.compiler.is_compiling():
             counts = [min(per_level, size) for size in sizes_of_levels]
             return suppressed_by_level(boxes, scores[..., 0], sizes, counts, self.iou_threshold, most)
