@@ -112,6 +112,7 @@ def _divisors(terms: Mapping[str, LossTerm], counts: Tensor, processes: Processe
     Args:
         counts: This process's, [n], in the order of those terms.
     """
+    # At least 1, as in TF: of a batch without matches nothing is divided by 0.
     names = [name for name, term in terms.items() if term.count is not None]
     return dict(zip(names, processes.total(counts).clamp(min=1.0).unbind(), strict=True)) if names else {}
 

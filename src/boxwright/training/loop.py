@@ -190,6 +190,7 @@ class Loop:
         """Return whether the next step must be known to be finite at once; on a GPU most need not."""
         step, settings = self.state.step + 1, self.settings
         intervals = (settings.log_every_n, settings.checkpoint_every_n, self._evaluate_every)
+        # On a CPU there is nothing to wait for; what is logged, saved or evaluated is needed at once anyway.
         return (
             self.device.type == "cpu"
             or self.progress.skipped_in_a_row > 0

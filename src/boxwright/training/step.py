@@ -94,6 +94,7 @@ class Learner:
                     check_step(report, state)
                 if not skipped:
                     plan.clip(gradients, norm)
+                # What interrupts the update leaves weights half changed, which no checkpoint may hold.
                 state.updating = True
                 self._update(finite, statistics, skipped=skipped)
             state.advance(plan.stream.batch_size)
@@ -115,6 +116,7 @@ class Learner:
     def _forward_backward(self, batch: Batch, statistics: Snapshot) -> BatchLosses:
         """Compute losses and gradients, in more parts where the memory is too small."""
         while True:
+            # What a step draws follows from its number, so that a resumed run, or a second attempt, draws the same.
             seed_step(self.state.seed, self.state.step, self.processes.rank)
             self.state.optimizer.zero_grad(set_to_none=True)
             parts = batch.split(self._parts(batch))
@@ -125,6 +127,7 @@ class Learner:
                     check_capture(error)  # a backward pass is compiled when it first runs
                     raise
                 problem = first_line(error)
+            # Outside of the handler, where the error's traceback would hold the tensors of the attempt (PyTorch's FAQ).
             self._double_parts(batch, problem)
             statistics.restore()
 
@@ -156,6 +159,7 @@ class Learner:
         state = self.state
         if state.scaler.is_enabled():
             state.scaler.unscale_(state.optimizer)
+        # Penalties carry no scale of float16's, so they come after it is undone.
         if self.plan.regularize:
             add_penalty_gradients(state.detector.network)
         if self.plan.bias_multiplier != 1:
