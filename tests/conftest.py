@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 import boxwright as bw
 from boxwright.types import FoundObjects
@@ -50,6 +51,19 @@ def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for no disk: what this process wrote is there for the next one without, and it was a tenth of the time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_pngs() -> Iterator[None]:
+    """Compress PNGs, which are the same pictures however small, in a fifth of the time: a third of a short run's."""
+    plain = Image.Image.save
+
+    def save(self: Image.Image, file: Any, format: str | None = None, **options: Any) -> None:
+        plain(self, file, format, **({"compress_level": 1} | options if format == "PNG" else options))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Image.Image, "save", save)
+        yield
 
 
 _BLOCK = 65_521  # a prime: rows of a kernel that repeats so many numbers begin at different ones

@@ -60,15 +60,13 @@ def check(family: str, resizer: str, precision: str) -> None:
 
 @pytest.mark.parametrize(
     "family",
-    [
-        one if one in ("ssd", "refinedet", "mask_rcnn") else pytest.param(one, marks=pytest.mark.slow)
-        for one in ONE_OF_EACH
-    ],
+    [one if one in ("ssd", "mask_rcnn") else pytest.param(one, marks=pytest.mark.slow) for one in ONE_OF_EACH],
 )
 def test_family(family: str) -> None:
     check(family, "own", "float32")
 
 
+@pytest.mark.slow
 def test_half_precision() -> None:
     check("ssd", "own", "bfloat16")
 

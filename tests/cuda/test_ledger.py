@@ -100,7 +100,7 @@ def test_lists_of_several_types_are_seen() -> None:
         assert sum(ledger.mixed_lists.values()) == 2
 
 
-@pytest.mark.parametrize("planted", ["item", "constant", "bool amax"])
+@pytest.mark.parametrize("planted", ["item", "constant", pytest.param("bool amax", marks=pytest.mark.slow)])
 def test_what_is_planted_in_a_step_is_caught(planted: str) -> None:
     with fake_run("ssd") as run:
         criterion = run.detector.criterion

@@ -16,7 +16,10 @@ from tests.cuda.fake import fake_cuda
 OBJECTS, ANCHORS, COLUMNS = 128, 76725, 91
 
 
-@pytest.mark.parametrize(("device", "images"), [("cpu", 4), ("cuda", 16)], ids=["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("device", "images"),
+    [pytest.param("cpu", 4, id="cpu"), pytest.param("cuda", 16, id="cuda", marks=pytest.mark.slow)],
+)
 def test_retinanet_takes_little_more_than_one_table_of_overlaps(device: str, images: int) -> None:
     """RetinaNet at 640 pixels, 128 objects an image; on the CPU the share is the same with 4 images and with 16.
 

@@ -80,6 +80,12 @@ def some_first(families: Iterable[str]) -> list[Any]:
     return [one if one in kinds else pytest.param(one, marks=pytest.mark.slow) for one in families]
 
 
+def very_few_first(families: Iterable[str]) -> list[Any]:
+    """Return families for a test that costs much in each: of one stage, of two steps, of two stages."""
+    kinds = ("ssd", "refinedet", "mask_rcnn, paper")
+    return [one if one in kinds else pytest.param(one, marks=pytest.mark.slow) for one in families]
+
+
 def pictures(count: int = 6) -> list[NDArray[np.uint8]]:
     dataset = ShapesDataset(count, seed=3, size=(96, 128))
     return varied(lambda number: dataset[number].image, count)

@@ -273,7 +273,13 @@ SERVED = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        one if one in SERVED or one in ("refinedet", "faster_rcnn") else pytest.param(one, marks=pytest.mark.slow)
+        for one in FAMILIES
+    ],
+)
 def test_what_the_operator_cannot_serve_is_refused(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PYTHON, raising=False)
     with pytest.raises(ExportError, match=SERVED.get(family, "only for one-stage detectors")):

@@ -15,7 +15,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.models import folding
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.folding import fold_batch_norms
-from tests.exporters.small_detectors import FAMILIES, build, pictures, some_first
+from tests.exporters.small_detectors import FAMILIES, build, pictures, very_few_first
 
 
 def norms(module: nn.Module) -> int:
@@ -125,7 +125,7 @@ def numbers(predictions: Any) -> list[Tensor]:
 
 
 # Of regions the sets may differ by a tie: their first stage is compared.
-@pytest.mark.parametrize("family", some_first(FAMILIES))
+@pytest.mark.parametrize("family", very_few_first(FAMILIES))
 def test_every_family_gives_the_same_predictions(family: str) -> None:
     detector, plain = build(FAMILIES[family]), build(FAMILIES[family])
     assert detector.optimize() is detector

@@ -70,7 +70,7 @@ def test_detects_in_every_picture(detector: Detector) -> None:
             assert bw.instance_masks(found).shape == (len(found), *image.shape[:2])
 
 
-@pytest.mark.parametrize("counts", [(2, 0), (0, 0), (4, 1)])
+@pytest.mark.parametrize("counts", [(2, 0), (0, 0), pytest.param((4, 1), marks=pytest.mark.slow)])
 def test_learns_from_every_batch(detector: Detector, counts: tuple[int, ...]) -> None:
     detector.train()
     truth = targets(*counts)
@@ -364,7 +364,10 @@ class Tensors(torch.nn.Module):
         return found.proposals.boxes, found.proposals.valid, found.regions.box_codes, found.regions.class_logits
 
 
-@pytest.mark.parametrize("text", [FASTER_RCNN, ONE_MAP], ids=["pyramid", "one map"])
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(FASTER_RCNN, id="pyramid"), pytest.param(ONE_MAP, id="one map", marks=pytest.mark.slow)],
+)
 def test_is_one_graph(text: str) -> None:
     """Exported, a network has one shape: padding is looked at like everything else."""
     detector = build(text)

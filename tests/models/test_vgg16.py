@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torchvision.models.detection import ssd300_vgg16
 from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
 from torchvision.models.vgg import vgg16
 
@@ -41,9 +40,9 @@ def copy(extractor: FeatureExtractor, theirs: nn.Module) -> None:
 def test_maps_are_torchvisions(layers: int, size: int) -> None:
     extractor = ours(layers)
     if layers == 6:
-        theirs = ssd300_vgg16(weights=None, weights_backbone=None).backbone
+        theirs = SSDFeatureExtractorVGG(vgg16(weights=None, init_weights=False).features, highres=False)
     else:
-        theirs = SSDFeatureExtractorVGG(vgg16(weights=None).features, highres=True)
+        theirs = SSDFeatureExtractorVGG(vgg16(weights=None, init_weights=False).features, highres=True)
     copy(extractor, theirs)
     image = torch.rand(1, 3, size, size) * 200 - 100
     found = extractor.neck.module(extractor.backbone.module(image))

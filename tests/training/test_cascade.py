@@ -35,7 +35,9 @@ def configuration(name: str, data: Path, more: str = "") -> Pipeline:
     return parse_message(text, Pipeline)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "refinedet++" else name for name in MODELS]
+)
 def test_trained_resumed_evaluated_and_used(name: str, shapes_data: Path, tmp_path: Path) -> None:
     """Four steps at once are the same as two and two; what comes out can be evaluated and used."""
     settings = bw.RunSettings(evaluate=False, workers=0, device="cpu", summarize_every_n=2)

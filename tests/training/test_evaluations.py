@@ -22,7 +22,13 @@ from boxwright.training.log import Evaluated, Event
 from tests.training.checkpoints import same
 from tests.training.test_distributed import finish, lines, smooth_config, torchrun
 
-SETTINGS: dict[str, Any] = {"workers": 0, "log_every_n": 1, "best_metric": "Loss/total_loss", "max_to_keep": 99}
+SETTINGS: dict[str, Any] = {
+    "workers": 0,
+    "log_every_n": 1,
+    "summarize_every_n": 0,
+    "best_metric": "Loss/total_loss",
+    "max_to_keep": 99,
+}
 
 
 class Late(Future[Evaluation]):
@@ -84,7 +90,9 @@ def everything(folder: Path) -> dict[str, Any]:
     [
         # Evaluated at step 2, and not asked before the checkpoint of step 4 is to know of it.
         ({"checkpoint_every_n": 4, "evaluate_every_n": 2}, [(2, 4), (4, 6), (6, 6)]),
-        ({"checkpoint_every_n": 2, "evaluate_every_n": 2}, [(2, 4), (4, 6), (6, 6)]),
+        pytest.param(
+            {"checkpoint_every_n": 2, "evaluate_every_n": 2}, [(2, 4), (4, 6), (6, 6)], marks=pytest.mark.slow
+        ),
         ({"checkpoint_every_n": 1, "evaluate_every_n": 3}, [(3, 4), (6, 6)]),
         ({"checkpoint_every_n": 6, "evaluate_every_n": 2, "patience": 1}, [(2, 2), (4, 4), (6, 6)]),
     ],
@@ -104,6 +112,7 @@ def test_nothing_but_the_time_differs(
     assert same(everything(tmp_path / "at once"), everything(tmp_path / "late"))
 
 
+@pytest.mark.slow
 def test_another_process_while_the_run_goes_on(
     small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

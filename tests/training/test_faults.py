@@ -20,6 +20,7 @@ import torch
 
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from tests import forked
 
 OWN_INITIALIZERS = True
 
@@ -293,7 +294,7 @@ def test_the_run_as_a_user_sees_it(small_config: Path, tmp_path: Path) -> None:
         "--model_dir",
         str(tmp_path / "m"),
     ]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = forked.run(command)
     assert found.returncode == 1
     assert found.stderr.strip().splitlines()[-1].startswith("error: ")
     assert "Traceback" not in found.stderr
@@ -307,7 +308,7 @@ bw.train(bw.load_config(sys.argv[1], ["train_config.num_steps=1000000"]), sys.ar
 """
 
 
-@pytest.mark.parametrize("name", ["m", "d" * 80])
+@pytest.mark.parametrize("name", ["m", pytest.param("d" * 80, marks=pytest.mark.slow)])
 def test_a_killed_run_leaves_nothing_in_the_systems_temporary_folder(small_config: Path, name: str) -> None:
     """Workers have sockets, in folders that nobody removes after a kill: they are the run's, and go when it goes on."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="") as short:

@@ -32,7 +32,7 @@ from boxwright.training.state import new_state
 from boxwright.training.train import _check_shards
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
-from tests.exporters.small_detectors import FAMILIES, build, some_first
+from tests.exporters.small_detectors import FAMILIES, build, very_few_first
 from tests.training.checkpoints import near, same
 from tests.training.test_distributed import finish, kill_all, lines, smooth_config, torchrun
 from tests.training.test_step import FROZEN
@@ -115,7 +115,7 @@ def step_of(losses: LossModule) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("family", some_first(FAMILIES))
+@pytest.mark.parametrize("family", very_few_first(FAMILIES))
 def test_every_family_finds_its_weights_whole(family: str, small_config: Path) -> None:
     """Wherever a network or a penalty reads a weight, it is there, and its gradient arrives.
 
