@@ -71,7 +71,14 @@ EXTENSIONS = {
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
 NEW |= {"YoloInputReader", "OpenImagesInputReader", "WiderFaceInputReader", "FddbInputReader"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
-NEW |= {"AnchorRefinement", "RefineDet", "RefineDetFeatureExtractor", "ResidualBody", "TransferConnection"}
+NEW |= {
+    "AnchorRefinement",
+    "ConvolutionalBody",
+    "RefineDet",
+    "RefineDetFeatureExtractor",
+    "ResidualBody",
+    "TransferConnection",
+}
 NEW |= {"LevelProposals", "RoiAlign", "AutoAugmentOperation", "AutoAugmentSubPolicy"}
 NEW |= {"LargeScaleJitter", "RandomCopyPaste", "RandomErasing", "RandomMixup", "RandomMosaic", "RandomTile"}
 NEW |= {"DataAnchorSampling", "RandomSquarePatch"}

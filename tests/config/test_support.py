@@ -42,7 +42,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1095
+    assert len(statuses) == 1102
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -272,6 +272,11 @@ REFINEDETS = (
       matcher { bipartite_argmax_matcher { } }
       loss { classification_loss { weighted_softmax { } } localization_loss { weighted_smooth_l1 { } } }
       post_processing { batch_non_max_suppression { } score_converter: SOFTMAX } }""",
+    """refinedet { num_classes: 4 image_resizer { fixed_shape_resizer { height: 128 width: 128 } }
+      feature_extractor { type: "refinedet_mobilenet_v2" min_level: 2 depth_multiplier: 0.1 }
+      conv_hyperparams { batch_norm { } } normalize_predictors: true anchor_refinement { }
+      convolutional_body { num_layers: 2 depth: 16 conv_hyperparams { } }
+      regularizer { l2_regularizer { weight: 0.1 } } }""",
 )
 
 

@@ -17,6 +17,7 @@ from boxwright.criteria.terms import LossTerm
 from boxwright.models.backbones.vgg16 import L2Norm
 from boxwright.models.necks.transfer_connection import TransferConnection
 from boxwright.models.refinedet import RefineDet
+from boxwright.models.regularization import add_penalty_gradients, regularization_loss
 from boxwright.models.ssd import SSD
 from boxwright.types import Targets
 
@@ -299,3 +300,233 @@ def test_network_and_criterion_compile_into_one_graph() -> None:
         assert {n: float(v.detach()) for n, v in compiled.items()} == pytest.approx(
             {n: float(v.detach()) for n, v in plain.items()}, rel=1e-3
         )
+
+
+FACE = """anchor_refinement { } transfer_connection { depth: 32 }
+  anchor_generator { multiscale_anchor_generator { min_level: 2 max_level: 7 anchor_scale: 4 aspect_ratios: 1.0
+    scales_per_octave: 1 } }"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "extractor", "channels"),
+    [
+        ("refinedet_vgg16", "", [256, 512, 512, 1024, 512, 512]),
+        ("refinedet_mobilenet_v2", "depth_multiplier: 0.1", None),
+        ("timm/resnet18", "", [64, 128, 256, 512, 512, 512]),
+    ],
+)
+@torch.no_grad()
+def test_maps_and_anchors_of_faces(kind: str, extractor: str, channels: list[int] | None) -> None:
+    """Six maps of strides 4 to 128, and one square of 4 strides at each cell: S³FD's anchors of 16 to 512 pixels."""
+    detector = build(kind, FACE, 1, "height: 128 width: 256", f"min_level: 2 {extractor}")
+    network = detector.network
+    assert isinstance(network, RefineDet)
+    inputs, _ = detector.preprocess(torch.rand(1, 128, 256, 3) * 255)
+    maps = network.feature_maps(inputs)
+    grids = [(32, 64), (16, 32), (8, 16), (4, 8), (2, 4), (1, 2)]
+    assert [tuple(level.shape[-2:]) for level in maps] == grids
+    if channels is not None:
+        assert [level.shape[1] for level in maps] == channels
+    predictions = detector.predict(inputs)
+    anchors = predictions.refinement.anchors
+    assert anchors.shape == (2048 + 512 + 128 + 32 + 8 + 2, 4)
+    assert predictions.detection.class_logits.shape == (1, len(anchors), 2)
+    assert anchors[0].tolist() == [2 - 8, 2 - 8, 2 + 8, 2 + 8]
+    assert anchors[65].tolist() == [6 - 8, 6 - 8, 6 + 8, 6 + 8]  # second row, second column
+    assert anchors[2048].tolist() == [4 - 16, 4 - 16, 4 + 16, 4 + 16]
+    assert anchors[-1].tolist() == [192 - 256, 64 - 256, 192 + 256, 64 + 256]
+
+
+def test_scales_of_the_maps_of_faces() -> None:
+    """S³FD scales conv3_3, conv4_3 and conv5_3 to 10, 8 and 5; the network continues from what is not scaled."""
+    with torch.random.fork_rng():
+        network = build("refinedet_vgg16", FACE, 1, "height: 128 width: 128", "min_level: 2").network
+    assert isinstance(network, RefineDet)
+    inputs = torch.rand(1, 3, 128, 128) * 100
+    with torch.no_grad():
+        found = network.backbone(inputs)
+        stages = list(network.backbone.stages.children())  # type: ignore[union-attr, operator]
+        third = stages[2](network.backbone.pool(stages[1](network.backbone.pool(stages[0](inputs)))))  # type: ignore[operator]
+    lengths = [level.square().sum(1).sqrt().mean().item() for level in found[:3]]
+    assert lengths == pytest.approx([10, 8, 5], rel=1e-4)
+    length = third.square().sum(1, keepdim=True).sqrt()
+    torch.testing.assert_close(found[0], 10 * third / length, rtol=1e-4, atol=1e-5)
+
+
+def test_levels_of_faces_are_named_from_2() -> None:
+    """The levels of the two rules; without an anchor generator, levels 2 to 6 with the usual three shapes."""
+    more = "anchor_refinement { filter_levels: [2, 3] refine_levels: [5, 6] }"
+    with torch.device("meta"):
+        detector = build("refinedet_vgg16", more, 1, "height: 64 width: 64", "min_level: 2")
+    assert isinstance(detector.network, RefineDet)
+    assert detector.network.anchors.generator.anchors_per_location == (3,) * 5
+    assert detector.network.second_step.filter.levels == (0, 1)
+    with pytest.raises(bw.ConfigError, match="there is no level 2; there are 3 to 6"):
+        small("anchor_refinement { filter_levels: 2 }")
+
+
+HEADS = "convolutional_body { }"
+PREDICTORS = (
+    """conv_hyperparams { activation: RELU batch_norm { decay: 0.99 scale: true } } normalize_predictors: true"""
+)
+
+
+def test_heads_of_four_convolutions() -> None:
+    """3×3 with 256 channels, each activated, before both predictors; the first sees the map's channels."""
+    with torch.device("meta"):
+        network = build("refinedet_vgg16", f"{BOTH} {HEADS}").network
+    assert isinstance(network, RefineDet)
+    for head, widths in ((network.refinement, (512, 512, 1024, 512)), (network.head, (256,) * 4)):
+        for level, width in enumerate(widths):
+            body = head.shared[level]  # type: ignore[union-attr, index]
+            layers = [one for one in body.modules() if isinstance(one, nn.Conv2d | nn.ReLU)]  # type: ignore[union-attr]
+            assert [isinstance(one, nn.Conv2d) for one in layers] == [True, False] * 4
+            convs = [one for one in layers if isinstance(one, nn.Conv2d)]
+            assert [(one.in_channels, one.out_channels) for one in convs] == [(width, 256)] + [(256, 256)] * 3
+            assert {(one.kernel_size, one.stride, one.padding) for one in convs} == {((3, 3), (1, 1), (1, 1))}
+            assert {one.bias is not None for one in convs} == {True}
+            for predictors in (head.boxes, head.classes):
+                assert predictors[level][-1].in_channels == 256  # type: ignore[union-attr, index]
+    plain = build("refinedet_vgg16")
+    more = 4 * (256 * 256 * 9 * 3 + 4 * 256) * 2 + 256 * 9 * (512 * 3 + 1024 + 4 * 256)
+    predictors = 9 * (512 * 3 + 1024 - 4 * 256) * (12 + 6)  # of the first step, which now see 256 channels
+    assert count(network) - count(plain.network) == more - predictors
+
+
+def test_other_heads_than_four() -> None:
+    network = small(f"{BOTH} convolutional_body {{ num_layers: 2 depth: 24 {NORMED} }}").network
+    assert isinstance(network, RefineDet)
+    for head in (network.refinement, network.head):
+        for body in head.shared.children():  # type: ignore[union-attr, operator]
+            convs = [one for one in body.modules() if isinstance(one, nn.Conv2d)]
+            assert [one.out_channels for one in convs] == [24, 24]
+            assert sum(isinstance(one, nn.BatchNorm2d) for one in body.modules()) == 2
+
+
+def test_normalized_predictors() -> None:
+    """Convolution without bias, then normalization with its decay; no activation, so logits of both signs."""
+    detector = small(f"{BOTH} {PREDICTORS}").train()
+    network = detector.network
+    assert isinstance(network, RefineDet)
+    for head in (network.refinement, network.head):
+        for predictors in (*head.boxes.children(), *head.classes.children()):  # type: ignore[union-attr, operator]
+            conv, norm = predictors
+            assert isinstance(conv, nn.Conv2d)
+            assert isinstance(norm, nn.BatchNorm2d)
+            assert conv.bias is None
+            assert norm.num_features == conv.out_channels
+            assert (norm.momentum, norm.eps) == (pytest.approx(0.01), 0.001)
+            assert norm.weight.requires_grad
+            assert norm.bias.requires_grad
+    inputs, _ = detector.preprocess(torch.rand(2, 64, 128, 3) * 255)
+    codes = detector.predict(inputs).detection.box_codes
+    # Of the finest level: 8 × 16 cells of two images, normalized for each of 3 shapes and 4 numbers.
+    finest = codes[:, : 3 * 8 * 16].reshape(2, -1, 12).flatten(0, 1)
+    torch.testing.assert_close(finest.mean(0), torch.zeros(12), rtol=0, atol=1e-3)
+    torch.testing.assert_close(finest.std(0, correction=0), torch.ones(12), rtol=0.05, atol=0.05)
+    keeps = small(f"{BOTH} {PREDICTORS.replace('scale: true }', 'scale: true } force_use_bias: true')}").network
+    assert keeps.head.boxes[0][0].bias is not None  # type: ignore[union-attr, index]
+
+
+@pytest.mark.parametrize("steps", ["", BOTH], ids=["one step", "two steps"])
+def test_the_penalty_on_all_that_learns(steps: str) -> None:
+    """0.5 · 0.25 · Σ v² over every parameter that learns, once; a fixed gain of 1 is no variable."""
+    more = f"{steps} {PREDICTORS.replace('scale: true', 'scale: false')} regularizer {{ l2_regularizer {{ weight: 0.25 }} }}"
+    for kind, extractor in (("refinedet_mobilenet_v2", "depth_multiplier: 0.1"), ("timm/test_resnet", "")):
+        network = build(kind, more, 2, "height: 64 width: 64", extractor).network
+        learning = [one for one in network.parameters() if one.requires_grad]
+        assert len(learning) < len(list(network.parameters()))
+        with torch.no_grad():
+            for one in learning:
+                one.uniform_(-1, 1)
+        wanted = 0.125 * sum(float(one.detach().double().square().sum()) for one in learning)
+        assert regularization_loss(network).item() == pytest.approx(wanted, rel=1e-4)
+        add_penalty_gradients(network)
+        for one in learning:
+            assert one.grad is not None
+            torch.testing.assert_close(one.grad, 0.25 * one.detach())
+
+
+def test_the_penalty_on_scales_and_of_kernels_alone() -> None:
+    """As released, kernels have 0.0005 and nothing else has any; the penalty on all takes in the scales of VGG-16."""
+    all_of_them = f"{BOTH} regularizer {{ l2_regularizer {{ weight: 0.0001 }} }}"
+    small_size = "height: 64 width: 64"
+    kernels, everything = (build("refinedet_vgg16", more, 1, small_size).network for more in (BOTH, all_of_them))
+    with torch.no_grad():
+        for name, one in [*kernels.named_parameters(), *everything.named_parameters()]:
+            one.fill_(0.01 if name.endswith("weight") else 1.0)
+    sizes = {name: one.numel() for name, one in kernels.named_parameters()}
+    squares = 1e-4 * sum(size for name, size in sizes.items() if name.endswith("weight"))
+    others = sum(size for name, size in sizes.items() if not name.endswith("weight"))
+    assert others > 10000
+    # Sums of float32, over kernels of millions.
+    assert regularization_loss(kernels).item() == pytest.approx(0.5 * 0.0005 * squares, rel=2e-3)
+    assert regularization_loss(everything).item() == pytest.approx(0.5 * 0.0001 * (squares + others), rel=2e-3)
+    add_penalty_gradients(everything)
+    scale = everything.get_parameter("backbone.norms.0.scale")
+    assert scale.grad is not None
+    torch.testing.assert_close(scale.grad, torch.full((512,), 0.0001))
+
+
+def test_the_penalty_on_kernels_of_timm() -> None:
+    """Only where conv_hyperparams are said to be the backbone's too."""
+    penalty = "conv_hyperparams { regularizer { l2_regularizer { weight: 0.5 } } }"
+    networks = [
+        build("timm/test_resnet", "", 1, "height: 64 width: 64", f"{penalty} {more}").network.backbone
+        for more in ("", "override_base_feature_extractor_hyperparams: true")
+    ]
+    kernels = [one.weight for one in networks[1].modules() if isinstance(one, nn.Conv2d)]  # type: ignore[union-attr]
+    wanted = 0.25 * sum(float(one.detach().square().sum()) for one in kernels)
+    found = [regularization_loss(network).item() for network in networks]  # type: ignore[arg-type]
+    assert found == [0, pytest.approx(wanted, rel=1e-5)]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (f"{BOTH} {HEADS} residual_body {{ }}", "convolutional_body: excludes residual_body"),
+        (f"{BOTH} {HEADS} align_second_step: true", "align_second_step: .* remove convolutional_body"),
+        (f"{BOTH} {PREDICTORS} align_second_step: true", "align_second_step: .* remove normalize_predictors"),
+        (f"{BOTH} normalize_predictors: true", "normalize_predictors: set the batch_norm"),
+        (f"{BOTH} convolutional_body {{ num_layers: 0 }}", "num_layers"),
+        (FACE, "level 3; found 2"),
+    ],
+)
+def test_errors_of_variants(more: str, message: str) -> None:
+    with pytest.raises(bw.ConfigError, match=message):
+        build("refinedet_mobilenet_v2", more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "extractor", "more", "message"),
+    [
+        ("refinedet_vgg16", "min_level: 1", "", "min_level"),
+        ("refinedet_vgg16", "min_level: 4", "", "min_level"),
+        ("refinedet_resnet101", "min_level: 2", FACE, "has 5 maps, of stride 4 and up; the anchors are for 6"),
+        ("refinedet_vgg16", "min_level: 2", FACE.replace("7", "8"), "has 4 or 5 or 6 maps, of stride 4 and up"),
+        ("refinedet_vgg16", "min_level: 2", FACE, "sides must be multiples of 128"),
+    ],
+)
+def test_errors_of_levels(kind: str, extractor: str, more: str, message: str) -> None:
+    size = "height: 320 width: 320" if "multiples" in message else "height: 512 width: 512"
+    with pytest.raises(bw.ConfigError, match=message), torch.device("meta"):
+        build(kind, more, extractor=extractor, size=size)
+
+
+@pytest.mark.parametrize(
+    ("more", "extractor"),
+    [
+        (FACE, "min_level: 2 depth_multiplier: 0.1"),
+        (f"{BOTH} convolutional_body {{ depth: 16 }}", "depth_multiplier: 0.1"),
+        (f"{BOTH} {PREDICTORS}", "depth_multiplier: 0.1"),
+    ],
+    ids=["face", "heads", "normalized"],
+)
+def test_every_parameter_of_a_variant_learns(more: str, extractor: str) -> None:
+    detector = build("refinedet_mobilenet_v2", more, 1, "height: 128 width: 128", extractor).train()
+    inputs, _ = detector.preprocess(torch.rand(2, 128, 128, 3) * 255)
+    losses = LossTerm.values(detector.criterion(detector.predict(inputs), some_targets()))
+    torch.stack(list(losses.values())).sum().backward()
+    without = [name for name, value in detector.named_parameters() if value.requires_grad and value.grad is None]
+    assert without == []
+    assert all(loss.isfinite() for loss in losses.values())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -125,22 +126,70 @@ def test_an_interrupted_run_ends_as_one_that_was_not(refinedet_config: Path, tmp
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
 
 
-def test_other_classes_keep_what_they_share(refinedet_config: Path, tmp_path: Path) -> None:
+NORMALIZED = (
+    "model.refinedet.conv_hyperparams={ batch_norm { decay: 0.9 scale: true } }",
+    "model.refinedet.normalize_predictors=true",
+)
+
+
+@pytest.mark.parametrize("more", [(), NORMALIZED], ids=["plain", "normalized"])
+def test_other_classes_keep_what_they_share(refinedet_config: Path, tmp_path: Path, more: tuple[str, ...]) -> None:
     bw.train(
-        bw.load_config(refinedet_config, ["train_config.num_steps=1"]),
+        bw.load_config(refinedet_config, ["train_config.num_steps=1", *more]),
         tmp_path / "m",
         bw.RunSettings(workers=0, evaluate=False),
     )
     (tmp_path / "two.pbtxt").write_text("item { id: 1 name: 'star' } item { id: 2 name: 'circle' }")
     config = bw.load_config(
         refinedet_config,
-        ["model.refinedet.num_classes=2", f"train_input_reader.label_map_path={tmp_path}/two.pbtxt"],
+        ["model.refinedet.num_classes=2", f"train_input_reader.label_map_path={tmp_path}/two.pbtxt", *more],
     )
     detector = bw.build_detector(config, load_label_map(tmp_path / "two.pbtxt"))
     report = bw.load_weights(detector, tmp_path / "m", scope="transfer")
     assert "star, circle kept by name" in str(report)
     assert "refinement.classes.0.0.weight" in report.restored
     assert not report.kept
+    old = bw.restore_detector(tmp_path / "m")[0]
+    inputs, _ = old.preprocess(torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(0)) * 255)
+    with torch.no_grad():
+        before, after = (one.eval().predict(inputs).detection.class_logits for one in (old, detector))
+    assert old.categories is not None
+    same = [0] + [1 + one.label for name in ("star", "circle") if (one := old.categories.by_name(name)) is not None]
+    assert len(same) == 3
+    torch.testing.assert_close(after, before[..., same], rtol=1e-3, atol=1e-3)
+
+
+def test_a_step_of_each_variant(refinedet_config: Path) -> None:
+    """Finite losses, a penalty where one is set, and weights that move: biases and gains by the penalty too."""
+    variants: dict[str, tuple[str, ...]] = {
+        "face": (
+            "model.refinedet.feature_extractor.min_level=2",
+            "model.refinedet.image_resizer={ fixed_shape_resizer { height: 128 width: 128 } }",
+            "model.refinedet.anchor_generator={ multiscale_anchor_generator { min_level: 2 max_level: 7 "
+            "anchor_scale: 4 aspect_ratios: 1.0 scales_per_octave: 1 } }",
+        ),
+        "heads": ("model.refinedet.convolutional_body={ depth: 16 }",),
+        "normalized": NORMALIZED,
+        "penalty": ("model.refinedet.regularizer={ l2_regularizer { weight: 0.5 } }", *NORMALIZED),
+    }
+    penalties = {}
+    for name, overrides in variants.items():
+        one, batch = learner(refinedet_config, *overrides)
+        network = one.state.detector.network
+        before = {key: value.clone() for key, value in network.state_dict().items()}
+        squares = sum(float(p.detach().double().square().sum()) for p in network.parameters() if p.requires_grad)
+        losses = one.step(batch).losses
+        assert all(np.isfinite(value) for value in losses.values()), name
+        after = network.state_dict()
+        moved = {key for key, value in after.items() if not torch.equal(value, before[key])}
+        learning = {key for key, value in network.named_parameters() if value.requires_grad}
+        assert len(moved & learning) > 0.8 * len(learning), name
+        penalties[name] = losses["Loss/regularization_loss"]
+        if name == "penalty":
+            assert penalties[name] == pytest.approx(0.25 * squares, rel=1e-4)
+            # No box lies on some levels: what is not 0 there moves by the penalty alone.
+            assert moved >= {key for key in learning if before[key].any()}
+    assert penalties["penalty"] > 100 * penalties["normalized"]
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.backbones.vgg16 import REFINEDET_VGG, SSD_VGG, Vgg16
+from boxwright.models.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
 from boxwright.models.layers import ConvSettings, Padding
 from boxwright.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
@@ -266,16 +266,18 @@ def _vgg16_ssd(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone
 
 
 def _vgg16_refinedet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-    del levels  # fixed: strides 8, 16 and 32
     request.refuse("depth_multiplier", "min_depth", "use_explicit_padding", "use_depthwise")
     request.refuse_normalization()
-    return BuiltBackbone(Vgg16(request.settings(), REFINEDET_VGG, in_channels=request.image_channels), CAFFE_MEAN)
+    reduction = {2: FACE_VGG, 3: REFINEDET_VGG}[levels[0]]
+    return BuiltBackbone(Vgg16(request.settings(), reduction, in_channels=request.image_channels), CAFFE_MEAN)
 
 
 def _timm(name: str, levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
     request.refuse_gray()
-    request.refuse("use_explicit_padding", "override_base_feature_extractor_hyperparams")
+    request.refuse("use_explicit_padding")
     backbone = TimmBackbone(name, strides=[2**level for level in levels])
+    if request.config.override_base_feature_extractor_hyperparams:
+        backbone.penalize(request.neck_settings().kernel.regularizer)
     return BuiltBackbone(backbone, PixelScaling.standardize(backbone.mean, backbone.deviation))
 
 

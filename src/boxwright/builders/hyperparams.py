@@ -57,10 +57,11 @@ def _kernel_rule(config: m.Hyperparams) -> KernelRule:
     chosen = initializer.which("initializer_oneof")
     # TF-Slim's and Keras's default is Glorot's uniform.
     initialize = _INITIALIZERS[chosen](getattr(initializer, chosen)) if chosen else nn.init.xavier_uniform_
-    return KernelRule(initialize, _regularizer(config.regularizer or m.Regularizer()))
+    return KernelRule(initialize, build_regularizer(config.regularizer or m.Regularizer()))
 
 
-def _regularizer(config: m.Regularizer) -> Regularizer:
+def build_regularizer(config: m.Regularizer) -> Regularizer:
+    """Return a penalty; one of 0 for an empty message."""
     if config.l1_regularizer is not None:
         return Regularizer(l1=config.l1_regularizer.weight)
     if config.l2_regularizer is not None:

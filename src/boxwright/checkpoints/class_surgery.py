@@ -10,6 +10,9 @@ from torch import Tensor
 from boxwright.models.network import ClassLayer, Network
 from boxwright.types import Categories
 
+# Of a predictor's convolution, and of its normalization.
+_TENSORS = ("weight", "bias", "running_mean", "running_var")
+
 
 class ClassSurgery:
     """The mapping of a class predictor's columns to those for other classes."""
@@ -29,7 +32,7 @@ class ClassSurgery:
                 self.pairs.append((category.label, same.label))
 
     def apply(self, old: Tensor, new: Tensor, layer: ClassLayer) -> Tensor | None:
-        """Return a predictor's kernel or bias, with columns of shared classes from the source.
+        """Return a tensor of a predictor's last layers, with columns of shared classes from the source.
 
         Args:
             old: [A · C' · n, …], from the source.
@@ -65,7 +68,7 @@ def map_classes(network: Network, values: dict[str, Tensor], surgery: ClassSurge
     state, parts = network.state_dict(), network.parts
     changed: dict[str, Tensor] = {}
     for layer in parts.class_layers:
-        for name in (f"{layer.name}.weight", f"{layer.name}.bias"):
+        for name in (f"{layer.name}.{own}" for own in _TENSORS):
             if name in state and name in values:
                 mapped = surgery.apply(values[name], state[name].cpu(), layer)
                 if mapped is None:

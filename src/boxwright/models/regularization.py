@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from boxwright.distributed import gathered
+
+# The attribute of modules in which `penalize_all` keeps their tensors' regularizers.
+_OF_ALL = "regularizers_of_all"
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,29 @@ def add_penalty_gradients(network: nn.Module) -> None:
                 one.grad = slope
 
 
+def penalize_all(network: nn.Module, price: Regularizer) -> None:
+    """Attach one regularizer to every parameter that learns, in place of those on kernels and biases.
+
+    Later freezing does not end a penalty, as in TF.
+    """
+    for module in network.modules():
+        learning = [name for name, one in module.named_parameters(recurse=False) if one.requires_grad]
+        vars(module)[_OF_ALL] = dict.fromkeys(learning, price)
+
+
+def _regularizers(module: nn.Module) -> Mapping[str, Any]:
+    """Return a module's regularizers by the names of its tensors; convolutions of other libraries may carry some."""
+    names = {"weight": getattr(module, "regularizer", None), "bias": getattr(module, "bias_regularizer", None)}
+    of_all: Mapping[str, Any] = getattr(module, _OF_ALL, names)
+    return of_all
+
+
 def _by_regularizer(network: nn.Module) -> dict[tuple[Regularizer, bool], list[Tensor]]:
     """Return the tensors of each regularizer, separately for those sharded over processes (True) and others."""
     priced: dict[tuple[Regularizer, bool], list[Tensor]] = defaultdict(list)
     for module in network.modules():
-        # Convolutions of other libraries may also carry a regularizer.
-        for tensor, rule in (("weight", "regularizer"), ("bias", "bias_regularizer")):
-            price, value = getattr(module, rule, None), getattr(module, tensor, None)
+        for name, price in _regularizers(module).items():
+            value = getattr(module, name, None)
             if isinstance(price, Regularizer) and price != Regularizer() and isinstance(value, Tensor):
                 priced[price, isinstance(value, DTensor)].append(value)
     return priced

@@ -41,7 +41,9 @@ def _matrices() -> tuple[Tensor, Tensor, Tensor]:
     return at_tile, at_kernel, outputs
 
 
-_AT_TILE, _AT_KERNEL, _OUTPUTS = _matrices()
+# On the CPU, even if the first import happens while another device, such as "meta", is the default.
+with torch.device("cpu"):
+    _AT_TILE, _AT_KERNEL, _OUTPUTS = _matrices()
 
 
 def transformed_kernel(kernel: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from boxwright.models.heads.convolutional import ConvolutionalHead
+
 # Layers of a part, each with its path or scope in TensorFlow.
 Named = Iterator[tuple[nn.Module, str]]
 # Our names of a normalization's tensors → TensorFlow's.
@@ -30,15 +32,21 @@ class TfVariable:
         axes: The transposition to our layout; empty for none.
         multiplier: Of a depthwise kernel: output channels per input channel.
         side: Height and width of the input of a dense layer, whose kernel is [h · w · in, out] in TF; else 0.
+        dense_shape: Of the whole variable in a classifier, of which the network keeps a part; else empty.
+        steps: Along each axis of that, the distance between values that are kept.
     """
 
     key: str
     axes: tuple[int, ...] = ()
     multiplier: int = 1
     side: int = 0
+    dense_shape: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
 
     def to_ours(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the array in our layout; unchanged if its rank differs."""
+        if self.dense_shape and array.shape == self.dense_shape:
+            array = array[tuple(slice(None, None, step) for step in self.steps)]
         if self.side and array.ndim == 2 and array.shape[0] % self.side**2 == 0:
             array = array.reshape(self.side, self.side, -1, array.shape[1])
         if not self.axes or array.ndim != len(self.axes):
@@ -53,6 +61,12 @@ class TfVariable:
             array = array.reshape(-1, self.multiplier, *array.shape[2:])
         theirs = array.transpose(np.argsort(self.axes)) if self.axes else array
         return theirs.reshape(-1, theirs.shape[-1]) if self.side else theirs
+
+
+def check_head(head: ConvolutionalHead) -> None:
+    """Raise for a predictor with layers that TF's lacks."""
+    if not head.as_in_tensorflow:
+        raise UnnamedPartError("a predictor with normalization, or with layers of its own before it")
 
 
 def learned_names(norm: nn.Module) -> list[str]:

@@ -18,6 +18,7 @@ from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV
 from boxwright.models.backbones.mobilenet_v3 import MobileNetV3
 from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
+from boxwright.models.backbones.vgg16 import ConvertedLayer, Vgg16
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
 from boxwright.models.layers import Dense
@@ -33,6 +34,7 @@ from boxwright.tensorflow.named_layers import (
     Named,
     TfVariable,
     UnnamedPartError,
+    check_head,
     learned_names,
 )
 
@@ -56,6 +58,12 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
     if isinstance(layer, Dense):
         found = {"weight": TfVariable(f"{path}/weights", CONV_AXES, side=layer.kernel_size[0])}
         return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
+    if isinstance(layer, ConvertedLayer):
+        whole, steps = layer.dense_shape, layer.steps
+        return {
+            "weight": TfVariable(f"{path}/weights", CONV_AXES, dense_shape=whole, steps=steps),
+            "bias": TfVariable(f"{path}/biases", dense_shape=whole[-1:], steps=steps[-1:]),
+        }
     if isinstance(layer, nn.Conv2d):
         depthwise = layer.groups > 1
         kernel = part or ("depthwise_weights" if depthwise else "weights")
@@ -136,6 +144,16 @@ def _pnasnet(backbone: PnasNet, _: SSD) -> Named:
         yield layer, path.removesuffix("/BatchNorm")
 
 
+def _vgg16(backbone: Vgg16, _: nn.Module) -> Named:
+    """Name the layers of TF-Slim's classifier; the first dense layers are convolutions there too."""
+    scope = f"{_EXTRACTOR}/vgg_16"
+    for stage, layers in enumerate(backbone.stages, start=1):
+        for number, unit in enumerate(units(layers), start=1):
+            yield from slim_layer(unit, f"{scope}/conv{stage}/conv{stage}_{number}")
+    for unit, name in zip(units(backbone.converted), ("fc6", "fc7"), strict=True):
+        yield from slim_layer(unit, f"{scope}/{name}")
+
+
 def _scope(backbone: nn.Module) -> str:
     scope = backbone.slim_scope if isinstance(backbone, _SlimBackbone) else _SCOPES.get(type(backbone))
     if scope is None:
@@ -199,6 +217,7 @@ def _mnasfpn(neck: MnasFpn, _: SSD) -> Named:
 
 
 def _convolutional(head: ConvolutionalHead, _: SSD) -> Named:
+    check_head(head)
     for level, (shared, boxes, classes) in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
         scope = f"BoxPredictor_{level}"
         for number, layer in enumerate(units(shared)):
@@ -241,6 +260,7 @@ SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     Inception: _slim_backbone,
     ResNetV1Slim: _slim_backbone,
     PnasNet: _pnasnet,
+    Vgg16: _vgg16,
     MultiResolutionFeatureMaps: _extra_maps,
     FeaturePyramid: _pyramid,
     PoolingPyramid: _pooling_pyramid,
@@ -248,3 +268,5 @@ SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     ConvolutionalHead: _convolutional,
     WeightSharedHead: _weight_shared,
 }
+# RefineDet is not TF's, but starts from TF-Slim's classifier.
+REFINEDET_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {Vgg16: _vgg16}

@@ -31,6 +31,7 @@ from boxwright.tensorflow.named_layers import (
     Named,
     TfVariable,
     UnnamedPartError,
+    check_head,
     learned_names,
 )
 from boxwright.tensorflow.object_graph import ATTRIBUTE
@@ -136,6 +137,7 @@ def _bifpn(neck: BiFpn, _: SSD) -> Named:
 
 
 def _convolutional(head: ConvolutionalHead, _: SSD) -> Named:
+    check_head(head)
     for level, layers in enumerate(zip(head.shared, head.boxes, head.classes, strict=True)):
         yield from sequence(layers[0], f"_box_predictor/_shared_nets/{level}")
         yield from sequence(layers[1], f"{_BOXES}/{level}/_box_encoder_layers")

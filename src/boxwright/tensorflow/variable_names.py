@@ -14,6 +14,7 @@ from torch import nn
 
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.network import Network
+from boxwright.models.refinedet import RefineDet
 from boxwright.models.ssd import SSD
 from boxwright.tensorflow import tf1_names, tf1_two_stage_names, tf2_names, tf2_two_stage_names
 from boxwright.tensorflow.named_layers import Named, TfVariable, UnnamedPartError
@@ -31,6 +32,7 @@ class _Family:
 
 _FAMILIES: dict[type[Network], _Family] = {
     SSD: _Family(tf1_names.SSD_PARTS, tf2_names.SSD_PARTS),
+    RefineDet: _Family(tf1_names.REFINEDET_PARTS, {}),
     FasterRCNN: _Family(tf1_two_stage_names.FASTER_RCNN_PARTS, tf2_two_stage_names.FASTER_RCNN_PARTS),
 }
 

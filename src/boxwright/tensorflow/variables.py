@@ -48,6 +48,8 @@ _UNUSED_TF1 = (
     ("beta1_power", "state of the optimizer"),
     ("beta2_power", "state of the optimizer"),
     ("global_step", "a counter"),
+    ("vgg_16/fc8", "of the image classifier, beyond what the detector computes"),
+    ("vgg_16/mean_rgb", "the preprocessor has its own"),
     ("Logits", "of the image classifier, beyond what the detector computes"),
 )
 

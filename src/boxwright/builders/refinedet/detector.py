@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -12,10 +13,10 @@ from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.cascade import build_coder, build_step, level_numbers, logits_to_scores, settings_or
 from boxwright.builders.choice import require
 from boxwright.builders.classes import check_classes
-from boxwright.builders.hyperparams import caffe_xavier
+from boxwright.builders.hyperparams import build_regularizer, caffe_xavier
 from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.builders.post_processing import build_postprocessor
-from boxwright.builders.refinedet.feature_extractor import FINEST_LEVEL, build_refinedet_extractor
+from boxwright.builders.refinedet.feature_extractor import build_refinedet_extractor
 from boxwright.builders.ssd.feature_extractor import FeatureExtractor
 from boxwright.config import messages as m
 from boxwright.criteria.cascade import CascadeCriterion, Step, as_objects
@@ -26,11 +27,11 @@ from boxwright.models.detector import Detector
 from boxwright.models.heads.aligned import AlignmentConvHead
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
 from boxwright.models.heads.outputs import AnchorHead, HeadOutput
-from boxwright.models.layers import ConvSettings, KernelRule
+from boxwright.models.layers import ConvSettings, KernelRule, conv_norm_act
 from boxwright.models.necks.transfer_connection import TransferConnection
 from boxwright.models.network import Network
 from boxwright.models.refinedet import RefineDet
-from boxwright.models.regularization import Regularizer
+from boxwright.models.regularization import Regularizer, penalize_all
 from boxwright.models.ssd import SSD
 from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
 from boxwright.ops.anchors.grid import AnchorGenerator
@@ -69,16 +70,14 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
     anchors = _anchors(config)
     levels = len(anchors.anchors_per_location)
     resizing = require(config.image_resizer, config, "image_resizer")
-    _check_size(resizing, 2 ** (FINEST_LEVEL + levels - 1))
+    _check_size(resizing, 2 ** (_finest_level(config) + levels - 1))
     resizer = build_image_resizer(resizing)
-    extractor = build_refinedet_extractor(
-        require(config.feature_extractor, config, "feature_extractor"),
-        levels,
-        image_channels=resizer.channels,
-    )
+    extractor = build_refinedet_extractor(_extraction(config), levels, image_channels=resizer.channels)
     coder = build_coder(config.box_coder, FasterRcnnBoxCoder())
     network = _network(config, extractor, anchors, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
+    if config.regularizer is not None:
+        penalize_all(network, build_regularizer(config.regularizer))
     return Detector(
         Preprocessor(resizer, extractor.backbone.scaling),
         network,
@@ -89,10 +88,18 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
     )
 
 
+def _extraction(config: m.RefineDet) -> m.RefineDetFeatureExtractor:
+    return require(config.feature_extractor, config, "feature_extractor")
+
+
+def _finest_level(config: m.RefineDet) -> int:
+    return _extraction(config).min_level
+
+
 def _anchors(config: m.RefineDet) -> AnchorGenerator:
     if config.anchor_generator is not None:
         return build_anchor_generator(config.anchor_generator)
-    return MultiscaleAnchorGenerator(FINEST_LEVEL, FINEST_LEVEL + 3, 4.0, (1.0, 2.0, 0.5), 1)
+    return MultiscaleAnchorGenerator(_finest_level(config), 6, 4.0, (1.0, 2.0, 0.5), 1)
 
 
 def _check_size(resizer: m.ImageResizer, stride: int) -> None:
@@ -115,13 +122,9 @@ def _network(
     per_location, channels = anchors.anchors_per_location, extractor.neck.channels
 
     def head(in_channels: Sequence[int], count: int) -> AnchorHead:
-        output, shape, body = HeadOutput(count), HeadShape(kernel_size=3), config.residual_body
-        if body is None:
-            return ConvolutionalHead(in_channels, per_location, output, shape, settings)
-        own = settings_or(body.conv_hyperparams, settings)
-        bodies = [Bottleneck(width, body.width, body.depth, 1, own, project=True) for width in in_channels]
-        widths = [body.depth] * len(in_channels)
-        return ConvolutionalHead(widths, per_location, output, shape, settings, bodies=bodies)
+        shape = HeadShape(kernel_size=3, norm=settings.norm if config.normalize_predictors else None)
+        bodies, widths = _bodies(config, in_channels, settings)
+        return ConvolutionalHead(widths, per_location, HeadOutput(count), shape, settings, bodies=bodies)
 
     transfer = _transfer(config.transfer_connection, channels, settings)
     head_channels = channels if transfer is None else transfer.channels
@@ -141,12 +144,33 @@ def _network(
     )
 
 
+def _bodies(
+    config: m.RefineDet, in_channels: Sequence[int], settings: ConvSettings
+) -> tuple[list[nn.Module] | None, list[int]]:
+    """Return each level's layers before its predictors, or None, and the channels that predictors see."""
+    levels = len(in_channels)
+    if (residual := config.residual_body) is not None:
+        own = settings_or(residual.conv_hyperparams, settings)
+        return (
+            [Bottleneck(width, residual.width, residual.depth, 1, own, project=True) for width in in_channels],
+            [residual.depth] * levels,
+        )
+    if (plain := config.convolutional_body) is not None:
+        own = settings_or(plain.conv_hyperparams, settings)
+        depths = [plain.depth] * plain.num_layers
+        return (
+            [nn.Sequential(*(conv_norm_act(a, b, 3, own) for a, b in pairwise([w, *depths]))) for w in in_channels],
+            [plain.depth] * levels,
+        )
+    return None, list(in_channels)
+
+
 def _second_head(
     config: m.RefineDet, channels: Sequence[int], per_location: Sequence[int], columns: ClassColumns, plain: _Head
 ) -> AnchorHead | AlignmentConvHead:
     if not config.align_second_step:
         return plain(channels, columns.count)
-    strides = [float(2 ** (FINEST_LEVEL + number)) for number in range(len(per_location))]
+    strides = [float(2 ** (_finest_level(config) + number)) for number in range(len(per_location))]
     settings = settings_or(config.conv_hyperparams, _PLAIN)
     return AlignmentConvHead(channels, per_location, strides, HeadOutput(columns.count), settings)
 
@@ -192,7 +216,8 @@ def _second_step(config: m.RefineDet, coder: BoxCoder) -> SecondStep:
 def _levels(config: m.RefineDet, field: str) -> tuple[int, ...] | None:
     first = require(config.anchor_refinement, config, "anchor_refinement")
     count = len(_anchors(config).anchors_per_location)
-    return level_numbers(first, field, range(FINEST_LEVEL, FINEST_LEVEL + count))
+    finest = _finest_level(config)
+    return level_numbers(first, field, range(finest, finest + count))
 
 
 def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:

@@ -92,8 +92,8 @@ from boxwright.config.messages.preprocessor import (
     ResizeImage, ResizeImageMethod, RGBtoGray, ScaleBoxesToPixelCoordinates, SubtractChannelMean,
 )
 from boxwright.config.messages.refinedet import (
-    AnchorRefinement, ObjectAnchors, RefineDet, RefineDetFeatureExtractor, RefineDetPreset, ResidualBody,
-    TransferConnection,
+    AnchorRefinement, ConvolutionalBody, ObjectAnchors, RefineDet, RefineDetFeatureExtractor, RefineDetPreset,
+    ResidualBody, TransferConnection,
 )
 from boxwright.config.messages.region_similarity_calculator import (
     IoaSimilarity, IouSimilarity, NegSqDistSimilarity, RegionSimilarityCalculator, ThresholdedIouSimilarity,

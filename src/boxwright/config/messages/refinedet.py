@@ -7,7 +7,7 @@ from boxwright.config.field import Enum, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
-from boxwright.config.messages.hyperparams import Hyperparams
+from boxwright.config.messages.hyperparams import Hyperparams, Regularizer
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import (
     ClassificationLoss,
@@ -82,6 +82,14 @@ class ResidualBody(Message):
     conv_hyperparams: Hyperparams | None = field(None,
         "Regularizer, initializer, activation and batch norm; default: the model's.")
 
+class ConvolutionalBody(Message):
+    """3×3 convolutions before the predictors of each level, which share them (an extension of Boxwright)."""
+
+    num_layers: int = number(4, "[1, 64]", "Number of convolutions.")
+    depth: int = number(256, "(0, 8192]", "Channels of each.")
+    conv_hyperparams: Hyperparams | None = field(None,
+        "Regularizer, initializer, activation and batch norm; default: the model's.")
+
 class RefineDetFeatureExtractor(Message):
     """Backbone and coarser maps, of strides 8, 16, 32 and so on; how many follows from the anchors."""
 
@@ -90,13 +98,15 @@ class RefineDetFeatureExtractor(Message):
         values=Values(('refinedet_vgg16', 'refinedet_resnet101', 'refinedet_mobilenet_v2'), prefix='timm/'))
     pretrained: bool = field(False,
         "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
+    min_level: int = number(3, "[2, 3]",
+        "Level of the finest map: 3 has stride 8; 2 has stride 4, for faces and other small objects.")
     depth_multiplier: float = number(1.0, "(0, 100]",
         "Factor on the channels of refinedet_mobilenet_v2 and of coarser maps.")
     min_depth: int = number(16, "[0, 8192]", "Fewest channels a layer may have after that factor.")
     conv_hyperparams: Hyperparams | None = field(None,
         "Regularizer, initializer, activation and batch norm of the coarser maps' convolutions.")
-    override_base_feature_extractor_hyperparams: bool = field(False,
-        "Apply conv_hyperparams to the backbone too, in place of the backbone's own defaults.")
+    override_base_feature_extractor_hyperparams: bool = field(False, "Apply conv_hyperparams to the backbone too, in "
+        "place of the backbone's own defaults; a timm/NAME takes only the regularizer.")
     use_explicit_padding: bool = field(False,
         "Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding.")
     use_depthwise: bool = field(False, "Use depthwise separable convolutions in the coarser maps.")
@@ -116,15 +126,19 @@ class RefineDet(Message):
     conv_hyperparams: Hyperparams | None = field(None, "Regularizer, initializer and activation of transfer "
         "connection, bodies and predictors; the extractor has its own.")
     anchor_generator: AnchorGenerator | None = field(None,
-        "Layout of the anchor boxes; default: one scale of 4 strides with ratios 1, 2, 1/2.")
+        "Layout of the anchor boxes; default: one scale of 4 strides with ratios 1, 2, 1/2, up to level 6.")
     box_coder: BoxCoder | None = field(None, "How boxes are encoded, in both steps; default: faster_rcnn_box_coder.")
     anchor_refinement: AnchorRefinement | None = field(None, "First step; without it the detector looks once, as SSD.")
     transfer_connection: TransferConnection | None = field(None,
         "Features of the second step; default: those of the first, as SSD.")
     residual_body: ResidualBody | None = field(None, "A bottleneck before every predictor; default: none.")
+    convolutional_body: ConvolutionalBody | None = field(None,
+        "3×3 convolutions before every predictor, as RetinaNet's; default: none.")
+    normalize_predictors: bool = field(False,
+        "Put the batch norm of the model's conv_hyperparams after the predictors, in place of their bias.")
     align_second_step: bool = field(False,
         "Let the second step's 3×3 predictors look at the boxes that it starts from, one for each anchor shape "
-        "(RefineDet++'s alignment convolution); needs anchor_refinement, excludes residual_body.")
+        "(RefineDet++'s alignment convolution); needs anchor_refinement, excludes bodies and normalize_predictors.")
     matcher: Matcher | None = field(None,
         "How the second step's anchors are matched; default: bipartite_argmax_matcher with 0.5.")
     loss: Loss = field(_LOSS, "Losses of the second step.")
@@ -134,17 +148,28 @@ class RefineDet(Message):
         "200 after; CAFFE_COCO: as CAFFE, then scores are lowered linearly by overlaps above 0.3.")
     freeze_batchnorm: bool = field(False,
         "Keep batch-norm layers in inference mode during training; useful for small batches.")
+    regularizer: Regularizer | None = field(None, "Penalty on every weight that learns, of any layer: kernels, biases, "
+        "gains and offsets of batch norm, scales of L2 norm; default: on kernels alone, those of conv_hyperparams.")
 
     rules = (
         refuse("align_second_step", "there is no second step without anchor_refinement { }",
             when=lambda c: c.align_second_step and c.anchor_refinement is None),
         refuse("align_second_step", "boxes are sampled on maps; remove residual_body",
             when=lambda c: c.align_second_step and c.residual_body is not None),
+        refuse("align_second_step", "boxes are sampled on maps; remove convolutional_body",
+            when=lambda c: c.align_second_step and c.convolutional_body is not None),
+        refuse("align_second_step", "its predictors are not normalized; remove normalize_predictors",
+            when=lambda c: c.align_second_step and c.normalize_predictors),
+        excludes("convolutional_body", "residual_body"),
+        refuse("normalize_predictors", "set the batch_norm of model.refinedet.conv_hyperparams",
+            when=lambda c: c.normalize_predictors and not (
+                c.conv_hyperparams and (c.conv_hyperparams.batch_norm or c.conv_hyperparams.sync_batch_norm))),
         refuse("anchor_generator.multiscale_anchor_generator.min_level",
-            "the finest map has stride 8, which is level 3; found "
+            "the finest map is of feature_extractor.min_level, which is level {feature_extractor.min_level}; found "
             "{anchor_generator.multiscale_anchor_generator.min_level}",
-            when=lambda c: c.anchor_generator and c.anchor_generator.multiscale_anchor_generator
-            and c.anchor_generator.multiscale_anchor_generator.min_level != 3),
+            when=lambda c: c.feature_extractor and c.anchor_generator
+            and c.anchor_generator.multiscale_anchor_generator
+            and c.anchor_generator.multiscale_anchor_generator.min_level != c.feature_extractor.min_level),
         excludes("inference_preset", "post_processing"),
         refuse("box_coder", "use faster_rcnn_box_coder",
             when=lambda c: c.box_coder and c.box_coder.faster_rcnn_box_coder is None),

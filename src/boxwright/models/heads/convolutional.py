@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from boxwright.models.batch_norm import BatchNormSettings, make_norm
 from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
 
@@ -25,6 +26,7 @@ class HeadShape:
         layers_before: 1×1 convolutions before the last.
         max_depth: Their maximum channels; 0 omits them.
         dropout: The share of features dropped before the class convolution.
+        norm: Batch normalization after the last convolutions, in place of their bias.
     """
 
     kernel_size: int = 1
@@ -33,10 +35,15 @@ class HeadShape:
     min_depth: int = 0
     max_depth: int = 0
     dropout: float = 0.0
+    norm: BatchNormSettings | None = None
 
 
 class ConvolutionalHead(AnchorHead):
-    """Predict boxes and classes by separate convolutions for each level."""
+    """Predict boxes and classes by separate convolutions for each level.
+
+    Attributes:
+        as_in_tensorflow: Whether TF's predictor has the same layers: neither bodies nor normalized predictors.
+    """
 
     def __init__(
         self,
@@ -56,7 +63,8 @@ class ConvolutionalHead(AnchorHead):
             bodies: Each level's layers shared by both predictors, in place of the shape's 1×1 convolutions.
         """
         super().__init__()
-        self.output = output
+        self.output, self.as_in_tensorflow = output, bodies is None and shape.norm is None
+        self.last_layers = 1 if shape.norm is None else 2
         self.shared, self.boxes, self.classes = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for channels, anchors in zip(in_channels, anchors_per_location, strict=True):
             depth = max(min(channels, shape.max_depth), shape.min_depth)
@@ -72,8 +80,12 @@ class ConvolutionalHead(AnchorHead):
 
     @property
     def class_layers(self) -> tuple[str, ...]:
-        """Names within the head of the convolutions that give class logits."""
-        return tuple(f"classes.{number}.{len(layers) - 1}" for number, layers in enumerate(self._class_sequences()))
+        """Names within the head of the convolutions, and their normalization, that give class logits."""
+        return tuple(
+            f"classes.{number}.{place}"
+            for number, layers in enumerate(self._class_sequences())
+            for place in range(len(layers) - self.last_layers, len(layers))
+        )
 
     def _class_sequences(self) -> list[nn.Sequential]:
         return [layers for layers in self.classes if isinstance(layers, nn.Sequential)]
@@ -89,9 +101,12 @@ class ConvolutionalHead(AnchorHead):
 
 
 def _predictor(in_channels: int, out_channels: int, shape: HeadShape, settings: ConvSettings) -> nn.Sequential:
+    norm = () if shape.norm is None else (make_norm(out_channels, shape.norm),)
+    bias = shape.norm is None or settings.force_bias
     if not shape.use_depthwise:
-        return nn.Sequential(make_conv(in_channels, out_channels, shape.kernel_size, settings.kernel, bias=True))
+        return nn.Sequential(make_conv(in_channels, out_channels, shape.kernel_size, settings.kernel, bias=bias), *norm)
     return nn.Sequential(
         *conv_norm_act(in_channels, in_channels, shape.kernel_size, settings, depthwise=True),
-        make_conv(in_channels, out_channels, 1, settings.kernel, bias=True),
+        make_conv(in_channels, out_channels, 1, settings.kernel, bias=bias),
+        *norm,
     )

@@ -50,7 +50,7 @@ class AnchorHead(nn.Module):
 
     @property
     def class_layers(self) -> tuple[str, ...]:
-        """Names within the head of the convolutions that give class logits."""
+        """Names within the head of the convolutions, and their normalization, that give class logits."""
         raise NotImplementedError
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -72,11 +72,11 @@ def flatten_anchors(levels: Sequence[Tensor], size: int) -> Tensor:
 
 
 def start_bias(predictor: nn.Sequential, value: float) -> None:
-    """Set the bias of a predictor's last convolution.
+    """Set the bias of a predictor's last layer.
 
     Args:
-        predictor: Layers that end in a convolution with bias.
+        predictor: Layers that end in a convolution with bias, or its normalization.
     """
     last = predictor[-1]
-    if isinstance(last, nn.Conv2d) and last.bias is not None:
+    if isinstance(last, nn.Conv2d | nn.BatchNorm2d) and last.bias is not None:
         nn.init.constant_(last.bias, value)
