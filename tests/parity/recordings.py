@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.postprocessing.two_stage import TwoStagePostprocessor
+from boxwright.types import Detections
 from tests.conftest import GOLDEN, assert_close
 
 FOLDER = Path(os.environ.get("BOXWRIGHT_GOLDEN") or GOLDEN)
@@ -56,6 +61,70 @@ def compare(arrays: Any, name: str, actual: Any, absolute: float = 1e-4, relativ
         assert actual.shape == tuple(arrays[f"{name}@shape"])
         picked = actual.reshape(-1)[arrays[f"{name}@index"]]
         assert_close(picked, arrays[f"{name}@value"], absolute, relative)
+
+
+# Outputs of TF's `postprocess`, without masks: those are compared from TF's own boxes.
+OUTPUTS = (
+    "detection_boxes",
+    "detection_scores",
+    "detection_classes",
+    "detection_multiclass_scores",
+    "detection_anchor_indices",
+    "num_detections",
+    "raw_detection_boxes",
+    "raw_detection_scores",
+)
+_TIE = 2e-6
+
+
+def detections_as_tied(
+    arrays: Any, kind: str, post: AnchorPostprocessor | TwoStagePostprocessor, predictions: Any, sizes: Tensor
+) -> Detections:
+    """Return an image's detections, where scores that tie to 2e-6 are let fall TF's way.
+
+    On random weights many scores tie, and which of two survives decides over others. So the pairs of anchor and class
+    that TF kept get a bonus as small as a tie; then all must come out as recorded.
+    """
+    raw = post.decode(predictions)
+    anchors, labels = (torch.from_numpy(kept) for kept in _kept(arrays, kind))
+    scores = raw.scores.clone()
+    background = post.background if isinstance(post, AnchorPostprocessor) else 1
+    scores[0, anchors, labels + background] += _TIE
+    (found,) = post.select(predictions, replace(raw, scores=scores), sizes).to_list(sizes)
+    return replace(found, raw=raw.image(0))
+
+
+def _kept(arrays: Any, kind: str) -> list[NDArray[np.int64]]:
+    """Return the anchors and classes of TF's detections."""
+    count = int(arrays[f"{kind}num_detections"][0])
+    names = ("detection_anchor_indices", "detection_classes")
+    return [arrays[f"{kind}{name}"][0][:count].astype(np.int64) for name in names]
+
+
+def compare_outputs(arrays: Any, kind: str, found: Detections) -> int:
+    """Compare each recorded output with `Detections.to_tf`, and return how many there were.
+
+    Detections come in TF's order, if it recorded their anchors and classes. TF's raw scores of padding, which are those
+    of empty crops, are not compared.
+    """
+    outputs, recorded = found.to_tf(), {file.split("@")[0] for file in arrays.files}
+    outputs["detection_classes"] = outputs["detection_classes"] - 1  # TF's exporter adds 1
+    rows = list(range(len(found)))
+    if f"{kind}detection_classes" in recorded:
+        pairs = list(zip(outputs["detection_anchor_indices"], outputs["detection_classes"], strict=True))
+        wanted = list(zip(*_kept(arrays, kind), strict=True))
+        assert sorted(pairs) == sorted(wanted)
+        rows = [pairs.index(pair) for pair in wanted]
+    names = [name for name in OUTPUTS if f"{kind}{name}" in recorded]
+    for name in names:
+        values = outputs[name]
+        if name.startswith("detection_"):
+            padding = arrays[f"{kind}detection_scores"].shape[1] - len(rows)
+            values = np.pad(values[rows], [(0, padding), *[(0, 0)] * (values.ndim - 1)])
+        elif name == "raw_detection_scores" and found.raw is not None and found.raw.valid is not None:
+            values = np.where(found.raw.valid[:, None], values, arrays[f"{kind}{name}"][0])
+        compare(arrays, f"{kind}{name}", values[None] if values.ndim else values.reshape(1))
+    return len(names)
 
 
 def components(folder: str = ".") -> list[Case]:

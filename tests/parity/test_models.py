@@ -27,14 +27,15 @@ from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
 from tests.parity.recordings import (
     FOLDER,
+    OUTPUTS,
     compare,
+    compare_outputs,
+    detections_as_tied,
     is_beyond_last_tap,
     model_names,
     penalty_beyond_last_tap,
     unsupported,
 )
-
-_TIE = 2e-6
 
 
 def test_the_shipped_folder_is_whole() -> None:
@@ -97,6 +98,7 @@ def test_predict(recorded: Recorded) -> None:
     for level, features in enumerate(predictions.feature_maps):
         recorded.compare(f"predict/feature_maps/{level}", features.permute(0, 2, 3, 1))
     recorded.compare("predict/anchors", yxyx(predictions.anchors) / recorded.scale, 1e-5, 1e-4)
+    recorded.compare("predict/final_anchors", yxyx(predictions.final_anchors) / recorded.scale, 1e-5, 1e-4)
     recorded.compare("predict/box_encodings", predictions.box_codes)
     recorded.compare("predict/class_predictions_with_background", predictions.class_logits)
 
@@ -129,45 +131,19 @@ def test_regularization(recorded: Recorded) -> None:
     assert_close(expected, recorded.arrays["loss/regularization"])
 
 
-def test_raw_detections(recorded: Recorded) -> None:
+def test_detections(recorded: Recorded) -> None:
     post = recorded.detector.postprocessor
     assert isinstance(post, AnchorPostprocessor)
-    raw = post.decode(recorded.predictions)
-    recorded.compare("detect/raw_detection_boxes", yxyx(raw.boxes) / recorded.scale)
-    recorded.compare("detect/raw_detection_scores", raw.scores)
-
-
-def test_detections(recorded: Recorded) -> None:
-    """The same detections, where scores that tie to 2e-6 are let fall TF's way.
-
-    On random weights many scores tie, and which of two survives decides over others. So the pairs of
-    anchor and class that TF kept get a bonus as small as a tie; then all must come out as recorded.
-    """
-    post, arrays = recorded.detector.postprocessor, recorded.arrays
-    assert isinstance(post, AnchorPostprocessor)
-    raw = post.decode(recorded.predictions)
-    scores = raw.scores[..., post.background :].clone()
-    count = int(arrays["detect/num_detections"][0])
-    anchors = torch.from_numpy(arrays["detect/detection_anchor_indices"][0][:count].astype(np.int64))
-    labels = torch.from_numpy(arrays["detect/detection_classes"][0][:count].astype(np.int64))
-    assert_close(scores[0, anchors, labels], arrays["detect/detection_scores"][0][:count])
-    scores[0, anchors, labels] += _TIE
-    kept = post.nms(raw.boxes, scores, recorded.sizes.float()).image(0)
-    assert set(zip(kept.anchors.tolist(), kept.labels.tolist(), strict=True)) == set(
-        zip(anchors.tolist(), labels.tolist(), strict=True)
-    )
-    order = {pair: row for row, pair in enumerate(zip(kept.anchors.tolist(), kept.labels.tolist(), strict=True))}
-    rows = [order[pair] for pair in zip(anchors.tolist(), labels.tolist(), strict=True)]
-    height, width = recorded.sizes[0].tolist()
-    frame = np.array([height, width, height, width], np.float32)
-    assert_close(yxyx(kept.boxes[rows]) / frame, arrays["detect/detection_boxes"][0][:count], 1e-4, 1e-3)
-    assert_close(raw.scores[0, anchors], arrays["detect/detection_multiclass_scores"][0][:count], 1e-4, 1e-3)
+    found = detections_as_tied(recorded.arrays, "detect/", post, recorded.predictions, recorded.sizes)
+    assert compare_outputs(recorded.arrays, "detect/", found) == len(OUTPUTS)
 
 
 def test_detections_without_help(recorded: Recorded) -> None:
     """Untouched, scores agree in order but for what ties decide, and boxes of one class keep apart."""
     (found,) = recorded.detector.postprocess(recorded.predictions, recorded.sizes)
     assert_close(found.scores, recorded.arrays["detect/detection_scores"][0], 1e-3, 1e-3)
+    for name in ("raw_detection_boxes", "raw_detection_scores"):
+        recorded.compare(f"detect/{name}", found.to_tf()[name][None])
     post = recorded.detector.postprocessor
     assert isinstance(post, AnchorPostprocessor)
     assert isinstance(post.nms.suppression, PerClass)
@@ -184,3 +160,4 @@ def test_detect_gives_pixels_of_the_original(recorded: Recorded) -> None:
     assert found.image_size == recorded.arrays["image"].shape[:2]
     assert_close(exported["detection_scores"], recorded.arrays["detect/detection_scores"][0], 1e-3, 1e-3)
     assert exported["num_detections"] == recorded.arrays["detect/num_detections"][0]
+    assert "raw_detection_boxes" not in exported, "megabytes an image, which nobody asked for"

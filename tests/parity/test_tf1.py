@@ -16,10 +16,19 @@ from boxwright.checkpoints.load_weights import LoadReport, load_weights
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.models.detector import Detector
+from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.types import AnchorPredictions
 from tests.conftest import GOLDEN, yxyx
 from tests.golden.weights import weight
-from tests.parity.recordings import FOLDER, compare, tf1_names, unsupported
+from tests.parity.recordings import (
+    FOLDER,
+    OUTPUTS,
+    compare,
+    compare_outputs,
+    detections_as_tied,
+    tf1_names,
+    unsupported,
+)
 
 
 def test_the_shipped_folder_is_whole() -> None:
@@ -81,8 +90,18 @@ def test_predict(recorded: Recorded) -> None:
     scale = np.array([height, width, height, width], np.float32)
     anchors = yxyx(recorded.predictions.anchors) / scale
     compare(recorded.arrays, "predict/anchors", anchors, 1e-5, 1e-4)
+    final = yxyx(recorded.predictions.final_anchors) / scale
+    compare(recorded.arrays, "predict/final_anchors", final, 1e-5, 1e-4)
     compare(recorded.arrays, "predict/box_encodings", recorded.predictions.box_codes)
     compare(recorded.arrays, "predict/class_predictions_with_background", recorded.predictions.class_logits)
+
+
+def test_detections(recorded: Recorded) -> None:
+    """TF1's recordings hold no raw outputs."""
+    post = recorded.detector.postprocessor
+    assert isinstance(post, AnchorPostprocessor)
+    found = detections_as_tied(recorded.arrays, "detect/", post, recorded.predictions, recorded.sizes)
+    assert compare_outputs(recorded.arrays, "detect/", found) == len(OUTPUTS) - 2
 
 
 def test_detect(recorded: Recorded) -> None:

@@ -32,7 +32,14 @@ from boxwright.types import PaddedDetections, Proposals, RegionPredictions, Targ
 from boxwright.types.masks import InstanceMasks
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
-from tests.parity.recordings import FOLDER, compare, two_stage_names
+from tests.parity.recordings import (
+    FOLDER,
+    OUTPUTS,
+    compare,
+    compare_outputs,
+    detections_as_tied,
+    two_stage_names,
+)
 
 # The most of proposals that may be others than TF's, where scores tie, as padding's do.
 _TIED_SHARE = 0.05
@@ -120,8 +127,9 @@ class Recorded:
         return InstanceMasks.stack([masks.numpy()], len(masks), self.size)
 
     def proposals(self, mode: str) -> Proposals:
-        """Return the proposals that TF's second stage looked at."""
-        boxes = xyxy(self.array(f"{mode}predict/proposal_boxes_normalized") * self.scale)
+        """Return the proposals that TF's second stage looked at, its final anchors: those of R-FCN are in pixels."""
+        unit = self.scale if isinstance(self.network.second, BoxClassifier) else 1
+        boxes = xyxy(self.array(f"{mode}predict/final_anchors") * unit)
         valid = torch.arange(boxes.shape[1]) < int(self.array(f"{mode}predict/num_proposals")[0])
         return Proposals(boxes, torch.zeros(boxes.shape[:2]), valid[None])
 
@@ -197,7 +205,8 @@ def test_proposals(recorded: Recorded) -> None:
     for mode in recorded.modes if recorded.network.second is not None else ():
         predictions, wanted = recorded.predict(mode), recorded.proposals(mode)
         found = predictions.proposals
-        ours, theirs = found.boxes[0][found.valid[0]], wanted.boxes[0][wanted.valid[0]]
+        final = replace(predictions, regions=second_stage(recorded, mode)).final_anchors
+        ours, theirs = final[0][found.valid[0]], wanted.boxes[0][wanted.valid[0]]
         apart = (ours[:, None] - theirs).abs().amax(-1)
         alone = apart.amin(1) > 0.05
         assert abs(len(ours) - len(theirs)) <= _TIED_SHARE * len(theirs)
@@ -249,45 +258,23 @@ def test_second_stage(recorded: Recorded) -> None:
 
 
 def test_detections(recorded: Recorded) -> None:
-    """From TF's proposals the same detections; scores that tie to 2e-6 are let fall TF's way, as in `test_models`."""
-    post = recorded.detector.postprocessor
-    mode = recorded.modes[0]
-    kind = "detect/" if recorded.has(f"{mode}detect/detection_boxes") else "predict/"
-    if not isinstance(post, TwoStagePostprocessor):
-        (found,) = recorded.detector.postprocess(recorded.evaluated, recorded.sizes)
-        count = int(recorded.array(f"{mode}{kind}num_detections")[0])
-        assert len(found) == count
-        # TF gives proposals in units of the padded input.
-        assert_close(yxyx(found.boxes) / recorded.scale, recorded.array(f"{mode}{kind}detection_boxes")[0][:count])
-        assert_close(found.scores, recorded.array(f"{mode}{kind}detection_scores")[0][:count], 1e-4, 1e-3)
-        return
-    predictions = replace(
-        recorded.evaluated,
-        proposals=recorded.proposals(mode),
-        regions=second_stage(recorded, mode),
-        instances=None,
-    )
-    raw = post.decode(predictions)
-    count = int(recorded.array(f"{mode}{kind}num_detections")[0])
-    anchors = torch.from_numpy(recorded.array(f"{mode}{kind}detection_anchor_indices")[0][:count].astype(np.int64))
-    labels = torch.from_numpy(recorded.array(f"{mode}{kind}detection_classes")[0][:count].astype(np.int64))
-    assert_close(
-        raw.scores[0, anchors, labels + 1], recorded.array(f"{mode}{kind}detection_scores")[0][:count], 1e-4, 1e-3
-    )
-    raw.scores[0, anchors, labels + 1] += 2e-6
-    selected = post.select(predictions, raw, recorded.sizes).image(0)
-    ours = list(zip(selected.anchors.tolist(), selected.labels.tolist(), strict=True))
-    assert set(ours) == set(zip(anchors.tolist(), labels.tolist(), strict=True))
-    order = [ours.index(pair) for pair in zip(anchors.tolist(), labels.tolist(), strict=True)]
-    height, width = recorded.sizes[0].tolist()
-    frame = np.array([height, width, height, width], np.float32)
-    assert_close(
-        yxyx(selected.boxes[order]) / frame, recorded.array(f"{mode}{kind}detection_boxes")[0][:count], 1e-4, 1e-3
-    )
-    if recorded.has(f"{mode}{kind}raw_detection_scores"):
-        valid = predictions.proposals.valid[0]
-        expected = recorded.array(f"{mode}{kind}raw_detection_scores")[0][valid]
-        assert_close(post.decode(predictions).scores[0][valid], expected, 1e-4, 1e-3)
+    """From TF's proposals the same outputs; scores that tie to 2e-6 are let fall TF's way. Of TF1 no raw ones."""
+    post, compared = recorded.detector.postprocessor, 0
+    for mode in recorded.modes:
+        kinds = [kind for kind in (f"{mode}detect/", f"{mode}predict/") if recorded.has(f"{kind}detection_scores")]
+        if not isinstance(post, TwoStagePostprocessor):
+            (found,) = recorded.detector.postprocess(recorded.predict(mode), recorded.sizes)
+        elif kinds:
+            predictions = replace(
+                recorded.predict(mode),
+                proposals=recorded.proposals(mode),
+                regions=second_stage(recorded, mode),
+                instances=None,
+            )
+            found = detections_as_tied(recorded.arrays, kinds[0], post, predictions, recorded.sizes)
+        compared += sum(compare_outputs(recorded.arrays, kind, found) for kind in kinds)
+    names = {name.split("@")[0] for name in recorded.arrays.files}
+    assert compared == sum(name.split("/")[-1] in OUTPUTS for name in names)
 
 
 def test_masks(recorded: Recorded) -> None:

@@ -128,6 +128,22 @@ def test_outputs_can_be_chosen(client: TestClient) -> None:
     assert set(row) == {"num_detections", "raw_detection_scores"}
 
 
+def test_raw_outputs_for_clients_of_the_original() -> None:
+    """TensorFlow Serving's answer holds every output of the signature, unless a filter names some."""
+    session = open_exported(exported_detector().file).session
+    wanted = {name: value[0] for name, value in session.run(PICTURES[0][None]).items()}
+    for client in client_of(exported_detector().file, replace(SETTINGS, raw_outputs=True)):
+        body: dict[str, Any] = {"instances": [b64(PICTURES[0])]}
+        (row,) = client.post("/v1/models/detector:predict", json=body).json()["predictions"]
+        assert {"raw_detection_boxes", "raw_detection_scores"} < set(row)
+        for name in ("raw_detection_boxes", "raw_detection_scores"):
+            np.testing.assert_allclose(np.array(row[name], np.float32), wanted[name], atol=1e-5)
+        body["output_filter"] = ["num_detections"]
+        assert client.post("/v1/models/detector:predict", json=body).json()["predictions"][0].keys() == {
+            "num_detections"
+        }
+
+
 def test_status_and_signature(client: TestClient) -> None:
     status = client.get("/v1/models/detector").json()["model_version_status"]
     assert status == [{"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}]

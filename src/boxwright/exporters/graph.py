@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from boxwright.exporters.resizing import Resized, resizing
 from boxwright.models.detector import Detector
 from boxwright.types import PaddedDetections, RawDetections
+from boxwright.types.raw_detections import normalized
 
 INPUT = "input_tensor"
 PREPROCESSED = "preprocessed_inputs"
@@ -71,16 +72,14 @@ def named_outputs(inputs: Tensor, raw: RawDetections, found: PaddedDetections, t
     Args:
         true_sizes: int64 [B, 2]; each input's (height, width) without padding.
     """
-    whole = true_sizes.new_tensor([inputs.shape[-2:]])
-    raw_outputs = _raw_regions(raw, true_sizes) if raw.of_regions else _raw(raw, whole)
-    outputs = {PREPROCESSED: inputs, **_detections(found, true_sizes), **raw_outputs}
+    outputs = {PREPROCESSED: inputs, **_detections(found, true_sizes), **raw.to_tf(true_sizes)}
     return {name: value.to(torch.float32) for name, value in outputs.items()}
 
 
 def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor]:
     valid = found.valid
     outputs = {
-        "detection_boxes": _normalized(found.boxes, true_sizes),
+        "detection_boxes": normalized(found.boxes, true_sizes),
         "detection_scores": found.scores,
         "detection_classes": found.labels + 1,
         "num_detections": valid.sum(1),
@@ -99,25 +98,6 @@ def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor
     return outputs
 
 
-def _raw(raw: RawDetections, input_size: Tensor) -> dict[str, Tensor]:
-    return {"raw_detection_boxes": _normalized(raw.boxes, input_size), "raw_detection_scores": raw.scores}
-
-
-def _raw_regions(raw: RawDetections, true_sizes: Tensor) -> dict[str, Tensor]:
-    """Return TF's raw outputs of regions: the boxes of the likeliest class, clipped to the picture; 0 where padded."""
-    best = raw.scores[..., -raw.boxes.shape[2] :].argmax(-1)[..., None, None]
-    boxes = raw.boxes.gather(2, best.expand(-1, -1, 1, 4)).squeeze(2)
-    boxes, scores = _normalized(boxes, true_sizes).clamp(0, 1), raw.scores
-    if raw.valid is not None:
-        boxes, scores = boxes * raw.valid[..., None], scores * raw.valid[..., None]
-    return {"raw_detection_boxes": boxes, "raw_detection_scores": scores}
-
-
 def _points(points: Tensor, sizes: Tensor) -> Tensor:
     """Return points x, y in pixels [B, D, P, 2] as y, x in 0..1 of sizes [B or 1, 2]."""
     return points.flip(-1) / sizes[:, None, None].to(points)
-
-
-def _normalized(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Return boxes xyxy in pixels [B, N, 4] as ymin, xmin, ymax, xmax in 0..1 of sizes [B or 1, 2]."""
-    return boxes[..., [1, 0, 3, 2]] / torch.cat([sizes, sizes], -1)[:, None].to(boxes)

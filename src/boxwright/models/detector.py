@@ -94,9 +94,9 @@ class Detector(nn.Module):
     predict = forward
 
     def postprocess(self, predictions: Any, true_sizes: Tensor) -> list[Detections]:
-        """Return B detections on the CPU, in pixels of the network's input.
+        """Return B detections on the CPU, in pixels of the network's input, with `raw`, all before suppression.
 
-        `true_sizes` int64 [B, 2] are as `preprocess` returned them.
+        `true_sizes` int64 [B, 2] are as `preprocess` returned them. The raw values stay on their device.
         """
         return detections_of(self.postprocessor, predictions, true_sizes, self.categories)
 

@@ -56,7 +56,8 @@ class AnchorPostprocessor:
         """Return boxes and scores of all anchors."""
         unit = self._unit(predictions)
         boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors / unit) * unit
-        return RawDetections(boxes, self.score_converter(predictions.class_logits.float()))
+        scores = self.score_converter(predictions.class_logits.float())
+        return RawDetections(boxes, scores, input_size=predictions.input_size)
 
     def _keypoints(self, predictions: AnchorPredictions) -> Tensor | None:
         if not isinstance(self.box_coder, KeypointBoxCoder):

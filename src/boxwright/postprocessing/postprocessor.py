@@ -6,6 +6,7 @@ Exported graphs contain these two steps; only `PaddedDetections.to_list`, after 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -29,11 +30,14 @@ class Postprocessor(Protocol[P]):
         ...
 
 
+@torch.no_grad()
 def detections_of(
     postprocessor: Postprocessor[Any], predictions: Any, true_sizes: Tensor, categories: Categories | None = None
 ) -> list[Detections]:
-    """Return each image's detections on the CPU; as `detections_with`, without other tensors."""
-    return detections_with(postprocessor, predictions, true_sizes, categories, ())[0]
+    """Return each image's detections, with its raw ones; as `detections_with`, without other tensors."""
+    raw = postprocessor.decode(predictions)
+    found, _ = _selected(postprocessor, predictions, raw, true_sizes, categories, ())
+    return [replace(one, raw=raw.image(number)) for number, one in enumerate(found)]
 
 
 @torch.no_grad()
@@ -56,6 +60,17 @@ def detections_with(
         B detections, in pixels of the network's input, and the other tensors.
     """
     raw = postprocessor.decode(predictions)
+    return _selected(postprocessor, predictions, raw, true_sizes, categories, others)
+
+
+def _selected(
+    postprocessor: Postprocessor[Any],
+    predictions: Any,
+    raw: RawDetections,
+    true_sizes: Tensor,
+    categories: Categories | None,
+    others: Sequence[Tensor],
+) -> tuple[list[Detections], list[Tensor]]:
     found, (sizes, *values) = postprocessor.select(predictions, raw, true_sizes).on_cpu(true_sizes, *others)
     if found.complete is not None and not bool(found.complete.all()):
         predicted, decoded = each_tensor(predictions, Tensor.cpu), each_tensor(raw, Tensor.cpu)

@@ -41,7 +41,7 @@ class TwoStagePostprocessor:
         anchors = predictions.proposals.boxes[:, :, None]
         boxes = self.box_coder.decode(predictions.regions.box_codes.float(), anchors)
         scores = self.score_converter(predictions.regions.class_logits.float())
-        return RawDetections(boxes, scores, predictions.proposals.valid)
+        return RawDetections(boxes, scores, predictions.proposals.valid, predictions.first.input_size)
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
@@ -89,18 +89,22 @@ class TwoStagePostprocessor:
 class ProposalPostprocessor:
     """Return proposals as detections of one class, for a network without a second stage."""
 
+    box_coder: BoxCoder
+
     @torch.no_grad()
     def decode(self, predictions: TwoStagePredictions) -> RawDetections:
-        """Return boxes [B, R, 1, 4] and scores [B, R, 2] of background and object; padding's are meaningless."""
-        proposals = predictions.proposals
-        scores = torch.stack([1 - proposals.scores, proposals.scores], dim=-1)
-        return RawDetections(proposals.boxes[:, :, None], scores, proposals.valid)
+        """Return boxes [B, A, 4] and scores [B, A, 2] of background and object of all anchors."""
+        first = predictions.first
+        boxes = self.box_coder.decode(first.box_codes.float(), first.anchors)
+        return RawDetections(boxes, first.class_logits.float().softmax(-1), input_size=first.input_size)
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
-        """Return the proposals, with label 0; their anchors are their indices."""
-        del true_sizes
-        boxes, scores, valid = raw.boxes.squeeze(2), predictions.proposals.scores, predictions.proposals.valid
-        numbers = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-        labels, complete = torch.zeros_like(numbers), predictions.proposals.complete
-        return PaddedDetections(boxes, scores, labels, numbers, valid, complete, raw.scores)
+        """Return the proposals, with label 0; their anchors, of which TF says nothing, are their indices."""
+        del raw, true_sizes
+        found = predictions.proposals
+        numbers = torch.arange(found.scores.shape[1], device=found.scores.device).expand_as(found.scores)
+        both = torch.stack([1 - found.scores, found.scores], dim=-1)
+        return PaddedDetections(
+            found.boxes, found.scores, torch.zeros_like(numbers), numbers, found.valid, found.complete, both
+        )

@@ -69,7 +69,7 @@ def make_app(
         return error_response(405, "this address does not support the method")
 
     _add_plain(app, model, counters, runner)
-    _add_tensorflow(app, model, runner)
+    _add_tensorflow(app, model, runner, raw_outputs=settings.raw_outputs)
     _add_open_inference(app, model, runner)
     return app
 
@@ -155,7 +155,7 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Ru
         return _json({**_objects(found), "model": model.name, "version": served.version})
 
 
-def _add_tensorflow(app: FastAPI, model: ServedModel, runner: _Runner) -> None:
+def _add_tensorflow(app: FastAPI, model: ServedModel, runner: _Runner, *, raw_outputs: bool) -> None:
     def known(name: str, version: str | None = None, label: str | None = None) -> Served:
         served = model.current
         if name != model.name or version not in (None, str(served.version)) or label not in (None, "stable"):
@@ -169,7 +169,8 @@ def _add_tensorflow(app: FastAPI, model: ServedModel, runner: _Runner) -> None:
             share = held.enter_context(Share(runner.held))
             read = await runner.read(request, "tensorflow", None, share)
             rows, _ = await runner(request, read.images)
-            asked = tf.PredictRequest(read.images, read.fields["by_row"], tuple(read.fields["wanted"]))
+            wanted = tuple(read.fields["wanted"]) or (tuple(rows[0]) if raw_outputs else ())
+            asked = tf.PredictRequest(read.images, read.fields["by_row"], wanted)
             share.add(answer_bytes(rows, asked.wanted))
             content = await run_in_threadpool(tf.answer, asked, rows)
             return HeldResponse(content, held.pop_all(), "application/json")

@@ -24,6 +24,9 @@ class ServerSettings:
         "A name that browsers reach the server by, HOST or HOST:PORT; addresses and this host's name always work.",
     )
     allow_edited: bool = setting(False, "Serve an exported file that was modified.")
+    raw_outputs: bool = setting(
+        False, "Answer TensorFlow's clients with raw_detection_boxes and raw_detection_scores too: megabytes a picture."
+    )
     queue: int = setting(64, "The most queued pictures; further requests are answered 503.", _LIMITS, 1)
     timeout_s: float = setting(
         10.0, "Seconds from a request's first byte until it is answered 408 or 504.", _LIMITS, 0.001

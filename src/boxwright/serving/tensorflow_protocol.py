@@ -1,7 +1,7 @@
 """TensorFlow Serving's REST protocol: rows and columns, nested lists and base64.
 
 https://www.tensorflow.org/tfx/serving/api_rest. Raw outputs, megabytes per picture, are returned only if
-`output_filter` names them.
+`output_filter` or `ServerSettings.raw_outputs` asks for them.
 
 Dimensions: H W picture.
 """

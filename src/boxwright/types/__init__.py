@@ -18,10 +18,10 @@ if TYPE_CHECKING:
         FinalFeatures,
         InstancePredictions,
         Proposals,
-        RawDetections,
         RegionPredictions,
         TwoStagePredictions,
     )
+    from boxwright.types.raw_detections import RawDetections
     from boxwright.types.sample import Sample
     from boxwright.types.targets import Targets
 
@@ -55,10 +55,10 @@ _HOMES = {
         "FinalFeatures",
         "InstancePredictions",
         "Proposals",
-        "RawDetections",
         "RegionPredictions",
         "TwoStagePredictions",
     ),
+    "boxwright.types.raw_detections": ("RawDetections",),
     "boxwright.types.sample": ("Sample",),
     "boxwright.types.targets": ("Targets",),
 }

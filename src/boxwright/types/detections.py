@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.types.categories import Categories, titles
 from boxwright.types.found import FoundObjects, chosen
 from boxwright.types.packing import fetched
+from boxwright.types.raw_detections import RawDetections
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Detections:
             the object. `boxwright.instance_masks` resizes them to the image.
         features: float [D, C, H, W]; the second stage's features of the box (TF's `detection_features`).
         rpn_features: float [D, C, H, W]; crops of the first stage's feature map (TF's `cropped_rpn_box_features`).
+        raw: Boxes and scores of all anchors or regions: views of the batch's, on its device. Only
+            `Detector.postprocess` returns them, not `Detector.detect`.
     """
 
     boxes: Tensor
@@ -123,6 +127,7 @@ class Detections:
     masks: Tensor | None = None
     features: Tensor | None = None
     rpn_features: Tensor | None = None
+    raw: RawDetections | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -158,13 +163,14 @@ class Detections:
         return titles(self.categories, self.labels.tolist())
 
     def to_tf(self) -> dict[str, NDArray[Any]]:
-        """Return the outputs of TensorFlow's exported detectors for one image, without the batch dimension.
+        """Return the outputs of TensorFlow's exported detectors for one image, without batch dimension and padding.
 
         Returns:
             `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
-            [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; with
-            `detection_multiclass_scores`, `detection_keypoints` (y, x in 0..1), `detection_masks` and
-            `detection_anchor_indices` if known.
+            [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; and if known
+            `detection_multiclass_scores` [D, C], `detection_anchor_indices` [D], `detection_keypoints` [D, P, 2] (y, x
+            in 0..1), `detection_masks` [D, h, w], `detection_features` [D, H, W, C], and `raw_detection_boxes` [A, 4]
+            and `raw_detection_scores` [A, C] as `RawDetections.to_tf` describes them.
         """
         height, width = self.image_size
         boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
@@ -187,4 +193,7 @@ class Detections:
                 result[tag] = features.permute(0, 2, 3, 1).cpu().numpy()
         if self.anchor_indices is not None:
             result["detection_anchor_indices"] = self.anchor_indices.cpu().numpy().astype(np.float32)
+        if self.raw is not None:
+            raw = self.raw.to_tf(torch.tensor(self.image_size, device=self.raw.boxes.device))
+            result |= {name: value.cpu().numpy() for name, value in raw.items()}
         return result

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 # Fields of the whole image rather than of each detection.
-_OF_IMAGE = ("image_size", "categories")
+_OF_IMAGE = ("image_size", "categories", "raw")
 F = TypeVar("F", bound="DataclassInstance")
 
 

@@ -42,6 +42,11 @@ class AnchorPredictions:
     masks: Tensor | None = None
     filtered: Tensor | None = None
 
+    @property
+    def final_anchors(self) -> Tensor:
+        """float32 [B, A, 4], a view; the boxes in pixels that codes refer to (TF's `final_anchors`, there in 0..1)."""
+        return self.anchors.expand(len(self.box_codes), -1, -1)
+
     def on_levels(self, levels: Sequence[int]) -> Tensor:
         """Return bool [A]: which anchors belong to the given feature maps, numbered from the finest."""
         if not self.level_sizes:
@@ -85,6 +90,11 @@ class CascadePredictions:
     def detection(self) -> AnchorPredictions:
         """The last step's predictions."""
         return self.steps[-1]
+
+    @property
+    def final_anchors(self) -> Tensor:
+        """float32 [B, A, 4], as in `AnchorPredictions`; the boxes that the last step refines."""
+        return self.detection.final_anchors
 
 
 @dataclass(frozen=True)
@@ -172,23 +182,7 @@ class TwoStagePredictions:
     instances: InstancePredictions | None = None
     final: FinalFeatures | None = None
 
-
-@dataclass(frozen=True)
-class RawDetections:
-    """Every decoded anchor of a batch, before any filtering (TF's `raw_detection_…`).
-
-    Attributes:
-        boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped; for regions [B, A, K, 4], a box
-            per class.
-        scores: float32 [B, A, C]; background first if there is one.
-        valid: bool [B, A]; False for padding; None without padding.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    valid: Tensor | None = None
-
     @property
-    def of_regions(self) -> bool:
-        """Whether these are regions of interest, each with a box per class, rather than anchors."""
-        return self.boxes.ndim > self.scores.ndim
+    def final_anchors(self) -> Tensor:
+        """float32 [B, R, 4], as in `AnchorPredictions`; the proposals, or without a second stage the anchors."""
+        return self.first.final_anchors if self.regions is None else self.proposals.boxes

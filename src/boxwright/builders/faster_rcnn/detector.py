@@ -90,7 +90,7 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
             None if second is None else second.criterion,
             None if second is None else second.mask_criterion,
         ),
-        ProposalPostprocessor() if second is None else second.postprocessor,
+        ProposalPostprocessor(first_coder) if second is None else second.postprocessor,
         num_classes=config.num_classes,
         categories=categories,
     )
