@@ -63,6 +63,29 @@ def test_the_name_decides(kind: str, version: int) -> None:
         assert neck.hand_down is smoothed
 
 
+@pytest.mark.parametrize("kind", ["ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_fpn_keras"])
+@pytest.mark.parametrize(
+    ("more", "scope"),
+    [
+        ("from_detection_checkpoint: true", "detection"),
+        ("from_detection_checkpoint: true load_all_detection_checkpoint_vars: true", "transfer"),
+        ('fine_tune_checkpoint_type: "detection" load_all_detection_checkpoint_vars: true', "transfer"),
+        ('fine_tune_checkpoint_type: "classification" load_all_detection_checkpoint_vars: true', "classification"),
+        ('fine_tune_checkpoint_type: "full" load_all_detection_checkpoint_vars: true', "full"),
+    ],
+)
+def test_all_variables_of_a_detection_checkpoint(kind: str, more: str, scope: str) -> None:
+    """The switch counts for checkpoints of detection alone, in both versions' semantics."""
+    config = pipeline(kind)
+    assert config.train_config is not None
+    text = f'train_config {{ fine_tune_checkpoint: "ckpt-0" {more} }}'
+    fine_tuned = parse_message(text, bw.Pipeline).train_config
+    assert fine_tuned is not None
+    fine_tuned.num_steps, fine_tuned.batch_size, fine_tuned.optimizer = 2, 1, config.train_config.optimizer
+    config.train_config = fine_tuned
+    assert build_training(config).fine_tune.scope == scope
+
+
 def test_the_configuration_may_say_otherwise() -> None:
     text = SMALL_MODEL.replace("min_depth: 8", "min_depth: 8 tensorflow_version: 2")
     config = pipeline("ssd_mobilenet_v2_fpn", text)

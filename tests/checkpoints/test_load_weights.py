@@ -191,7 +191,15 @@ def test_a_tensorflow_export_is_predicted_with(tmp_path: Path) -> None:
         bw.restore_detector(tmp_path / "checkpoint")
 
 
-def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "scope",
+    [
+        ["fine_tune_checkpoint_type=transfer"],
+        # Of TF2's semantics, whose trainer refuses the switch: predictors that fit are restored, as in TF1.
+        ["fine_tune_checkpoint_type=detection", "load_all_detection_checkpoint_vars=true"],
+    ],
+)
+def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path, scope: list[str]) -> None:
     write_tensorflow_checkpoint(bw.build_detector(bw.load_config(small_config)), tmp_path / "tf" / "ckpt-0")
     messages: list[str] = []
 
@@ -205,7 +213,7 @@ def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path) -> None
 
     overrides = [
         f"train_config.fine_tune_checkpoint={tmp_path}/tf/ckpt-0",
-        "train_config.fine_tune_checkpoint_type=transfer",
+        *(f"train_config.{override}" for override in scope),
         "train_config.num_steps=1",
     ]
     bw.train(

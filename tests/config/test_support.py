@@ -362,7 +362,8 @@ def test_report_classifies_and_locates() -> None:
 
 def test_refused_field_stops_the_build() -> None:
     config = parse_message(SMALL_MODEL.replace("num_classes: 4", "num_classes: 4 mask_head_config { }"), Pipeline)
-    with pytest.raises(ConfigError, match="model.ssd.mask_head_config: refused"):
+    reason = "model.ssd.mask_head_config: refused: TensorFlow's builder never reads it: its SSD predicts no masks"
+    with pytest.raises(ConfigError, match=reason):
         build_detector(config)
 
 

@@ -150,7 +150,7 @@ def _channels(config: m.TrainConfig) -> ChannelOrder:
 
 def _fine_tune(config: m.TrainConfig, version: int) -> FineTune:
     scope = _scope(config)
-    if config.load_all_detection_checkpoint_vars and version == 1 and scope == "detection":
+    if config.load_all_detection_checkpoint_vars and scope == "detection":
         scope = "transfer"
     folder = folder_of(config.location("fine_tune_checkpoint"))
     share = 0.0 if version == 1 else 1.0

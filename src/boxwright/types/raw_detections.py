@@ -39,13 +39,15 @@ class RawDetections:
         return RawDetections(self.boxes[number], self.scores[number], valid, self.input_size)
 
     def to_tf(self, true_sizes: Tensor) -> dict[str, Tensor]:
-        """Return `raw_detection_boxes` [B, A, 4] as ymin, xmin, ymax, xmax in 0..1, and `raw_detection_scores`.
-
-        Boxes of anchors are in units of the whole input, not clipped. Those of regions are their likeliest class's, in
-        units of the image and clipped to it; padding is 0, where TF's scores are those of an empty crop.
+        """Return TF's raw outputs by name.
 
         Args:
             true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
+
+        Returns:
+            `raw_detection_boxes` [B, A, 4] as ymin, xmin, ymax, xmax in 0..1, and `raw_detection_scores` [B, A, C].
+            Boxes of anchors are in units of the whole input, not clipped. Those of regions are their likeliest class's,
+            in units of the image and clipped to it; padding is 0, where TF's scores are those of an empty crop.
         """
         if not self.of_regions:
             sizes = torch.tensor(self.input_size, device=self.boxes.device)

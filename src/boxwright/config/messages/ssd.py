@@ -17,7 +17,6 @@ from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.messages.region_similarity_calculator import RegionSimilarityCalculator
-from boxwright.config.reasons import LATER
 from boxwright.config.rules import PRETRAINED, refuse
 
 TF1_EXTRACTORS = (
@@ -93,7 +92,9 @@ class SsdFeatureExtractor(Message, removed={
             when=lambda c: c.type == "ssd_vgg16" and c.num_layers not in (6, 7)),
     )
 
-class SsdMaskHead(Message, name="Ssd.MaskHead", refused=LATER):
+_NO_MASKS = "TensorFlow's builder never reads it: its SSD predicts no masks; remove it, or use faster_rcnn for masks"
+
+class SsdMaskHead(Message, name="Ssd.MaskHead", refused=_NO_MASKS):
     """Instance mask head for SSD."""
 
     mask_height: int = field(15, "Rows of a predicted mask, in mask pixels.")
@@ -146,7 +147,7 @@ class Ssd(Message):
         "Loss weight of negatives that are not labeled; used with use_confidences_as_targets.")
     return_raw_detections_during_predict: bool = field(False, "Also return decoded boxes before NMS from the predict "
         "step.", no_effect="raw predictions are what predict() returns always")
-    mask_head_config: SsdMaskHead | None = field(None, "Settings of an instance mask head.", refused=LATER)
+    mask_head_config: SsdMaskHead | None = field(None, "Settings of an instance mask head.", refused=_NO_MASKS)
 
     rules = (
         refuse("explicit_background_class", "excludes add_background_class, which is true by default; set it to false",

@@ -63,7 +63,7 @@ class TrainConfig(Message, path="train_config"):
         "Deprecated. Old form of fine_tune_checkpoint_type: true = detection, false = classification.")
     load_all_detection_checkpoint_vars: bool = field(False,
         "TF1: restore every variable whose name and shape match, not only the feature extractor's.",
-        note="with a TF1 extractor and a checkpoint of detection; TF2 does not read it")
+        note="of a checkpoint of detection; TF2's trainer refuses it, here as in TF1")
     run_fine_tune_checkpoint_dummy_computation: bool = field(True, "Run the model once on data before restoring, so "
         "that all its variables exist.", no_effect="TensorFlow's creation of variables")
     num_steps: UInt32 = field(0, "Number of training steps; 0 = no limit in TF1.")
