@@ -15,6 +15,7 @@ from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.formats import open_dataset
 from boxwright.data.label_map import load_label_map
+from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.types import Categories, Category
 
@@ -91,7 +92,9 @@ def test_they_survive_conversion(tmp_path: Path) -> None:
     write_tfrecords(open_dataset(path), tmp_path / "records" / "a.record")
     categories = load_label_map(tmp_path / "records" / "label_map.pbtxt")
     assert categories.items[0].keypoints == ("nose", "hand")
-    record = TFRecordDataset([tmp_path / "records" / "a.record"], categories, num_keypoints=2)[0].keypoints
+    record = TFRecordDataset([tmp_path / "records" / "a.record"], categories, RecordFields(num_keypoints=2))[
+        0
+    ].keypoints
     assert record is not None
     np.testing.assert_allclose(record, POINTS, atol=1e-4)
 

@@ -71,7 +71,7 @@ def test_weights_and_limit() -> None:
 
 
 def test_scores_are_read_from_records(tmp_path: Path) -> None:
-    from boxwright.data.tf_example import decode_example
+    from boxwright.data.tf_example import RecordFields, decode_example
 
     image = np.full((4, 4, 3), 7, np.uint8)
     from boxwright.data.image_io import encode_png
@@ -82,14 +82,14 @@ def test_scores_are_read_from_records(tmp_path: Path) -> None:
     (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'a' } item { id: 2 name: 'b' } item { id: 3 name: 'c' }")
     categories = load_label_map(tmp_path / "map.pbtxt")
     scores = {"image/object/class/multiclass_scores": [0.25, 0.25, 0.5, 0, 1, 0]}
-    found = decode_example({**features, **scores}, categories, "r", multiclass_scores=True)
+    found = decode_example({**features, **scores}, categories, "r", RecordFields(multiclass_scores=True))
     assert found.class_scores is not None
     assert found.class_scores.tolist() == [[0.25, 0.25, 0.5], [0, 1, 0]]
-    assert decode_example(features, categories, "r", multiclass_scores=True).class_scores is None
+    assert decode_example(features, categories, "r", RecordFields(multiclass_scores=True)).class_scores is None
     assert decode_example({**features, **scores}, categories, "r").class_scores is None
     bad = {"image/object/class/multiclass_scores": [0.25] * 5}
     with pytest.raises(bw.DataError, match="5 values for 2 objects"):
-        decode_example({**features, **bad}, categories, "r", multiclass_scores=True)
+        decode_example({**features, **bad}, categories, "r", RecordFields(multiclass_scores=True))
 
 
 @pytest.mark.parametrize(

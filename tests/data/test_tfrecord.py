@@ -17,7 +17,7 @@ import pytest
 
 from boxwright.base.errors import DataError, OutputError
 from boxwright.data.label_map import load_label_map
-from boxwright.data.tf_example import encode_example, read_features
+from boxwright.data.tf_example import RecordFields, decode_example, encode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile, expand_paths, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.types import Categories, Category
@@ -37,7 +37,7 @@ def recorded(index: int, field: str) -> Any:
     ["shapes.record", "shapes.record-?????-of-?????", "shapes.record@2", "shapes.gz.record", "shapes.zlib.record"],
 )
 def test_decodes_to_what_tensorflow_decoded(name: str) -> None:
-    dataset = TFRecordDataset([RECORDS / name], CATEGORIES, masks="png", num_keypoints=3)
+    dataset = TFRecordDataset([RECORDS / name], CATEGORIES, RecordFields(masks="png", num_keypoints=3))
     assert len(dataset) == 6
     for index in range(6):
         sample = dataset[index]
@@ -63,7 +63,7 @@ def test_decodes_to_what_tensorflow_decoded(name: str) -> None:
 
 def test_numerical_masks(tmp_path: Path) -> None:
     """The PNG masks of a record, written anew as numbers, decode to the same."""
-    from boxwright.data.tf_example import _Example, decode_example
+    from boxwright.data.tf_example import _Example
 
     record = TFRecordFile(RECORDS / "shapes.record")[0]
     example = _Example()
@@ -72,14 +72,12 @@ def test_numerical_masks(tmp_path: Path) -> None:
     feature.Clear()
     feature.float_list.value.extend(recorded(0, "groundtruth_instance_masks").flatten().tolist())
     features = read_features(example.SerializeToString(), "here")
-    sample = decode_example(features, CATEGORIES, "here", masks="numerical")
+    sample = decode_example(features, CATEGORIES, "here", RecordFields(masks="numerical"))
     assert sample.masks is not None
     assert np.array_equal(sample.masks, recorded(0, "groundtruth_instance_masks"))
 
 
 def test_class_text_takes_precedence_over_label() -> None:
-    from boxwright.data.tf_example import decode_example
-
     features = dict(read_features(TFRecordFile(RECORDS / "shapes.record")[0], "here"))
     features["image/object/class/text"] = [b"square", b"Circle", b"nothing of the kind"]
     features["image/object/class/label"] = [3, 3, 3]
@@ -264,7 +262,6 @@ def test_bad_examples(tmp_path: Path) -> None:
         ({"image/object/class/text": [b"circle"]}, "class/text has 1 values for 3 boxes"),
         ({"image/object/weight": [1.0]}, "weight has 1 values for 3 boxes"),
     ]
-    from boxwright.data.tf_example import decode_example
 
     for change, wanted in cases:
         with pytest.raises(DataError, match=wanted):
@@ -274,13 +271,82 @@ def test_bad_examples(tmp_path: Path) -> None:
 
 
 def test_encoding_is_read_back() -> None:
-    dataset = TFRecordDataset([RECORDS / "shapes.record"], CATEGORIES, masks="png")
-    from boxwright.data.tf_example import decode_example
+    dataset = TFRecordDataset([RECORDS / "shapes.record"], CATEGORIES, RecordFields(masks="png"))
 
     sample = dataset[0]
     record = encode_example(sample, dataset.encoded(0)[0], CATEGORIES)
-    again = decode_example(read_features(record, "here"), CATEGORIES, "here", masks="png")
+    again = decode_example(read_features(record, "here"), CATEGORIES, "here", RecordFields(masks="png"))
     np.testing.assert_array_equal(again.boxes, sample.boxes)
     for name in ("image", "labels", "weights", "difficult", "is_crowd", "group_of", "areas", "masks"):
         assert np.array_equal(getattr(again, name), getattr(sample, name)), name
     assert struct.pack("<Q", 1) != record[:8]
+
+
+def test_depths_and_tracks_of_records_with_tensorflows_keys(tmp_path: Path) -> None:
+    """They follow their objects and points: through a flip, and when an object is left out."""
+    from boxwright.data.augmentation.functional.geometry import mirror, quarter_turn
+    from boxwright.data.image_io import encode_png
+    from boxwright.data.tf_example import _Example
+
+    example = _Example()
+    feature = example.features.feature
+    feature["image/encoded"].bytes_list.value.append(encode_png(np.zeros((20, 40, 3), np.uint8)))
+    for side, values in (("xmin", (0.1, 0.5)), ("ymin", (0.1, 0.2)), ("xmax", (0.4, 0.9)), ("ymax", (0.6, 0.7))):
+        feature[f"image/object/bbox/{side}"].float_list.value.extend(values)
+    feature["image/object/class/text"].bytes_list.value.extend([b"circle", b"square"])
+    feature["image/object/track/label"].int64_list.value.extend([7, 9])
+    feature["image/object/keypoint/x"].float_list.value.extend([0.1, 0.2, 0.6, 0.8])
+    feature["image/object/keypoint/y"].float_list.value.extend([0.2, 0.3, 0.4, 0.5])
+    feature["image/object/keypoint/z"].float_list.value.extend([1.5, 2.5, 3.5, 4.5])
+    feature["image/object/keypoint/z/weights"].float_list.value.extend([1.0, 0.0, 0.5, 1.0])
+    wanted = RecordFields(num_keypoints=2, keypoint_depths=True, track_ids=True)
+    write_records(tmp_path / "a.record", [example.SerializeToString()])
+    sample = TFRecordDataset([tmp_path / "a.record"], CATEGORIES, wanted)[0]
+    for flipped in (mirror(sample, 0, [1, 0]), quarter_turn(sample, [1, 0])):
+        assert flipped.keypoint_depths is not None
+        assert flipped.keypoint_depths.tolist() == [[2.5, 1.5], [4.5, 3.5]]
+        assert flipped.keypoint_depth_weights is not None
+        assert flipped.keypoint_depth_weights.tolist() == [[0, 1], [1, 0.5]]
+        assert flipped.track_ids is not None
+        assert flipped.track_ids.tolist() == [7, 9]
+    second = sample.keep(np.array([1]))
+    assert second.keypoint_depths is not None
+    assert second.keypoint_depths.tolist() == [[3.5, 4.5]]
+    # Written and read again, and skipped unless asked for.
+    record = encode_example(sample, encode_png(sample.image), CATEGORIES)
+    write_records(tmp_path / "b.record", [record])
+    again = TFRecordDataset([tmp_path / "b.record"], CATEGORIES, wanted)[0]
+    assert again.keypoint_depths is not None
+    assert again.keypoint_depths.tolist() == [[1.5, 2.5], [3.5, 4.5]]
+    assert again.track_ids is not None
+    assert again.track_ids.tolist() == [7, 9]
+    plain = TFRecordDataset([tmp_path / "b.record"], CATEGORIES)[0]
+    assert plain.track_ids is None
+    assert plain.keypoint_depths is None
+    # Without depths TensorFlow has zeros, with weights of zero.
+    for key in ("image/object/keypoint/z", "image/object/keypoint/z/weights"):
+        del feature[key]
+    write_records(tmp_path / "c.record", [example.SerializeToString()])
+    without = TFRecordDataset([tmp_path / "c.record"], CATEGORIES, wanted)[0]
+    assert without.keypoint_depths is not None
+    assert not without.keypoint_depths.any()
+    assert without.keypoint_depth_weights is not None
+    assert not without.keypoint_depth_weights.any()
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "wanted"),
+    [
+        ("image/object/keypoint/z", [1.0], "has 1 values for 2 boxes of 3 keypoints"),
+        ("image/object/keypoint/z/weights", [float("nan")] * 9, "a value is not finite"),
+        ("image/object/track/label", [1], "has 1 values for 2 boxes"),
+        ("image/object/track/label", [], "has 0 values for 2 boxes"),
+    ],
+)
+def test_depths_and_tracks_that_do_not_fit(key: str, values: list[float], wanted: str) -> None:
+    features: dict[str, Any] = dict(read_features(TFRecordFile(RECORDS / "shapes.record")[0], "here"))
+    count = len(features["image/object/bbox/xmin"])
+    given = {"image/object/track/label": list(range(count)), key: values}
+    with pytest.raises(DataError, match=wanted.replace("2 boxes", f"{count} boxes")):
+        every = RecordFields(num_keypoints=3, keypoint_depths=True, track_ids=True)
+        decode_example({**features, **given}, CATEGORIES, "here", every)

@@ -22,6 +22,7 @@ from boxwright.data.convert import write_coco, write_tfrecords, write_voc
 from boxwright.data.dataset import source_sizes
 from boxwright.data.fddb import FddbDataset, ellipse_boxes
 from boxwright.data.formats import detect_format, open_dataset
+from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.wider_face import FACE_LANDMARKS, WiderFaceDataset
 
@@ -229,7 +230,9 @@ def test_what_is_known_of_faces_survives_conversion(wider: Path, tmp_path: Path)
     (tmp_path / "label.txt").write_text(LANDMARKS)
     marked = WiderFaceDataset(tmp_path / "label.txt", wider / "WIDER_val" / "images")
     write_tfrecords(marked, tmp_path / "marked" / "val.record")
-    points = TFRecordDataset([tmp_path / "marked" / "val.record"], marked.categories, num_keypoints=5)[0].keypoints
+    points = TFRecordDataset([tmp_path / "marked" / "val.record"], marked.categories, RecordFields(num_keypoints=5))[
+        0
+    ].keypoints
     assert points is not None
     assert np.allclose(points, marked[0].keypoints, atol=1e-3)  # type: ignore[arg-type]
 

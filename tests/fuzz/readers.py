@@ -34,7 +34,7 @@ from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
 from boxwright.data.label_map import load_label_map
 from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
-from boxwright.data.tf_example import encode_example
+from boxwright.data.tf_example import RecordFields, encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
@@ -123,12 +123,26 @@ def _use(dataset: Dataset) -> None:
         dataset.encoded(index)
 
 
+# What may be read of a record; each alone is refused by some records.
+EVERY_WAY = (
+    RecordFields(),
+    RecordFields(num_keypoints=2),
+    RecordFields(num_keypoints=2, keypoint_depths=True),
+    RecordFields(masks="png"),
+    RecordFields(masks="numerical"),
+    RecordFields(multiclass_scores=True),
+    RecordFields(track_ids=True),
+)
+
+
 @cache
 def _example_seeds() -> list[bytes]:
     shapes = ShapesDataset(3, seed=3, size=(40, 50))
     samples = [shapes[number] for number in range(3)]
     for sample in samples:
         sample.keypoints = np.ones((len(sample.boxes), 2, 3), np.float32)
+        sample.keypoint_depths = sample.keypoint_depth_weights = np.ones((len(sample.boxes), 2), np.float32)
+        sample.track_ids = np.arange(len(sample.boxes))
     return [encode_example(sample, encode_jpeg(sample.image), shapes.categories) for sample in samples]
 
 
@@ -136,14 +150,13 @@ def _example() -> Reader:
     def read(data: bytes, folder: Path) -> None:
         write_records(folder / "a.record", [data])
         shapes = ShapesDataset(1)
-        ways = ({}, {"num_keypoints": 2}, {"masks": "png"}, {"masks": "numerical"})
         problems: list[Exception] = []
-        for options in ways:
+        for wanted in EVERY_WAY:
             try:
-                _use(TFRecordDataset([folder / "a.record"], shapes.categories, **options))  # type: ignore[arg-type]
+                _use(TFRecordDataset([folder / "a.record"], shapes.categories, wanted))
             except bw.BoxwrightError as error:
                 problems.append(error)
-        if len(problems) == len(ways):
+        if len(problems) == len(EVERY_WAY):
             raise problems[0]
 
     return Reader(_example_seeds, read)

@@ -32,7 +32,7 @@ from boxwright.training.state import new_state
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.fuzz.guard import guarded
 from tests.fuzz.reader import AcceptedError
-from tests.fuzz.readers import CLASSES, READERS, small_checkpoint
+from tests.fuzz.readers import CLASSES, EVERY_WAY, READERS, small_checkpoint
 
 FOLDER = extra_folder("BOXWRIGHT_FUZZ")
 CASES = sorted(FOLDER.rglob("*/*.txt")) if FOLDER else []
@@ -131,9 +131,9 @@ def paths(data: bytes, folder: Path) -> None:
 def example(data: bytes) -> None:
     shapes = ShapesDataset(1)
     last: Exception | None = None
-    for options in ({}, {"num_keypoints": 2}, {"masks": "png"}, {"masks": "numerical"}, {"multiclass_scores": True}):
+    for wanted in EVERY_WAY:
         try:
-            sample = decode_example(read_features(data, "record 0"), shapes.categories, "record 0", **options)  # type: ignore[arg-type]
+            sample = decode_example(read_features(data, "record 0"), shapes.categories, "record 0", wanted)
             if not np.isfinite(sample.weights).all():
                 raise AcceptedError("a weight that is not finite")
             draw_sample(sample, shapes.categories)

@@ -15,7 +15,7 @@ from boxwright.data.fddb import FddbDataset
 from boxwright.data.label_map import load_label_map
 from boxwright.data.listed import ListedDataset, read_sample_list
 from boxwright.data.open_images import OpenImagesDataset
-from boxwright.data.tf_example import MaskEncoding
+from boxwright.data.tf_example import MaskEncoding, RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
@@ -55,9 +55,13 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
     return TFRecordDataset(
         [as_here(path) for path in config.input_path],
         categories,
-        masks=_MASKS[reader.mask_type] if reader.load_instance_masks else "none",
-        num_keypoints=reader.num_keypoints,
-        multiclass_scores=reader.load_multiclass_scores,
+        RecordFields(
+            masks=_MASKS[reader.mask_type] if reader.load_instance_masks else "none",
+            num_keypoints=reader.num_keypoints,
+            keypoint_depths=reader.load_keypoint_depth_features,
+            multiclass_scores=reader.load_multiclass_scores,
+            track_ids=reader.load_track_id,
+        ),
     )
 
 

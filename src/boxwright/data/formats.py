@@ -13,6 +13,7 @@ from boxwright.data.fddb import FddbDataset, is_fddb
 from boxwright.data.label_map import load_label_map
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.record_classes import classes_of_records
+from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset, is_wider_face
@@ -96,7 +97,7 @@ def open_dataset(
         )
     if categories is None:
         categories = classes_of_records([str(path)])
-    return TFRecordDataset([path], categories, masks="png" if load_masks else "none")
+    return TFRecordDataset([path], categories, RecordFields(masks="png" if load_masks else "none"))
 
 
 def is_data_file(path: Path) -> bool:

@@ -7,6 +7,7 @@ Keys are those of the API's own converters: `image/encoded`, `image/object/bbox/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,28 @@ from boxwright.types import Categories, Sample
 Features = dict[str, Sequence[Any]]
 _ATTRIBUTE = "image/object/attribute/"
 MaskEncoding = Literal["none", "png", "numerical"]
+
+
+@dataclass(frozen=True)
+class RecordFields:
+    """What is read of a record besides boxes and classes.
+
+    Attributes:
+        masks: How instance masks are stored; "none" to skip them.
+        num_keypoints: Keypoints per object; 0 to skip them.
+        keypoint_depths: Whether to read the depths of keypoints and their weights.
+        multiclass_scores: Whether to read the scores of all classes.
+        track_ids: Whether to read which objects are the same in several images.
+    """
+
+    masks: MaskEncoding = "none"
+    num_keypoints: int = 0
+    keypoint_depths: bool = False
+    multiclass_scores: bool = False
+    track_ids: bool = False
+
+
+BOXES_ONLY = RecordFields()
 
 
 def _example_class() -> Any:
@@ -85,10 +108,7 @@ def decode_example(
     features: Features,
     categories: Categories,
     where: str,
-    *,
-    masks: MaskEncoding = "none",
-    num_keypoints: int = 0,
-    multiclass_scores: bool = False,
+    wanted: RecordFields = BOXES_ONLY,
     unknown: dict[str, str] | None = None,
 ) -> Sample:
     """Return the sample of a record's features, with boxes in pixels.
@@ -97,9 +117,6 @@ def decode_example(
     are no texts. Objects of classes that are not in the label map are dropped, and reported in `unknown`.
 
     Args:
-        masks: How instance masks are stored; "none" to skip them.
-        num_keypoints: Keypoints per object; 0 to skip them.
-        multiclass_scores: Whether to read the scores of all classes.
         unknown: Receives the class names that are not in the label map, each with its first location.
 
     Raises:
@@ -110,6 +127,7 @@ def decode_example(
     height, width = image.shape[:2]
     boxes = _boxes(features, (height, width), where)
     count = len(boxes)
+    points = (count, wanted.num_keypoints)
     labels = _labels(features, categories, count, where, {} if unknown is None else unknown)
     attributes, attribute_names = _attributes(features, count, where)
     sample = Sample(
@@ -121,9 +139,12 @@ def decode_example(
         is_crowd=_per_object(features, "image/object/is_crowd", count, where, np.bool_),
         group_of=_per_object(features, "image/object/group_of", count, where, np.bool_),
         areas=_per_object(features, "image/object/area", count, where, np.float32),
-        masks=_masks(features, count, (height, width), masks, where),
-        keypoints=_keypoints(features, count, num_keypoints, (height, width), where),
-        class_scores=_class_scores(features, count, where) if multiclass_scores else None,
+        masks=_masks(features, count, (height, width), wanted.masks, where),
+        keypoints=_keypoints(features, count, points[1], (height, width), where),
+        keypoint_depths=_depths(features, "z", points, where) if wanted.keypoint_depths else None,
+        keypoint_depth_weights=_depths(features, "z/weights", points, where) if wanted.keypoint_depths else None,
+        class_scores=_class_scores(features, count, where) if wanted.multiclass_scores else None,
+        track_ids=_track_ids(features, count, where) if wanted.track_ids else None,
         attributes=attributes,
         attribute_names=attribute_names,
         verified_labels=_verified(features, categories, where),
@@ -307,10 +328,30 @@ def _keypoints(
     return points.reshape(count, num_keypoints, 3).astype(np.float32)
 
 
+def _depths(features: Features, name: str, size: tuple[int, int], where: str) -> NDArray[np.float32]:
+    """Return a number for each keypoint, [N, P]; 0, which the loss ignores, if the record has none, as in TF."""
+    key = f"image/object/keypoint/{name}"
+    values = _floats(features, key, where)
+    if not len(values):
+        return np.zeros(size, np.float32)
+    if len(values) != size[0] * size[1]:
+        raise DataError(f"{where}: {key} has {len(values)} values for {size[0]} boxes of {size[1]} keypoints")
+    if not np.isfinite(values).all():
+        raise DataError(f"{where}: {key}: a value is not finite")
+    return values.reshape(size)
+
+
+def _track_ids(features: Features, count: int, where: str) -> NDArray[np.int64]:
+    values = np.array(_wholes(features, "image/object/track/label", where), np.int64)
+    if len(values) != count:
+        raise DataError(f"{where}: image/object/track/label has {len(values)} values for {count} boxes")
+    return values
+
+
 def encode_example(sample: Sample, image: bytes, categories: Categories) -> bytes:
     """Return a sample as a serialized tf.train.Example; ids are labels plus 1.
 
-    Masks (as PNG) and keypoints are written if present.
+    Masks (as PNG), keypoints with their depths, and track ids are written if present.
 
     Args:
         image: The image file's bytes.
@@ -334,18 +375,29 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
     feature["image/object/class/label"].int64_list.value.extend((sample.labels + 1).tolist())
     names = [categories.by_label(int(label)).name.encode() for label in sample.labels]
     feature["image/object/class/text"].bytes_list.value.extend(names)
-    for name in ("difficult", "is_crowd", "group_of"):
-        feature[f"image/object/{name}"].int64_list.value.extend(getattr(sample, name).astype(int).tolist())
-    feature["image/object/weight"].float_list.value.extend(sample.weights.tolist())
-    feature["image/object/area"].float_list.value.extend(sample.areas.tolist())
+    floats, wholes = _numbers_of_objects(sample)
+    for name, values in wholes.items():
+        feature[f"image/object/{name}"].int64_list.value.extend(values.astype(int).tolist())
+    for name, values in floats.items():
+        feature[f"image/object/{name}"].float_list.value.extend(values.flatten().tolist())
     if sample.attributes is not None:
-        for name, values in zip(sample.attribute_names, sample.attributes.T, strict=True):
-            feature[f"{_ATTRIBUTE}{name}"].int64_list.value.extend(values.tolist())
+        for name, column in zip(sample.attribute_names, sample.attributes.T, strict=True):
+            feature[f"{_ATTRIBUTE}{name}"].int64_list.value.extend(column.tolist())
     if sample.masks is not None:
         feature["image/object/mask"].bytes_list.value.extend([encode_png(mask * 255) for mask in sample.masks])
+    return bytes(example.SerializeToString(deterministic=True))
+
+
+def _numbers_of_objects(sample: Sample) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Return features of objects that are floats, and that are integers, without those that the sample lacks."""
+    height, width = sample.image.shape[:2]
+    wholes = {name: getattr(sample, name) for name in ("difficult", "is_crowd", "group_of")}
+    wholes |= {"track/label": sample.track_ids}
+    floats: dict[str, Any] = {"weight": sample.weights, "area": sample.areas}
+    floats |= {"keypoint/z": sample.keypoint_depths, "keypoint/z/weights": sample.keypoint_depth_weights}
     if sample.keypoints is not None:
         places = sample.keypoints.reshape(-1, 3)
-        feature["image/object/keypoint/x"].float_list.value.extend((places[:, 0] / width).tolist())
-        feature["image/object/keypoint/y"].float_list.value.extend((places[:, 1] / height).tolist())
-        feature["image/object/keypoint/visibility"].int64_list.value.extend(places[:, 2].astype(int).tolist())
-    return bytes(example.SerializeToString(deterministic=True))
+        floats |= {"keypoint/x": places[:, 0] / width, "keypoint/y": places[:, 1] / height}
+        wholes |= {"keypoint/visibility": places[:, 2]}
+    known = ({name: values for name, values in part.items() if values is not None} for part in (floats, wholes))
+    return next(known), next(known)

@@ -10,7 +10,14 @@ import numpy as np
 
 from boxwright.base.errors import DataError
 from boxwright.data.reading import reading
-from boxwright.data.tf_example import MaskEncoding, decode_example, encoded_image, read_features, text_feature
+from boxwright.data.tf_example import (
+    BOXES_ONLY,
+    RecordFields,
+    decode_example,
+    encoded_image,
+    read_features,
+    text_feature,
+)
 from boxwright.data.tfrecord import Compression, TFRecordFile, expand_paths
 from boxwright.types import Categories, Sample
 
@@ -22,28 +29,22 @@ class TFRecordDataset:
         self,
         paths: Sequence[str | Path],
         categories: Categories,
+        wanted: RecordFields = BOXES_ONLY,
         *,
-        masks: MaskEncoding = "none",
-        num_keypoints: int = 0,
-        multiclass_scores: bool = False,
         compression: Compression = "auto",
     ) -> None:
         """Open the files and find their records.
 
         Args:
             paths: Paths, globs, or `name@count`.
-            masks: How masks are stored; "none" to skip them.
-            num_keypoints: Keypoints per object; 0 to skip them.
-            multiclass_scores: Whether to read the scores of all classes.
+            wanted: What to read besides boxes and classes.
 
         Raises:
             DataError: If a file is missing or damaged, or all are empty.
         """
         self.name = ", ".join(str(path) for path in paths)
         self.categories = categories
-        self.masks = masks
-        self.num_keypoints = num_keypoints
-        self.multiclass_scores = multiclass_scores
+        self._wanted = wanted
         found = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
         sources = [[TFRecordFile(path, compression) for path in some] for some in found]
         self.files = [file for source in sources for file in source]
@@ -81,10 +82,8 @@ class TFRecordDataset:
                 read_features(file[record], where),
                 self.categories,
                 where,
-                masks=self.masks,
-                num_keypoints=self.num_keypoints,
-                multiclass_scores=self.multiclass_scores,
-                unknown=self._unknown,
+                self._wanted,
+                self._unknown,
             )
         for name, place in list(self._unknown.items())[known:]:
             warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are dropped", stacklevel=2)

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-# How a field moves with the image: boxes xyxy, points (x, y, visibility), masks [N, H, W], areas; or not at all.
-Geometry = Literal["none", "boxes", "points", "masks", "areas"]
+# How a field moves with the image: boxes xyxy, points (x, y, visibility), masks [N, H, W], areas; point_values [N, P]
+# only follow their points when those are exchanged; or not at all.
+Geometry = Literal["none", "boxes", "points", "point_values", "masks", "areas"]
 _DERIVED: Any = None  # computed in __post_init__
 
 
@@ -58,6 +59,8 @@ class Sample:
         areas: float32 [N] in pixels; of the mask if the source knows it, else of the box.
         masks: uint8 [N, H, W] of 0 and 1, or None.
         keypoints: float32 [N, P, 3] as x, y in pixels and visibility (0 or 1), or None.
+        keypoint_depths: float32 [N, P], in the data's unit, or None.
+        keypoint_depth_weights: float32 [N, P]; the weight of each depth in the loss, or None.
         class_scores: float32 [N, K]; targets of each object's class logits, if not just its label; or None.
         confidences: float32 [N, K]; the confidence that an object is (above 0) or is not (below 0) of a class; or None.
         track_ids: int64 [N]; identifies the same object in several images; or None.
@@ -83,6 +86,12 @@ class Sample:
     areas: NDArray[np.float32] = field(default=_DERIVED, metadata=_row(np.float32, geometry="areas"))
     masks: NDArray[np.uint8] | None = field(default=None, metadata=_row(np.uint8, geometry="masks"))
     keypoints: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32, geometry="points"))
+    keypoint_depths: NDArray[np.float32] | None = field(
+        default=None, metadata=_row(np.float32, geometry="point_values")
+    )
+    keypoint_depth_weights: NDArray[np.float32] | None = field(
+        default=None, metadata=_row(np.float32, geometry="point_values")
+    )
     class_scores: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     confidences: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     track_ids: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))

@@ -139,9 +139,9 @@ class InputReader(Message):
         "How masks are stored: NUMERICAL_MASKS (float arrays) or PNG_MASKS (encoded images).")
     load_dense_pose: bool = field(False, "Read DensePose surface points from the examples.", no_effect=BOXES_ONLY)
     load_track_id: bool = field(False,
-        "Read track ids, which link the same object across frames.", no_effect=BOXES_ONLY)
+        "Read track ids, which link the same object across frames.")
     load_keypoint_depth_features: bool = field(False,
-        "Read keypoint depths and their weights from the examples.", no_effect=BOXES_ONLY)
+        "Read keypoint depths and their weights from the examples.")
     use_display_name: bool = field(False, "Match class texts in the data to display_name instead of name in the label "
         "map.", no_effect="class texts are looked up by name and by display name")
     include_source_id: bool = field(False,

@@ -6,6 +6,7 @@ Dimensions: N objects, P keypoints.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import cv2
@@ -55,7 +56,8 @@ def mirror(sample: Sample, axis: int, permutation: Sequence[int] = ()) -> Sample
         return np.array(flipped, old.dtype).reshape(old.shape)
 
     image = cv2.flip(sample.image, 1 - axis).reshape(sample.image.shape)  # five times as fast as NumPy
-    return sample.moved(image, boxes=boxes, points=points, masks=masks)
+    values = partial(_permuted, permutation=permutation)
+    return sample.moved(image, boxes=boxes, points=points, point_values=values, masks=masks)
 
 
 def quarter_turn(sample: Sample, permutation: Sequence[int] = ()) -> Sample:
@@ -69,8 +71,12 @@ def quarter_turn(sample: Sample, permutation: Sequence[int] = ()) -> Sample:
         new = _permuted(old, permutation)
         return np.stack([new[..., _Y], width - new[..., _X], new[..., 2]], axis=-1)
 
+    def masks(old: Array) -> Array:
+        return np.rot90(old, axes=(1, 2)).copy()
+
     image = np.rot90(sample.image).copy()
-    return sample.moved(image, boxes=boxes, points=points, masks=lambda old: np.rot90(old, axes=(1, 2)).copy())
+    values = partial(_permuted, permutation=permutation)
+    return sample.moved(image, boxes=boxes, points=points, point_values=values, masks=masks)
 
 
 def cut(sample: Sample, window: Window) -> Sample:
