@@ -30,6 +30,7 @@ from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
+from boxwright.models.batch_norm import GroupNormSettings
 from boxwright.models.layers import ConvSettings, Padding
 from boxwright.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
@@ -79,8 +80,17 @@ class BackboneRequest:
         """Return the settings of the backbone's convolutions: its defaults, unless overridden by the configuration."""
         if not self.config.override_base_feature_extractor_hyperparams:
             return self.default
-        settings = self.conv_settings(self.hyperparams)
+        settings = self.backbone_settings()
         return self.overridden(replace(settings, depthwise=settings.kernel), self.default)
+
+    def backbone_settings(self) -> ConvSettings:
+        """Return the configuration's settings for a backbone, which group normalization is refused for."""
+        settings = self.neck_settings()
+        if isinstance(settings.norm, GroupNormSettings):
+            raise self.hyperparams.refusal(
+                "group_norm", "TF1 normalizes the backbone by groups too, which is not supported; use batch_norm"
+            )
+        return settings
 
     def refuse(self, *fields: str) -> None:
         """Raise if a field that the network does not use is not at its default, as in TF."""
@@ -200,7 +210,7 @@ def _inception(layout: InceptionLayout, taps: dict[int, str]) -> _Build:
         backbone = Inception(
             layout,
             # There is no default: TF first always used these, and later required the override.
-            request.neck_settings(),
+            request.backbone_settings(),
             taps=[taps[level] for level in levels],
             depth_multiplier=request.config.depth_multiplier,
             min_depth=request.config.min_depth,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor, nn
 
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.models.batch_norm import BatchNormSettings
+from boxwright.models.batch_norm import BatchNormSettings, GroupNormSettings
 from boxwright.models.layers import ConvSettings, KernelRule
 from boxwright.models.regularization import Regularizer
 
@@ -23,6 +24,14 @@ def build_conv_settings(config: m.Hyperparams) -> ConvSettings:
     As in TF2, kernels of plain depthwise convolutions and the pointwise half of separable ones keep Keras's default
     unless `regularize_depthwise` or a predictor's own switch is set.
     """
+    if config.group_norm is not None:
+        raise config.refusal(
+            "group_norm", "TF2 ignores it, and its layers are not normalized; use batch_norm, or remove it"
+        )
+    return _conv_settings(config)
+
+
+def _conv_settings(config: m.Hyperparams) -> ConvSettings:
     rule = _kernel_rule(config)
     return ConvSettings(
         kernel=rule,
@@ -38,7 +47,8 @@ def build_slim_conv_settings(config: m.Hyperparams) -> ConvSettings:
     """Build the settings of convolutions outside the backbone as in TF1, where they apply to kernels of every kind."""
     rule = _kernel_rule(config)
     return replace(
-        build_conv_settings(config),
+        _conv_settings(config),
+        norm=_norm(config) if config.group_norm is None else _group_norm(config),
         depthwise=rule,
         separable_depthwise=rule,
         separable_pointwise=rule,
@@ -132,6 +142,10 @@ _INITIALIZERS: dict[str, Callable[..., Initialize]] = {
     "variance_scaling_initializer": _variance_scaling,
     "keras_initializer_by_name": _KERAS.__getitem__,
 }
+
+
+def _group_norm(config: m.Hyperparams) -> GroupNormSettings:
+    return GroupNormSettings(refusal=partial(config.refusal, "group_norm"))
 
 
 def _norm(config: m.Hyperparams) -> BatchNormSettings | None:

@@ -1,10 +1,11 @@
-"""Batch normalization as TF trains it, over the batches of all processes, or with stored statistics.
+"""Normalization as TF trains it: of batches, those of all processes too, or with stored statistics; and of groups.
 
 Dimensions: B batch, C channels, H W grid.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.nn.modules import _functions as functions
+
+from boxwright.base.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -131,10 +134,43 @@ class SyncBatchNorm2d(BatchNorm2d):
         return found
 
 
-def make_norm(channels: int, settings: BatchNormSettings | None) -> nn.Module:
-    """Return a batch normalization; an identity for None."""
+@dataclass(frozen=True)
+class GroupNormSettings:
+    """The settings of group normalization (Wu and He, 2018), which TF-Slim fixes: gain and bias are learned.
+
+    Attributes:
+        refusal: Returns the error for channels that do not divide into groups, from its text.
+    """
+
+    groups: int = 32
+    epsilon: float = 1e-6
+    refusal: Callable[[str], Exception] = ConfigError
+
+
+class GroupNorm2d(nn.GroupNorm):
+    """Group normalization that also takes a single value per group, whose output is the bias, as TF's does."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the same shape."""
+        # PyTorch's own `forward` refuses SSD's last map of a batch of one.
+        return torch.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+
+NormSettings = BatchNormSettings | GroupNormSettings
+
+
+def make_norm(channels: int, settings: NormSettings | None) -> nn.Module:
+    """Return a normalization; an identity for None.
+
+    Raises:
+        ConfigError: If the channels do not divide into groups, as in TF-Slim.
+    """
     if settings is None:
         return nn.Identity()
+    if isinstance(settings, GroupNormSettings):
+        if channels % settings.groups:
+            raise settings.refusal(f"a layer's {channels} channels do not divide into {settings.groups} groups")
+        return GroupNorm2d(settings.groups, channels, eps=settings.epsilon)
     kind = SyncBatchNorm2d if settings.sync else BatchNorm2d
     norm = kind(channels, eps=settings.epsilon, momentum=1 - settings.decay)
     norm.weight.requires_grad_(settings.scale)

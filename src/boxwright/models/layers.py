@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.models.activations import Activation, make_activation
-from boxwright.models.batch_norm import BatchNormSettings, make_norm
+from boxwright.models.batch_norm import BatchNormSettings, NormSettings, make_norm
 from boxwright.models.regularization import Regularizer
 from boxwright.ops.padding import same_padding, zero_padded
 
@@ -59,7 +59,7 @@ class ConvSettings:
 
     Attributes:
         separable_pointwise: The second kernels of separable convolutions; Keras's default in TF unless configured.
-        norm: Batch normalization, or None for none.
+        norm: Normalization, or None for none.
         force_bias: Whether normalized convolutions learn a bias too.
     """
 
@@ -67,7 +67,7 @@ class ConvSettings:
     depthwise: KernelRule = KernelRule()
     separable_depthwise: KernelRule = KernelRule()
     separable_pointwise: KernelRule = KernelRule()
-    norm: BatchNormSettings | None = BatchNormSettings()
+    norm: NormSettings | None = BatchNormSettings()
     activation: Activation = "RELU_6"
     force_bias: bool = False
 

@@ -71,4 +71,5 @@ def check_head(head: ConvolutionalHead) -> None:
 
 def learned_names(norm: nn.Module) -> list[str]:
     """Return our names of a normalization's variables in TensorFlow: statistics, and gain and bias if trainable."""
-    return [name for name in NORM if "running" in name or getattr(norm, name).requires_grad]
+    known = (name for name in NORM if hasattr(norm, name))  # of groups there are no statistics
+    return [name for name in known if "running" in name or getattr(norm, name).requires_grad]

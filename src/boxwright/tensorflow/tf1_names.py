@@ -80,8 +80,8 @@ def slim_layer(module: nn.Module, scope: str) -> Named:
     for conv, kernel in zip(convs, kernels, strict=False):
         yield conv, f"{scope}{kernel}"
     for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            yield part, f"{scope}/BatchNorm"
+        if isinstance(part, nn.BatchNorm2d | nn.GroupNorm):
+            yield part, f"{scope}/{'BatchNorm' if isinstance(part, nn.BatchNorm2d) else 'GroupNorm'}"
 
 
 def _mobilenet_v1(backbone: MobileNetV1, _: SSD) -> Named:
@@ -110,7 +110,7 @@ def units(module: nn.Module) -> list[nn.Sequential]:
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             units.append([part])
-        elif isinstance(part, nn.BatchNorm2d):
+        elif isinstance(part, nn.BatchNorm2d | nn.GroupNorm):
             units[-1].append(part)
     return [nn.Sequential(*unit) for unit in units]
 

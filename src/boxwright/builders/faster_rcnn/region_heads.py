@@ -67,7 +67,10 @@ def _mask_rcnn(
 ) -> BuiltSecondStage:
     crop, side = _crop(config, extractor)
     features = extractor.crop_features(side)
-    settings = CONV_SETTINGS[version](predictor.fc_hyperparams or m.Hyperparams())
+    dense = predictor.fc_hyperparams or m.Hyperparams()
+    if dense.group_norm is not None:
+        raise dense.refusal("group_norm", "TensorFlow's needs maps, and fails or is ignored in dense layers; remove it")
+    settings = CONV_SETTINGS[version](dense)
     head = BoxClassifierHead(
         features.channels,
         config.num_classes,

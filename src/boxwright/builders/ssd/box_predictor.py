@@ -11,6 +11,7 @@ from boxwright.builders.choice import build_chosen
 from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
+from boxwright.models.batch_norm import GroupNormSettings
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
 from boxwright.models.heads.outputs import HeadOutput
 from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
@@ -96,7 +97,9 @@ def _weight_shared(
     )
     settings = CONV_SETTINGS[version](config.conv_hyperparams or m.Hyperparams())
     if version == 1:  # regardless of the configured activation
-        settings = replace(settings, activation="RELU_6")
+        # Of all normalizations TF1's predictor knows batch_norm alone; with another its towers have none.
+        norm = None if isinstance(settings.norm, GroupNormSettings) else settings.norm
+        settings = replace(settings, activation="RELU_6", norm=norm)
         return WeightSharedHead(in_channels, anchors_per_location[0], output, shape, settings, settings)
     default, rule = KernelRule(), settings.kernel
     pointwise = rule if config.apply_conv_hyperparams_pointwise else default

@@ -197,7 +197,8 @@ def _timm(request: BackboneRequest) -> FeatureExtractor:
 
 def _keeping_activation(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
     """Return the configuration's convolutions with the default activation and a learned gain and bias (MobileNetV2)."""
-    norm = own.norm if settings.norm is None else replace(settings.norm, center=True, scale=True)
+    norm = settings.norm
+    norm = replace(norm, center=True, scale=True) if isinstance(norm, BatchNormSettings) else own.norm
     return replace(settings, activation=own.activation, norm=norm)
 
 

@@ -90,7 +90,7 @@ class BatchNorm(Message):
         no_effect="TF2 does not read it; freeze_batchnorm is what freezes")
 
 class GroupNorm(Message):
-    """Group normalization with default settings; has no fields."""
+    """Group normalization: 32 groups, epsilon 1e-6, a learned gain and bias; has no fields."""
 
 class Hyperparams(Message):
     """Settings of a group of convolution or dense layers."""
@@ -106,6 +106,7 @@ class Hyperparams(Message):
     sync_batch_norm: BatchNorm | None = field(None,
         "As batch_norm, with statistics shared across all replicas.", oneof="normalizer_oneof")
     group_norm: GroupNorm | None = field(None,
-        "Put group normalization after each layer.", oneof="normalizer_oneof", refused="use batch_norm")
+        "Put group normalization after each layer.", oneof="normalizer_oneof",
+        note="of TF1's extractors, outside the backbone; TF2 ignores it, and it is refused")
     regularize_depthwise: bool = field(False, "Also apply the regularizer to depthwise kernels.")
     force_use_bias: bool = field(False, "Keep a bias in layers followed by normalization, which normally have none.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.models.batch_norm import BatchNormSettings, make_norm
+from boxwright.models.batch_norm import NormSettings, make_norm
 from boxwright.models.layers import Dense, KernelRule
 
 CODE_SIZE = 4
@@ -29,7 +29,7 @@ class BoxClassifierHead(nn.Module):
         share_boxes: bool = False,
         dropout: float = 0.0,
         rule: KernelRule = _KERAS,
-        norm: BatchNormSettings | None = None,
+        norm: NormSettings | None = None,
     ) -> None:
         """Build the layers.
 
