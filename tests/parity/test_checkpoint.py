@@ -80,3 +80,4 @@ def check_outputs(detector: Detector) -> None:
     assert found.labels.tolist() == arrays["detection_classes"][0].tolist()
     assert found.anchor_indices.tolist() == arrays["detection_anchor_indices"][0].tolist()
     assert_close(yxyx(found.boxes) / scale, arrays["detection_boxes"][0], 1e-4, 1e-3)
+    assert_close(found.to_tf()["detection_multiclass_scores"], arrays["detection_multiclass_scores"][0], 1e-4, 1e-3)
