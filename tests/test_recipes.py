@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import boxwright as bw
 from boxwright.builders.detector import build_detector
+from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.training import FineTune, build_training
 from boxwright.config import messages as m
 from boxwright.config.load import load_config
@@ -20,7 +22,7 @@ from boxwright.criteria.cascade import CascadeCriterion
 from boxwright.data.label_map import load_label_map
 from boxwright.models.layers import Conv2d, Deconv2d
 from boxwright.models.refinedet import RefineDet
-from boxwright.models.regularization import Regularizer
+from boxwright.models.regularization import Regularizer, _by_regularizer
 from boxwright.postprocessing.nms import BestOfClass
 
 NAMES = preset_names()
@@ -41,6 +43,14 @@ CONVOLUTIONS = {
     "refinedet512_resnet101": 104 + 4 + 32 + 16 + 15,
     "ssd300_vgg16": 15 + 8 + 12,
     "ssd512_vgg16": 15 + 10 + 14,
+}
+# Anchors, columns of the class predictor, and convolutions: VGG-16 has 15, and its two or six further ones; a level has
+# four predictors, with or without two heads of four; the transfer connection three, and one between two levels.
+# ResNeXt-101 has as many as ResNet-101, two further ones, two bodies of four a level.
+VARIANTS = {
+    "refinedet_vgg16_wider_face": (160**2 + 80**2 + 40**2 + 20**2 + 10**2 + 5**2, 2, 15 + 4 + 6 * 4 + 6 * 3 + 5),
+    "refinedet_vgg16_normalized_voc": (6375, 21, 15 + 2 + 4 * (4 + 2 * 4) + 4 * 3 + 3),
+    "refinedet_resnext101_coco": (16320, 81, 104 + 2 + 4 * (4 + 2 * 4) + 4 * 3 + 3),
 }
 PUBLISHED = [name for name in NAMES if name.split("_")[0] in ANCHORS]
 
@@ -84,8 +94,8 @@ def test_all_are_there() -> None:
     two_stages = kerods | torchvisions | {"mask_rcnn_mobilenet_v3_fpn_shapes"}
     aligned = {"align_det_resnet101_coco", "align_det_resnext101_coco", "refinedetpp512_vgg16_voc"}
     faces = {"srn_resnet50_wider_face", "srn_mobilenet_v2_wider_face"}
-    wanted = sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages | aligned | faces
-    assert len(wanted) == 23
+    wanted = sizes | small | {"ssd300_vgg16_voc", "ssd512_vgg16_voc"} | two_stages | aligned | faces | set(VARIANTS)
+    assert len(wanted) == 26
     assert {*recipes(ALIGNED), *recipes(TWO_STAGE), *recipes(ONE_STAGE)} == wanted
 
 
@@ -187,6 +197,48 @@ def test_published_recipe(name: str, tmp_path: Path) -> None:
         nms = detector.postprocessor.detection.nms  # type: ignore[attr-defined]
         assert nms.candidates == BestOfClass(1000)
         assert (nms.lowering is not None) == ("coco" in name)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_of_refinedet(name: str, tmp_path: Path) -> None:
+    """Its maps, what is penalized and normalized, and where its weights come from."""
+    config = whole(name, tmp_path)
+    assert "Not trained by us" in "\n".join(header(name))
+    plan = build_training(config)
+    model = config.model.refinedet  # type: ignore[union-attr]
+    assert model is not None
+    side = model.image_resizer.fixed_shape_resizer.height  # type: ignore[union-attr]
+    with torch.device("meta"):
+        network = build_detector(config).network
+        predictions = network(torch.zeros(1, 3, side, side), torch.zeros(1, 2)).detection
+    anchors, columns, convolutions = VARIANTS[name]
+    assert predictions.class_logits.shape == (1, anchors, columns)
+    convs = [module for module in network.modules() if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d))]
+    assert len(convs) == convolutions
+    norms = [key for key, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    outputs = [key for key in norms if ".boxes." in key or ".classes." in key]
+    if "normalized" in name:
+        assert len(outputs) == 16
+        assert len(norms) == len(convs) - 15 - 2
+        assert (plan.fine_tune.source, plan.fine_tune.scope) == ("vgg_16.ckpt", "classification")
+        assert plan.bias_multiplier == 1
+        penalized = _penalized(network, 1e-4)
+        assert penalized == {key for key, _ in network.named_parameters()}
+    else:
+        assert outputs == []
+        kernels = {f"{key}.weight" for key, module in network.named_modules() if module in convs}
+        assert _penalized(network, 5e-4) == kernels
+    if "resnext" in name:
+        assert plan.fine_tune.source == ""
+        assert wants_pretrained(config.model)  # type: ignore[arg-type]
+
+
+def _penalized(network: nn.Module, decay: float) -> set[str]:
+    """Return the names of the parameters that a penalty of so much lies on; fail if another has one."""
+    names = {id(value): name for name, value in network.named_parameters()}
+    by_regularizer = _by_regularizer(network)
+    assert [(price.l1, pytest.approx(price.l2)) for price, _ in by_regularizer] == [(0.0, decay)]
+    return {names[id(value)] for values in by_regularizer.values() for value in values}
 
 
 def test_label_map_of_voc() -> None:

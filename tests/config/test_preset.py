@@ -34,7 +34,7 @@ ZOO |= {"faster_rcnn_resnet50_v1_fpn_640", "mask_rcnn_inception_resnet_v2_1024"}
 def test_all_of_the_zoo_are_there() -> None:
     assert len(ZOO) == 29
     assert set(preset_names()) >= ZOO
-    assert len(preset_names()) == 29 + 23 + 1  # the zoo's, the published recipes, and what boxwright init begins with
+    assert len(preset_names()) == 29 + 26 + 1  # the zoo's, the published recipes, and what boxwright init begins with
 
 
 @pytest.mark.parametrize("name", preset_names())

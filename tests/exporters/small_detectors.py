@@ -62,6 +62,11 @@ FAMILIES: dict[str, str] = {
     "refinedet": REFINEDET.replace("MORE", ""),
     "refinedet, lowered": REFINEDET.replace("MORE", "inference_preset: CAFFE_COCO"),
     "refinedet, aligned": REFINEDET.replace("MORE", "align_second_step: true"),
+    "refinedet, variants": REFINEDET.replace("depth_multiplier", "min_level: 2 depth_multiplier").replace(
+        "MORE",
+        f"convolutional_body {{ num_layers: 2 depth: 16 }} {NORMED} normalize_predictors: true "
+        "regularizer { l2_regularizer { weight: 0.001 } }",
+    ),
     "srn": SRN,
     "align_det": ALIGN_DET,
     "faster_rcnn": FASTER_RCNN,

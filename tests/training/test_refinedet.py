@@ -169,7 +169,8 @@ def test_a_step_of_each_variant(refinedet_config: Path) -> None:
             "anchor_scale: 4 aspect_ratios: 1.0 scales_per_octave: 1 } }",
         ),
         "heads": ("model.refinedet.convolutional_body={ depth: 16 }",),
-        "normalized": NORMALIZED,
+        # No convolution has a bias then.
+        "normalized": (*NORMALIZED, "train_config.bias_grad_multiplier=2"),
         "penalty": ("model.refinedet.regularizer={ l2_regularizer { weight: 0.5 } }", *NORMALIZED),
     }
     penalties = {}

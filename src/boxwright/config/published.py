@@ -34,9 +34,14 @@ def _timm(name: str, license: str) -> Weights:
 
 
 _RESNET50 = _torchvision("resnet50-0676ba61.pth", "the backbone, ImageNet")
+_SLIM_VGG16 = Weights(
+    *("TF-Slim", "vgg_16_2016_08_28.tar.gz", "the backbone, ImageNet; vgg_16.ckpt, to be unpacked", _UNSTATED),
+    page="github.com/tensorflow/models, research/slim",
+)
 _VGG16 = (
     Weights("SSD", "vgg16_reducedfc.pth", "the backbone, ImageNet", _UNSTATED, "github.com/amdegroot/ssd.pytorch"),
     _torchvision("vgg16-397923af.pth", "the backbone, ImageNet"),
+    _SLIM_VGG16,
 )
 _CAFFE_RESNET101 = (
     Weights(
@@ -67,6 +72,9 @@ PUBLISHED: dict[str, tuple[Weights, ...]] = _of_zoo() | {
     **{f"refinedet{side}_vgg16_{data}": _VGG16 for side in (320, 512) for data in ("voc", "coco")},
     **{f"refinedet{side}_resnet101_{data}": _CAFFE_RESNET101 for side in (320, 512) for data in ("voc", "coco")},
     "refinedetpp512_vgg16_voc": _VGG16,
+    "refinedet_vgg16_wider_face": _VGG16,
+    "refinedet_vgg16_normalized_voc": (_SLIM_VGG16, *_VGG16[:-1]),
+    "refinedet_resnext101_coco": (_timm("resnext101_32x8d.tv_in1k", "BSD-3-Clause"),),
     "ssd300_vgg16_voc": _VGG16,
     "ssd512_vgg16_voc": _VGG16,
     "kerod_resnet50_fpn_coco": (_RESNET50,),

@@ -162,8 +162,9 @@ class Learner:
         # Penalties carry no scale of float16's, so they come after it is undone.
         if self.plan.regularize:
             add_penalty_gradients(state.detector.network)
-        if self.plan.bias_multiplier != 1:
-            torch._foreach_mul_(self.trainable.bias_gradients(), self.plan.bias_multiplier)
+        biases = self.trainable.bias_gradients() if self.plan.bias_multiplier != 1 else []
+        if biases:  # none where all convolutions are normalized: PyTorch takes no empty list
+            torch._foreach_mul_(biases, self.plan.bias_multiplier)
         return present_gradients(state.detector.network)
 
     def _update(self, finite: Tensor | None, statistics: Snapshot, *, skipped: bool) -> None:

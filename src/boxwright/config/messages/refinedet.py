@@ -105,8 +105,9 @@ class RefineDetFeatureExtractor(Message):
     min_depth: int = number(16, "[0, 8192]", "Fewest channels a layer may have after that factor.")
     conv_hyperparams: Hyperparams | None = field(None,
         "Regularizer, initializer, activation and batch norm of the coarser maps' convolutions.")
-    override_base_feature_extractor_hyperparams: bool = field(False, "Apply conv_hyperparams to the backbone too, in "
-        "place of the backbone's own defaults; a timm/NAME takes only the regularizer.")
+    override_base_feature_extractor_hyperparams: bool = field(False,
+        "Apply conv_hyperparams to the backbone too, in place of the backbone's own defaults.",
+        note="of a backbone of timm's only the penalty on kernels")
     use_explicit_padding: bool = field(False,
         "Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding.")
     use_depthwise: bool = field(False, "Use depthwise separable convolutions in the coarser maps.")
