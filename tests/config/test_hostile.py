@@ -35,7 +35,10 @@ def nested(format: str) -> str:
 @pytest.mark.parametrize(
     ("text", "format", "wanted"),
     [
-        (laughs(9), "yaml", "values in a configuration or label map are more than the 1,000,000 allowed"),
+        pytest.param(
+            laughs(9), "yaml", "values in a configuration or label map are more than the 1,000,000 allowed",
+            marks=pytest.mark.slow,
+        ),
         ("a: &a [*a]", "yaml", "an alias contains itself"),
         (nested("yaml"), "yaml", "nested too deeply|levels of nesting"),
         (nested("json"), "json", "levels of nesting|nested too deeply|expected a mapping"),
@@ -55,6 +58,15 @@ def test_errors_of_one_place_and_bounded_length(text: str, format: Any, wanted: 
     import re
 
     assert re.search(wanted, outcome.text), outcome.text
+
+
+@pytest.mark.parametrize(
+    ("text", "format"), [(laughs(9), "yaml"), (json.dumps({"a": [1] * 1100}), "json"), ("a: 1\n" * 1100, "text")]
+)
+def test_values_that_are_allowed_and_their_variable(text: str, format: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOXWRIGHT_MAX_CONFIG_VALUES", "1000")
+    with pytest.raises(ConfigError, match="values in a configuration or label map are more than the 1,000 allowed"):
+        parse_message(text, m.TrainEvalPipelineConfig, format=format)
 
 
 def test_nesting_that_is_allowed_and_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:

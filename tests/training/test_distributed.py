@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.distributed import Processes
 from boxwright.training.train import _check_processes
 from boxwright.types import Sample
+from tests import forked
 from tests.training.every_resizer import RESIZERS
 
 OWN_INITIALIZERS = True
@@ -64,6 +67,25 @@ def finish(process: subprocess.Popen[str]) -> str:
     return output
 
 
+def run_two(config: Path, model_dir: Path) -> str:
+    """Run two processes as torchrun starts them, but with PyTorch imported; return what both wrote."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "boxwright", "train", "--pipeline_config_path", str(config)]
+    command += ["--model_dir", str(model_dir), "--log_every_n", "1", "--workers", "0"]
+
+    def start(rank: int) -> str:
+        place = {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        done = forked.run(command, env=environment | place, timeout=180)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    with ThreadPoolExecutor(2) as pool:
+        return "".join(pool.map(start, range(2)))
+
+
 def kill_all(process: subprocess.Popen[str], model_dir: Path) -> None:
     """Kill torchrun and, as they would go on without it, the processes that it started."""
     os.killpg(process.pid, signal.SIGKILL)
@@ -80,7 +102,7 @@ def lines(model_dir: Path) -> list[dict[str, Any]]:
 def test_two_processes_are_one_with_the_whole_batch(small_config: Path, tmp_path: Path) -> None:
     """Losses, to 1e-5; evaluation of an odd number of images, each once; one process writes."""
     config = smooth_config(small_config, tmp_path, "train_config.num_steps=4", "eval_config.batch_size=4")
-    output = finish(torchrun(2, config, tmp_path / "two"))
+    output = run_two(config, tmp_path / "two")
     bw.train(bw.load_config(config), tmp_path / "one", bw.RunSettings(workers=0, log_every_n=1))
     one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
     assert [row["step"] for row in two] == [1, 2, 3, 4, 4]
