@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import boxwright as bw
+from boxwright.training.settings import RunOptions
 from tests.api.models import SmallRun, demo_config, small_run
 
 FAST: dict[str, Any] = {"device": "cpu", "workers": 0, "log_every_n": 1}
@@ -47,6 +48,10 @@ def test_training_returns_the_run(config: Path, tmp_path: Path) -> None:
     assert "step 6, AP" in repr(run)
     again = bw.train(config, tmp_path / "model", epochs=2, overrides=["train_config.batch_size=4"], **FAST)
     assert again.step == 8
+
+
+def test_single_settings_are_keywords_with_their_types() -> None:
+    assert get_type_hints(RunOptions) == get_type_hints(bw.RunSettings)
 
 
 def test_a_run_of_an_earlier_day(run: SmallRun, tmp_path: Path) -> None:

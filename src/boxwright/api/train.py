@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from rich.console import Console
 
@@ -22,14 +22,22 @@ from boxwright.data.own_dataset import Collection
 from boxwright.models.detector import Detector
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Listeners, named_listeners
-from boxwright.training.settings import RunSettings
+from boxwright.training.settings import RunOptions, RunSettings
 from boxwright.training.train import train as train_run
 
 _LOG = logging.getLogger("boxwright.run")
 _OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset", "detector")
 
 
-def train(  # noqa: PLR0913  # two ways to specify a run, with different arguments
+class TrainOptions(RunOptions, total=False):
+    """The keywords of `train` that are used less often."""
+
+    out: str | Path | None
+    dataset: Dataset | Collection | None
+    detector: Detector | None
+
+
+def train(
     config: str | Path | TrainEvalPipelineConfig | None = None,
     model_dir: str | Path | None = None,
     settings: RunSettings | None = None,
@@ -37,12 +45,9 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     *,
     data: str | Path | None = None,
     model: str | None = None,
-    out: str | Path | None = None,
     epochs: float | None = None,
     overrides: Sequence[str] | Mapping[str, Any] = (),
-    dataset: Dataset | Collection | None = None,
-    detector: Detector | None = None,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> Run:
     """Train a detector, resuming from an earlier run in the same folder.
 
@@ -59,14 +64,13 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
             notebook shows a bar.
         data: A folder of annotated pictures, in any format that `boxwright init` recognizes.
         model: With `data`, the preset; by default one that fits the data.
-        out: An alias of `model_dir`.
         epochs: Passes over the training data; replaces train_config.num_steps.
         overrides: Changes of the configuration, such as "train_config.batch_size=8"; or a dictionary with the names of
             the TF Object Detection API, as for `load_config`.
-        dataset: Training data of your own, in place of the configuration's: samples by index (`bw.Sample`, with the
-            classes as its `categories`), or one of torchvision's detection data sets.
-        detector: A detector of your own, trained in place instead of a new one of the configuration's `model`.
-        **options: Single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
+        **options: `out`, an alias of `model_dir`; `dataset`, training data of your own in place of the configuration's:
+            samples by index (`bw.Sample`, with the classes as its `categories`), or one of torchvision's detection data
+            sets; `detector`, a detector of your own, trained in place instead of a new one of the configuration's
+            `model`; and single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
 
     Returns:
         The run: its step, metrics, best checkpoint, model.
@@ -74,7 +78,8 @@ def train(  # noqa: PLR0913  # two ways to specify a run, with different argumen
     Raises:
         BoxwrightError: If configuration, data or checkpoints cannot be used, or the loss is not finite.
     """
-    folder = _folder(model_dir, out)
+    dataset, detector = options.pop("dataset", None), options.pop("detector", None)
+    folder = _folder(model_dir, options.pop("out", None))
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device)
     plan = _configuration(config, data, init, folder, overrides)

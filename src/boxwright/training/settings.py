@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from boxwright.base.errors import TrainingError
 from boxwright.base.settings import setting
@@ -13,6 +14,37 @@ EVENT_TAGS = ("tf2", "tf1")
 
 
 _LOOP, _EVALUATION, _SPEED, _SAFETY = "Loop", "Evaluation on the way", "Speed", "Safety"
+
+
+class RunOptions(TypedDict, total=False):
+    """The fields of `RunSettings` as keywords of `boxwright.train`, for type checkers and editors."""
+
+    checkpoint_every_n: int
+    checkpoint_at_start: bool
+    max_to_keep: int
+    log_every_n: int
+    max_seconds: float
+    seed: int | None
+    event_tags: str
+    summarize_variables: bool
+    track: tuple[str, ...]
+    evaluate: bool
+    evaluate_every_n: int
+    best_metric: str
+    patience: int
+    workers: int
+    compile: bool
+    cuda_graphs: bool
+    shard: bool
+    recompute: bool
+    tf32: bool
+    profile: bool
+    device: str
+    data_timeout: float
+    skip_bad_records: bool
+    preflight: bool
+    skip_not_finite: bool
+    summarize_every_n: int
 
 
 @dataclass(frozen=True, kw_only=True)
