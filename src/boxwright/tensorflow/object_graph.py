@@ -6,6 +6,7 @@ walking the graph.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,8 +16,13 @@ GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def _escape(name: str) -> str:
+def escaped(name: str) -> str:
+    """Return an attribute's name as it stands in a key, where "/" separates names."""
     return name.replace(".", "..").replace("/", ".S")
+
+
+def _unescaped(name: str) -> str:
+    return re.sub(r"\.([.S])", lambda found: "." if found[1] == "." else "/", name)
 
 
 class ObjectGraph:
@@ -24,7 +30,7 @@ class ObjectGraph:
 
     def __init__(self, proto: Any) -> None:
         """Index the children of every node of an `ObjectGraphProto`."""
-        self._children = [{_escape(child.local_name): child.node_id for child in node.children} for node in proto.nodes]
+        self._children = [{escaped(child.local_name): child.node_id for child in node.children} for node in proto.nodes]
         self._keys = [
             next((a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"), None)
             for node in proto.nodes
@@ -75,7 +81,7 @@ def build_graph(keys: Iterable[str], aliases: Mapping[str, str]) -> Any:
             above = node(parent)
             numbers[path] = len(graph.nodes)
             graph.nodes.add()
-            graph.nodes[above].children.add(node_id=numbers[path], local_name=name)
+            graph.nodes[above].children.add(node_id=numbers[path], local_name=_unescaped(name))
         return numbers[path]
 
     for key in keys:
