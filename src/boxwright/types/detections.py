@@ -37,6 +37,9 @@ class PaddedDetections:
         masks: float32 [B, D, h, w] in 0..1; as in `Detections`.
         features: float [B, D, C, H, W]; as in `Detections`.
         rpn_features: float [B, D, C, H, W]; as in `Detections`.
+        keypoint_scores: float32 [B, D, P].
+        keypoint_depths: float32 [B, D, P]; as in `Detections`.
+        temporal_offsets: float32 [B, D, 2]; as in `Detections`.
     """
 
     boxes: Tensor
@@ -50,6 +53,9 @@ class PaddedDetections:
     masks: Tensor | None = None
     features: Tensor | None = None
     rpn_features: Tensor | None = None
+    keypoint_scores: Tensor | None = None
+    keypoint_depths: Tensor | None = None
+    temporal_offsets: Tensor | None = None
 
     def image(self, number: int) -> PaddedDetections:
         """Return the detections in one image, [D, …] without padding."""
@@ -90,6 +96,9 @@ class PaddedDetections:
                     masks=one.masks,
                     features=one.features,
                     rpn_features=one.rpn_features,
+                    keypoint_scores=one.keypoint_scores,
+                    keypoint_depths=one.keypoint_depths,
+                    temporal_offsets=one.temporal_offsets,
                 )
             )
         return listed
@@ -112,6 +121,9 @@ class Detections:
             the object. `boxwright.instance_masks` resizes them to the image.
         features: float [D, C, H, W]; the second stage's features of the box (TF's `detection_features`).
         rpn_features: float [D, C, H, W]; crops of the first stage's feature map (TF's `cropped_rpn_box_features`).
+        keypoint_scores: float32 [D, P].
+        keypoint_depths: float32 [D, P]; in the unit of the groundtruth's.
+        temporal_offsets: float32 [D, 2]; y and x from the center in the previous frame, in the groundtruth's unit.
         raw: Boxes and scores of all anchors or regions: views of the batch's, on its device. Only
             `Detector.postprocess` returns them, not `Detector.detect`.
     """
@@ -127,6 +139,9 @@ class Detections:
     masks: Tensor | None = None
     features: Tensor | None = None
     rpn_features: Tensor | None = None
+    keypoint_scores: Tensor | None = None
+    keypoint_depths: Tensor | None = None
+    temporal_offsets: Tensor | None = None
     raw: RawDetections | None = None
 
     def __len__(self) -> int:
@@ -169,7 +184,7 @@ class Detections:
             `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
             [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; and if known
             `detection_multiclass_scores` [D, C], `detection_anchor_indices` [D], `detection_keypoints` [D, P, 2] (y, x
-            in 0..1), `detection_masks` [D, h, w], `detection_features` [D, H, W, C], and `raw_detection_boxes` [A, 4]
+            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_masks` [D, h, w], `detection_features` [D, H, W, C], and `raw_detection_boxes` [A, 4]
             and `raw_detection_scores` [A, C] as `RawDetections.to_tf` describes them.
         """
         height, width = self.image_size
@@ -185,6 +200,9 @@ class Detections:
         if self.keypoints is not None:
             keypoints = self.keypoints.cpu().numpy()[..., [1, 0]] / np.array([height, width], np.float32)
             result["detection_keypoints"] = keypoints.astype(np.float32)
+        for name in ("keypoint_scores", "keypoint_depths", "temporal_offsets"):
+            if (values := getattr(self, name)) is not None:
+                result[f"detection_{name}"] = values.cpu().numpy()
         if self.masks is not None:
             result["detection_masks"] = self.masks.cpu().numpy().astype(np.float32)
         for name, features in (("features", self.features), ("rpn_features", self.rpn_features)):

@@ -35,6 +35,10 @@ class Targets:
         areas: float32 [B, G] in pixels of the network's input; or None.
         group_of: bool [B, G]; or None.
         track_ids: int64 [B, G]; or None.
+        keypoint_depths: float32 [B, G, P], NaN if unknown; or None.
+        keypoint_depth_weights: float32 [B, G, P]; the weight of each depth in the loss; or None for 1.
+        temporal_offsets: float32 [B, G, 2]; y and x from the object's center in the previous frame; or None.
+        track_match_flags: float32 [B, G]; 1 if the object was in the previous frame, else 0; or None.
     """
 
     boxes: Tensor
@@ -49,6 +53,10 @@ class Targets:
     areas: Tensor | None = None
     group_of: Tensor | None = None
     track_ids: Tensor | None = None
+    keypoint_depths: Tensor | None = None
+    keypoint_depth_weights: Tensor | None = None
+    temporal_offsets: Tensor | None = None
+    track_match_flags: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Targets:
         """Return the targets on a device."""
