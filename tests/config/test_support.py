@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from boxwright.base.errors import ConfigError
+from boxwright.builders.center_net.feature_extractor import CENTER_NET_EXTRACTORS
+from boxwright.builders.center_net.tasks import _RANKINGS
 from boxwright.builders.detector import build_detector
 from boxwright.builders.evaluation import _METRICS, build_evaluation
 from boxwright.builders.faster_rcnn.feature_extractor import FASTER_RCNN_EXTRACTORS
@@ -26,6 +28,8 @@ from boxwright.config.support import field_status, refuse_unsupported, report
 from boxwright.data.augmentation.autoaugment import OPERATIONS
 from boxwright.data.label_map import load_label_map
 from boxwright.models.necks.bifpn import COMBINERS
+from tests.center_nets import KEYPOINT_LABEL_MAP
+from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.data.other_formats import open_images_of, yolo_of
 from tests.two_stage_models import EVERY
@@ -59,7 +63,11 @@ def test_named_values_are_those_of_the_builders() -> None:
     ssd, refinedet = declared(m.SsdFeatureExtractor, "type"), declared(m.RefineDetFeatureExtractor, "type")
     assert {*ssd.names, "timm"} == set(SSD_EXTRACTORS)
     assert {*refinedet.names, "timm"} == set(REFINEDET_EXTRACTORS)
-    assert ssd.prefix == refinedet.prefix == "timm/"
+    center_net = declared(m.CenterNetFeatureExtractor, "type")
+    assert {*center_net.names, center_net.prefix} == set(CENTER_NET_EXTRACTORS)
+    assert ssd.prefix == refinedet.prefix == center_net.prefix == "timm/"
+    # The last is not of snapping, but of its alternative.
+    assert declared(m.CenterNetKeypointEstimation, "candidate_ranking_mode").names[:-1] == tuple(_RANKINGS)
     assert set(declared(m.EvalConfig, "metrics_set").names) == set(_METRICS)
     assert set(declared(m.BidirectionalFeaturePyramidNetworks, "combine_method").names) == set(COMBINERS)
     assert set(declared(m.TrainConfig, "fine_tune_checkpoint_type").names) == set(_SCOPES)
@@ -297,7 +305,9 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
         return plain(self, name)
 
     configs = [parse_message(text, Pipeline) for text in variants(shapes_data)]
-    models = [parse_message(text, m.DetectionModel) for text in (*CASCADES, *REFINEDETS, *EVERY.values())]
+    (tmp_path / "keypoints.pbtxt").write_text(KEYPOINT_LABEL_MAP)
+    texts = (*CASCADES, *REFINEDETS, *EVERY.values(), *center_net_variants(tmp_path / "keypoints.pbtxt"))
+    models = [parse_message(text, m.DetectionModel) for text in texts]
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
     (tmp_path / "wider.txt").write_text("a/1.jpg\n0\n")
@@ -345,7 +355,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
 def test_report_classifies_and_locates() -> None:
     config = parse_message(
         "train_config {\n sync_replicas: true\n bias_grad_multiplier: 0\n batch_size: 4 }\n"
-        "model { center_net { num_classes: 3 } }",
+        "model { center_net { deepmac_mask_estimation { dim: 3 } } }",
         Pipeline,
         file="f",
     )
@@ -354,7 +364,7 @@ def test_report_classifies_and_locates() -> None:
     assert str(lines["train_config.sync_replicas"]).startswith("f:2:2: train_config.sync_replicas: without effect")
     assert lines["train_config.bias_grad_multiplier"].status.verdict == "honored"
     assert lines["train_config.batch_size"].status.verdict == "honored"
-    assert lines["model.center_net.num_classes"].status.verdict == "refused"
+    assert lines["model.center_net.deepmac_mask_estimation.dim"].status.verdict == "refused"
     with pytest.raises(ConfigError) as caught:
         refuse_unsupported(config, "")
     assert str(caught.value).count("refused") == 1

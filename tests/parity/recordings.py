@@ -1,4 +1,4 @@
-"""The folder of recordings to check against: the one that BOXWRIGHT_GOLDEN names, or the one shipped."""
+"""The folders of recordings to check against: those that BOXWRIGHT_GOLDEN names, separated by ":", or the one shipped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from boxwright.postprocessing.two_stage import TwoStagePostprocessor
 from boxwright.types import Detections
 from tests.conftest import GOLDEN, assert_close
 
-FOLDER = Path(os.environ.get("BOXWRIGHT_GOLDEN") or GOLDEN)
+FOLDERS = [Path(name) for name in (os.environ.get("BOXWRIGHT_GOLDEN") or str(GOLDEN)).split(os.pathsep)]
+FOLDER = FOLDERS[0]
 
 
 def unsupported(name: str, why: object) -> NoReturn:
@@ -150,7 +151,7 @@ def unclaimed() -> list[str]:
         "two_stage",
         "weights",
     }
-    claimed |= {"export", "kerod", "srn", "aligndet", "README_kerod_srn_aligndet", "two_stage"}
+    claimed |= {"centernet", "export", "kerod", "srn", "aligndet", "README_kerod_srn_aligndet", "two_stage"}
     claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "tensorflow_ops"}
     return sorted({path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed})
 

@@ -110,7 +110,9 @@ class BackboneRequest:
         refuse_gray(self.config, self.image_channels)
 
 
-def refuse_gray(config: ExtractorMessage | m.FasterRcnnFeatureExtractor, image_channels: int) -> None:
+def refuse_gray(
+    config: ExtractorMessage | m.FasterRcnnFeatureExtractor | m.CenterNetFeatureExtractor, image_channels: int
+) -> None:
     """Raise for gray images, for a network that does not support them."""
     if image_channels != 3:
         raise config.refusal("type", f"{config.type} takes color images; remove convert_to_grayscale")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from boxwright.builders.align_det import build_align_det
+from boxwright.builders.center_net.detector import build_center_net
 from boxwright.builders.choice import build_chosen, require
 from boxwright.builders.faster_rcnn.detector import build_faster_rcnn
 from boxwright.builders.refinedet.detector import build_refinedet
@@ -66,5 +67,6 @@ _DETECTORS: dict[str, Callable[..., Detector]] = {
     "refinedet": build_refinedet,
     "srn": build_srn,
     "align_det": build_align_det,
+    "center_net": build_center_net,
     "experimental_model": _experimental,
 }

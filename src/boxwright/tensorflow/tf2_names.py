@@ -46,14 +46,15 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
     """Return the variables of a layer, by the names of its tensors.
 
     Args:
-        layer: A convolution, a normalization, or the weights of a BiFPN's node.
+        layer: A convolution, also a transposed one, a normalization, or the weights of a BiFPN's node.
         path: Its path of attributes; after "#", the name of a separable layer's kernel.
     """
     path, _, part = path.partition("#")
     if isinstance(layer, Dense):
         found = {"weight": replace(_variable(path, "kernel", CONV_AXES), side=layer.kernel_size[0])}
         return found if layer.bias is None else found | {"bias": _variable(path, "bias")}
-    if isinstance(layer, nn.Conv2d):
+    if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
+        # A transposed kernel is [h, w, out, in] in TF and [in, out, h, w] here: the axes are reordered alike.
         depthwise = layer.groups > 1
         kernel = part or ("depthwise_kernel" if depthwise else "kernel")
         found = {"weight": _variable(path, kernel, DEPTHWISE_AXES if depthwise else CONV_AXES)}

@@ -12,11 +12,18 @@ from typing import Any
 
 from torch import nn
 
+from boxwright.models.center_net import CenterNet
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.network import Network
 from boxwright.models.refinedet import RefineDet
 from boxwright.models.ssd import SSD
-from boxwright.tensorflow import tf1_names, tf1_two_stage_names, tf2_names, tf2_two_stage_names
+from boxwright.tensorflow import (
+    center_net_names,
+    tf1_names,
+    tf1_two_stage_names,
+    tf2_names,
+    tf2_two_stage_names,
+)
 from boxwright.tensorflow.named_layers import Named, TfVariable, UnnamedPartError
 
 Namers = Mapping[type[nn.Module], Callable[[Any, Any], Named]]
@@ -34,6 +41,7 @@ _FAMILIES: dict[type[Network], _Family] = {
     SSD: _Family(tf1_names.SSD_PARTS, tf2_names.SSD_PARTS),
     RefineDet: _Family(tf1_names.REFINEDET_PARTS, {}),
     FasterRCNN: _Family(tf1_two_stage_names.FASTER_RCNN_PARTS, tf2_two_stage_names.FASTER_RCNN_PARTS),
+    CenterNet: _Family({}, center_net_names.CENTER_NET_PARTS),
 }
 
 

@@ -184,8 +184,9 @@ class Detections:
             `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
             [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; and if known
             `detection_multiclass_scores` [D, C], `detection_anchor_indices` [D], `detection_keypoints` [D, P, 2] (y, x
-            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_masks` [D, h, w], `detection_features` [D, H, W, C], and `raw_detection_boxes` [A, 4]
-            and `raw_detection_scores` [A, C] as `RawDetections.to_tf` describes them.
+            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_masks` [D, h, w],
+            `detection_features` [D, H, W, C], and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as
+            `RawDetections.to_tf` describes them.
         """
         height, width = self.image_size
         boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)

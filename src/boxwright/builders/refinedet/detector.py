@@ -23,6 +23,7 @@ from boxwright.criteria.cascade import CascadeCriterion, Step, as_objects
 from boxwright.criteria.criterion import Criterion
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.models.backbones.resnet_v1 import Bottleneck
+from boxwright.models.batch_norm import BatchNormSettings
 from boxwright.models.detector import Detector
 from boxwright.models.heads.aligned import AlignmentConvHead
 from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
@@ -122,7 +123,9 @@ def _network(
     per_location, channels = anchors.anchors_per_location, extractor.neck.channels
 
     def head(in_channels: Sequence[int], count: int) -> AnchorHead:
-        shape = HeadShape(kernel_size=3, norm=settings.norm if config.normalize_predictors else None)
+        # A rule of the message says that the predictors' normalization is batch_norm.
+        norm = settings.norm if isinstance(settings.norm, BatchNormSettings) else None
+        shape = HeadShape(kernel_size=3, norm=norm if config.normalize_predictors else None)
         bodies, widths = _bodies(config, in_channels, settings)
         return ConvolutionalHead(widths, per_location, HeadOutput(count), shape, settings, bodies=bodies)
 

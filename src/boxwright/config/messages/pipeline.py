@@ -15,7 +15,7 @@ from boxwright.config.messages.refinedet import RefineDet
 from boxwright.config.messages.srn import Srn
 from boxwright.config.messages.ssd import Ssd
 from boxwright.config.messages.train import TrainConfig
-from boxwright.config.reasons import OTHER_FAMILY, QUANTIZATION
+from boxwright.config.reasons import QUANTIZATION
 from boxwright.config.rules import refuse
 
 
@@ -33,7 +33,7 @@ class DetectionModel(Message, oneof="model", path="model"):
     ssd: Ssd | None = field(None, "Use a single-stage anchor-based model (SSD, RetinaNet, EfficientDet).")
     experimental_model: ExperimentalModel | None = field(None,
         "A detector that the program gives itself, in Python: boxwright.train(config, detector=...).")
-    center_net: CenterNet | None = field(None, "Use an anchor-free CenterNet model.", refused=OTHER_FAMILY)
+    center_net: CenterNet | None = field(None, "Use an anchor-free CenterNet model.")
     refinedet: RefineDet | None = field(None, "Ours: use a single-shot refinement detector.")
     srn: Srn | None = field(None, "Ours: use a selective refinement network.")
     align_det: AlignDet | None = field(None, "Ours: use a one-stage detector with an aligned second step.")

@@ -1,0 +1,110 @@
+"""`CenterNet`: the whole detector."""
+
+from __future__ import annotations
+
+from boxwright.builders.center_net.feature_extractor import FeatureExtractor, build_feature_extractor
+from boxwright.builders.center_net.keypoint_label_map import ClassKeypoints, build_class_keypoints
+from boxwright.builders.center_net.tasks import (
+    HeadBuilder,
+    build_box_task,
+    build_center_task,
+    build_keypoint_decoder,
+    build_keypoint_heads,
+    build_keypoint_task,
+    build_mask_decoder,
+    build_mask_task,
+    build_temporal_offset_task,
+)
+from boxwright.builders.choice import require
+from boxwright.builders.classes import check_classes
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.post_processing import build_nms
+from boxwright.config import messages as m
+from boxwright.config.support import refuse_contradictions
+from boxwright.criteria.center_net.criterion import CenterNetCriterion, Task
+from boxwright.criteria.target_assigner import ClassColumns
+from boxwright.models.center_net import CenterNet, StageHeads
+from boxwright.models.detector import Detector
+from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
+from boxwright.postprocessing.nms import Nms
+from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.types import Categories
+
+
+def build_center_net(config: m.CenterNet, categories: Categories | None) -> Detector:
+    """Build a CenterNet, with fresh weights."""
+    refuse_contradictions(config)
+    check_classes(config, config.num_classes, ClassColumns(config.num_classes, 0), categories)
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    extractor_config = require(config.feature_extractor, config, "feature_extractor")
+    extractor = build_feature_extractor(extractor_config, resizer.channels)
+    keypoints = build_class_keypoints(config, categories)
+    return Detector(
+        # TF scales the padding too.
+        Preprocessor(resizer, extractor.scaling, scale_padding=True),
+        _network(config, extractor, keypoints),
+        _criterion(config, keypoints),
+        _postprocessor(config, keypoints),
+        num_classes=config.num_classes,
+        categories=categories,
+    )
+
+
+def _centers(config: m.CenterNet) -> m.CenterNetObjectCenterParams:
+    return require(config.object_center_params, config, "object_center_params")
+
+
+def _network(config: m.CenterNet, extractor: FeatureExtractor, keypoints: list[ClassKeypoints]) -> CenterNet:
+    head = HeadBuilder(extractor.channels, config.use_depthwise)
+    return CenterNet(
+        extractor.backbone,
+        extractor.neck,
+        [_stage(config, head, keypoints) for _ in range(extractor.stages)],
+        channel_order=extractor.channel_order,
+        pad_to_multiple=extractor.pad_to_multiple,
+    )
+
+
+def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoints]) -> StageHeads:
+    centers, boxes, masks = _centers(config), config.object_detection_task, config.mask_estimation_task
+    tasks = zip(config.keypoint_estimation_task, keypoints, strict=True)
+    return StageHeads(
+        head(config.num_classes, centers.center_head_params, centers.heatmap_bias_init),
+        None if boxes is None else head(2, boxes.scale_head_params),
+        None if boxes is None else head(2, boxes.offset_head_params),
+        [build_keypoint_heads(task, len(one.indices), head) for task, one in tasks],
+        None if masks is None else head(config.num_classes, masks.mask_head_params, masks.heatmap_bias_init),
+        None if config.temporal_offset_task is None else head(2),
+    )
+
+
+def _criterion(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNetCriterion:
+    tasks: list[Task] = [build_center_task(_centers(config), keypoints)]
+    if config.object_detection_task is not None:
+        tasks.append(build_box_task(config.object_detection_task))
+    for number, (task, one) in enumerate(zip(config.keypoint_estimation_task, keypoints, strict=True)):
+        tasks.append(build_keypoint_task(task, number, one))
+    if config.mask_estimation_task is not None:
+        tasks.append(build_mask_task(config.mask_estimation_task))
+    if config.temporal_offset_task is not None:
+        tasks.append(build_temporal_offset_task(config.temporal_offset_task))
+    return CenterNetCriterion(tuple(tasks))
+
+
+def _postprocessor(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNetPostprocessor:
+    centers, masks, tasks = _centers(config), config.mask_estimation_task, config.keypoint_estimation_task
+    # With one class and one task TF returns the task's keypoints alone, else those of the whole label map.
+    alone = config.num_classes == 1 and len(keypoints) == 1
+    places = [tuple(range(len(one.indices))) if alone else one.indices for one in keypoints]
+    return CenterNetPostprocessor(
+        centers.max_box_predictions,
+        centers.peak_max_pool_kernel_size,
+        tuple(build_keypoint_decoder(*each) for each in zip(tasks, keypoints, places, strict=True)),
+        bool(tasks) and all(task.clip_out_of_frame_keypoints for task in tasks),
+        None if masks is None else build_mask_decoder(masks),
+        None if config.post_processing is None else _suppression(config.post_processing),
+    )
+
+
+def _suppression(config: m.PostProcessing) -> Nms:
+    return build_nms(require(config.batch_non_max_suppression, config, "batch_non_max_suppression"))

@@ -1,0 +1,87 @@
+"""The keypoint label map: which keypoints a class has, and their places among those of all classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from boxwright.base.errors import ConfigError
+from boxwright.base.files import as_here
+from boxwright.config import messages as m
+from boxwright.config.load import load_message
+from boxwright.config.preset import packaged
+from boxwright.types import Categories
+
+
+@dataclass(frozen=True)
+class ClassKeypoints:
+    """The keypoints of a class.
+
+    Attributes:
+        label: Of the class, 0-based.
+        indices: The place of each keypoint among those of all classes.
+        deviations: Standard deviations, relative to that of an object's center.
+    """
+
+    label: int
+    indices: tuple[int, ...]
+    deviations: tuple[float, ...]
+
+
+def build_class_keypoints(config: m.CenterNet, categories: Categories | None) -> list[ClassKeypoints]:
+    """Return the keypoints of each keypoint task's class."""
+    if not config.keypoint_estimation_task:
+        return []
+    try:
+        label_map = load_message(packaged(as_here(config.keypoint_label_map_path)), m.StringIntLabelMap)
+    except ConfigError as error:
+        raise config.refusal("keypoint_label_map_path", str(error)) from None
+    items = {item.name: item for item in label_map.item if item.keypoints}
+    found = [_keypoints(task, items, config) for task in config.keypoint_estimation_task]
+    for task, one in zip(config.keypoint_estimation_task, found, strict=True):
+        _check_class(task, one.label, config, categories)
+    index, count = Counter(index for one in found for index in one.indices).most_common(1)[0]
+    if count > 1:
+        raise config.refusal("keypoint_label_map_path", f"keypoint id {index} occurs {count} times; give each its own")
+    return found
+
+
+def _keypoints(
+    task: m.CenterNetKeypointEstimation, items: dict[str, m.StringIntLabelMapItem], config: m.CenterNet
+) -> ClassKeypoints:
+    item, path = items.get(task.keypoint_class_name), config.keypoint_label_map_path
+    if item is None:
+        known = ", ".join(items) or "none"
+        raise task.refusal(
+            "keypoint_class_name",
+            f"{task.keypoint_class_name!r} is no class with keypoints in {path}; those are: {known}",
+        )
+    labels = [point.label for point in item.keypoints]
+    given = task.mapping("keypoint_label_to_std")
+    if unknown := [label for label in given if label not in labels]:
+        raise task.refusal("keypoint_label_to_std", f"{unknown[0]!r} is no keypoint of {item.name!r} in {path}")
+    missing = [label for label in labels if label not in given]
+    if given and missing:
+        raise task.refusal("keypoint_label_to_std", f"none for {', '.join(missing[:5])}; give each one, or none")
+    indices = tuple(point.id for point in item.keypoints)
+    if min(indices) < 0:
+        raise config.refusal("keypoint_label_map_path", f"keypoint id {min(indices)}; ids start at 0")
+    return ClassKeypoints(item.id - 1, indices, tuple(given.get(label, 1.0) for label in labels))
+
+
+def _check_class(
+    task: m.CenterNetKeypointEstimation, label: int, config: m.CenterNet, categories: Categories | None
+) -> None:
+    if not 0 <= label < config.num_classes:
+        raise task.refusal(
+            "keypoint_class_name", f"id {label + 1} in the keypoint label map, of {config.num_classes} classes"
+        )
+    if categories is None:
+        return
+    of_data = categories.by_name(task.keypoint_class_name)
+    if of_data is None or of_data.label != label:
+        found = "no such class" if of_data is None else f"id {of_data.label + 1}"
+        raise task.refusal(
+            "keypoint_class_name",
+            f"{task.keypoint_class_name!r} has id {label + 1} in the keypoint label map, but {found} in the data's",
+        )

@@ -1,0 +1,160 @@
+"""The tasks of CenterNet: the heads, the losses and the decoding of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from boxwright.builders.center_net.keypoint_label_map import ClassKeypoints
+from boxwright.builders.choice import require
+from boxwright.builders.losses import build_classification_loss, build_localization_loss
+from boxwright.config import messages as m
+from boxwright.criteria.center_net.boxes import BoxTask, TemporalOffsetTask
+from boxwright.criteria.center_net.centers import CenterAssigner, CentersOfBoxes, CentersOfKeypoints, CenterTask
+from boxwright.criteria.center_net.keypoints import KeypointTargets, KeypointTask, KeypointWeights
+from boxwright.criteria.center_net.masks import MaskTask
+from boxwright.models.center_net import KeypointHeads
+from boxwright.models.heads.center_net import HeadLayers, MapHead
+from boxwright.postprocessing.center_net.keypoints import (
+    BrightestKeypoints,
+    GaussianWeighted,
+    Nearest,
+    Ranking,
+    ScoreByDistance,
+    ScoreByScaledDistance,
+    SnappedKeypoints,
+    Snapping,
+)
+from boxwright.postprocessing.center_net.masks import MaskDecoder
+from boxwright.postprocessing.center_net.postprocessor import KeypointDecoder, KeypointTaskDecoder
+
+
+@dataclass(frozen=True)
+class HeadBuilder:
+    """Builds heads on a feature map.
+
+    Attributes:
+        channels: Of the feature map.
+        separable: Whether hidden convolutions are depthwise separable.
+    """
+
+    channels: int
+    separable: bool
+
+    def __call__(self, out: int, params: m.CenterNetPredictionHeadParams | None = None, bias: float = 0.0) -> MapHead:
+        """Return a head of `out` channels; without `params` it has one hidden convolution of 256 channels."""
+        if params is None:
+            layers = HeadLayers(separable=self.separable)
+        else:
+            layers = HeadLayers(tuple(params.num_filters), tuple(params.kernel_sizes), self.separable)
+        return MapHead(self.channels, out, layers, bias=bias)
+
+
+def build_center_task(config: m.CenterNetObjectCenterParams, keypoints: list[ClassKeypoints]) -> CenterTask:
+    """Build the task of centers."""
+    loss = require(config.classification_loss, config, "classification_loss")
+    assigner: CenterAssigner = CentersOfBoxes(config.min_box_overlap_iou)
+    if config.keypoint_weights_for_center:
+        (one,) = keypoints
+        weights = tuple(config.keypoint_weights_for_center)
+        if len(weights) != len(one.indices):
+            raise config.refusal("keypoint_weights_for_center", f"expected {len(one.indices)}, found {len(weights)}")
+        targets = KeypointTargets(one.label, one.indices)
+        assigner = CentersOfKeypoints(targets, weights, config.min_box_overlap_iou)
+    return CenterTask(assigner, build_classification_loss(loss), config.object_center_loss_weight)
+
+
+def build_box_task(config: m.CenterNetObjectDetection) -> BoxTask:
+    """Build the task of boxes."""
+    loss = require(config.localization_loss, config, "localization_loss")
+    return BoxTask(
+        build_localization_loss(loss),
+        config.task_loss_weight * config.scale_loss_weight,
+        config.task_loss_weight * config.offset_loss_weight,
+    )
+
+
+def build_mask_task(config: m.CenterNetMaskEstimation) -> MaskTask:
+    """Build the task of masks."""
+    loss = require(config.classification_loss, config, "classification_loss")
+    return MaskTask(build_classification_loss(loss), config.task_loss_weight)
+
+
+def build_mask_decoder(config: m.CenterNetMaskEstimation) -> MaskDecoder:
+    """Build the decoding of masks."""
+    return MaskDecoder((config.mask_height, config.mask_width), config.score_threshold)
+
+
+def build_temporal_offset_task(config: m.CenterNetTemporalOffsetEstimation) -> TemporalOffsetTask:
+    """Build the task of temporal offsets."""
+    loss = require(config.localization_loss, config, "localization_loss")
+    return TemporalOffsetTask(build_localization_loss(loss), config.task_loss_weight)
+
+
+def build_keypoint_heads(config: m.CenterNetKeypointEstimation, count: int, head: HeadBuilder) -> KeypointHeads:
+    """Build the heads of a task of `count` keypoints."""
+    depths = count if config.per_keypoint_depth else 1
+    return KeypointHeads(
+        config.task_name,
+        head(count, config.heatmap_head_params, config.heatmap_bias_init),
+        head(2 * count, config.regress_head_params),
+        head(2 * count if config.per_keypoint_offset else 2, config.offset_head_params),
+        head(depths) if config.predict_depth else None,
+    )
+
+
+def build_keypoint_task(config: m.CenterNetKeypointEstimation, number: int, keypoints: ClassKeypoints) -> KeypointTask:
+    """Build a keypoint task; `number` is its place among them."""
+    loss = require(config.loss, config, "loss")
+    weight = config.task_loss_weight
+    return KeypointTask(
+        config.task_name,
+        number,
+        KeypointTargets(keypoints.label, keypoints.indices),
+        keypoints.deviations,
+        build_classification_loss(require(loss.classification_loss, loss, "classification_loss")),
+        build_localization_loss(require(loss.localization_loss, loss, "localization_loss")),
+        KeypointWeights(
+            weight * config.keypoint_heatmap_loss_weight,
+            weight * config.keypoint_offset_loss_weight,
+            weight * config.keypoint_regression_loss_weight,
+            weight * config.keypoint_depth_loss_weight,
+        ),
+        config.offset_peak_radius,
+    )
+
+
+def build_keypoint_decoder(
+    config: m.CenterNetKeypointEstimation, keypoints: ClassKeypoints, places: tuple[int, ...]
+) -> KeypointTaskDecoder:
+    """Build the decoding of a keypoint task.
+
+    Args:
+        places: Of its keypoints among those of a detection.
+    """
+    decode: KeypointDecoder
+    if config.argmax_postprocessing:
+        decode = BrightestKeypoints(config.gaussian_denom_ratio)
+    else:
+        snapping = Snapping(
+            _RANKINGS[config.candidate_ranking_mode](config, keypoints.deviations),
+            config.keypoint_candidate_score_threshold,
+            config.unmatched_keypoint_score,
+            config.box_scale,
+            config.candidate_search_scale,
+        )
+        decode = SnappedKeypoints(snapping, config.num_candidates_per_keypoint, config.peak_max_pool_kernel_size)
+    rescores_above = config.rescoring_threshold if config.rescore_instances else None
+    return KeypointTaskDecoder(keypoints.label, places, decode, rescores_above)
+
+
+def _gaussian_weighted(config: m.CenterNetKeypointEstimation, deviations: tuple[float, ...]) -> Ranking:
+    return GaussianWeighted(tuple(one * config.std_dev_multiplier for one in deviations))
+
+
+_RANKINGS: dict[str, Callable[[m.CenterNetKeypointEstimation, tuple[float, ...]], Ranking]] = {
+    "min_distance": lambda _config, _deviations: Nearest(),
+    "score_distance_ratio": lambda config, _deviations: ScoreByDistance(config.score_distance_offset),
+    "score_scaled_distance_ratio": lambda config, _: ScoreByScaledDistance(config.score_distance_multiplier),
+    "gaussian_weighted": _gaussian_weighted,
+}

@@ -1,0 +1,1 @@
+"""The criterion of CenterNet: for each task its targets and losses."""

@@ -1,0 +1,114 @@
+"""The task of centers: a heatmap for each class (Objects as Points, equation 1).
+
+Dimensions: B batch, G objects (padded), K classes, P keypoints of a task, H W grid of cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from boxwright.criteria.center_net.criterion import Stages, mean_over_stages, object_count
+from boxwright.criteria.center_net.keypoints import KeypointTargets
+from boxwright.criteria.classification_losses import ClassificationLoss
+from boxwright.criteria.terms import LossTerm
+from boxwright.ops.cells import CellBoxes, Grid, as_rows_of_cells
+from boxwright.ops.heatmaps import brightest, brightest_of_class, deviations_of, gaussians
+from boxwright.types import Targets
+from boxwright.types.center_net import StageMaps
+
+
+class CenterAssigner(Protocol):
+    """Draws the heatmaps that centers are learned from."""
+
+    def __call__(self, targets: Targets, num_classes: int, grid: Grid) -> Tensor:
+        """Return float [B, K, H, W] in 0..1; exactly 1 in the cells that hold centers."""
+        ...
+
+
+@dataclass(frozen=True)
+class CentersOfBoxes:
+    """Gaussians at the centers of boxes.
+
+    Attributes:
+        min_iou: The overlap that a box keeps whose corners move by the Gaussian's radius.
+    """
+
+    min_iou: float = 0.7
+
+    @torch.no_grad()
+    def __call__(self, targets: Targets, num_classes: int, grid: Grid) -> Tensor:
+        """Return float [B, K, H, W] in 0..1."""
+        boxes = CellBoxes.of_pixels(targets.boxes)
+        deviations = deviations_of(boxes.sizes, self.min_iou)
+        return heatmap_of_classes(boxes.centers, deviations, targets.weights, targets, num_classes, grid)
+
+
+@dataclass(frozen=True)
+class CentersOfKeypoints:
+    """Gaussians at the weighted means of objects' keypoints, as wide as the keypoints' mean distance from there.
+
+    Attributes:
+        weights: Of each keypoint.
+    """
+
+    keypoints: KeypointTargets
+    weights: tuple[float, ...]
+    min_iou: float = 0.7
+
+    @torch.no_grad()
+    def __call__(self, targets: Targets, num_classes: int, grid: Grid) -> Tensor:
+        """Return float [B, K, H, W] in 0..1; objects without any of the keypoints are not drawn."""
+        points, weights = self.keypoints(targets)
+        own = torch.stack([torch.full((), one, device=points.device) for one in self.weights])
+        weights = weights * own[:, None]
+        total = weights.sum(1)
+        share = weights / total.where(total > 0, 1.0)[:, None]
+        centers = (points * share[..., None]).sum(1)
+        distance = ((points - centers[:, None]).square().sum(-1).sqrt() * share).sum(1)
+        deviations = deviations_of(torch.stack([2 * distance] * 2, dim=-1), self.min_iou)
+        object_weights = targets.weights.where(total > 0, 0.0)
+        return heatmap_of_classes(centers, deviations, object_weights, targets, num_classes, grid)
+
+
+def heatmap_of_classes(
+    centers: Tensor, deviations: Tensor, weights: Tensor, targets: Targets, num_classes: int, grid: Grid
+) -> Tensor:
+    """Return the heatmap of each class, float [B, K, H, W]: the maximum of the weighted Gaussians of its objects.
+
+    Args:
+        centers: float [B, G, 2]; y, x in cells.
+        deviations: float [B, G].
+        weights: float [B, G].
+        targets: The objects' classes.
+    """
+    drawn = gaussians(centers, deviations, grid) * weights[..., None, None]
+    if targets.class_scores is None:
+        return brightest_of_class(drawn, targets.labels, num_classes)
+    # An object of several classes is drawn for each.
+    of_classes = [brightest(drawn * scores[..., None, None], 1) for scores in targets.class_scores.unbind(-1)]
+    return torch.stack(of_classes, dim=1)
+
+
+@dataclass(frozen=True)
+class CenterTask:
+    """The loss of center heatmaps, divided by the number of objects."""
+
+    assigner: CenterAssigner
+    loss: ClassificationLoss
+    weight: float = 1.0
+
+    def __call__(self, stages: Stages, targets: Targets, valid: Tensor) -> dict[str, LossTerm]:
+        """Return `Loss/object_center`."""
+        _, num_classes, height, width = stages[-1].centers.shape
+        wanted = as_rows_of_cells(self.assigner(targets, num_classes, (height, width)))
+        weights = valid.flatten(1)[..., None].to(wanted.dtype)
+
+        def loss(maps: StageMaps) -> Tensor:
+            return self.loss(as_rows_of_cells(maps.centers).float(), wanted, weights).sum()
+
+        total = self.weight * mean_over_stages(stages, loss)
+        return {"Loss/object_center": LossTerm(total, object_count(targets))}

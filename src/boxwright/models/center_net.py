@@ -1,0 +1,132 @@
+"""CenterNet: Objects as Points (Zhou et al., 2019).
+
+An object is a peak of its class's heatmap, at its center; there other maps hold its size, its keypoints and the rest.
+
+Dimensions: B batch, C channels, H W grid of cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.heads.center_net import MapHead
+from boxwright.models.network import ClassLayer, Network, Parts
+from boxwright.ops.padding import padded_to_multiple
+from boxwright.types import Targets
+from boxwright.types.center_net import CenterPredictions, KeypointMaps, StageMaps
+
+
+class KeypointHeads(nn.Module):
+    """The heads of a keypoint task."""
+
+    def __init__(
+        self, name: str, heatmap: MapHead, regression: MapHead, offsets: MapHead, depths: MapHead | None = None
+    ) -> None:
+        """Assemble the heads; `name` is the task's."""
+        super().__init__()
+        self.name = name
+        self.heatmap, self.regression, self.offsets, self.depths = heatmap, regression, offsets, depths
+
+    def forward(self, features: Tensor) -> KeypointMaps:
+        """Return the task's maps for features [B, C, H, W]."""
+        depths = None if self.depths is None else self.depths(features)
+        return KeypointMaps(self.heatmap(features), self.regression(features), self.offsets(features), depths)
+
+
+class StageHeads(nn.Module):
+    """The heads of one stage."""
+
+    def __init__(
+        self,
+        centers: MapHead,
+        sizes: MapHead | None = None,
+        offsets: MapHead | None = None,
+        keypoints: Sequence[KeypointHeads] = (),
+        masks: MapHead | None = None,
+        temporal_offsets: MapHead | None = None,
+    ) -> None:
+        """Assemble the heads."""
+        super().__init__()
+        self.centers, self.sizes, self.offsets = centers, sizes, offsets
+        self.keypoints = nn.ModuleList(keypoints)
+        self.masks, self.temporal_offsets = masks, temporal_offsets
+
+    def forward(self, features: Tensor) -> StageMaps:
+        """Return the stage's maps for features [B, C, H, W]."""
+        optional = {name: getattr(self, name) for name in ("sizes", "offsets", "masks", "temporal_offsets")}
+        return StageMaps(
+            self.centers(features),
+            keypoints=tuple(heads(features) for heads in self.keypoints),
+            **{name: head(features) for name, head in optional.items() if head is not None},
+        )
+
+
+class ReversedChannels(nn.Module):
+    """Blue, green, red from red, green, blue."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the same shape [B, C, H, W]."""
+        return inputs.flip(1)
+
+
+class CenterNet(Network):
+    """Backbone, neck, and for each map of stride 4 that they give a stage of heads."""
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        neck: nn.Module,
+        stages: Sequence[StageHeads],
+        *,
+        channel_order: nn.Module,
+        pad_to_multiple: int,
+    ) -> None:
+        """Assemble the network.
+
+        Args:
+            neck: The backbone's maps to one map [B, C, H, W] of stride 4 per stage.
+            stages: The heads of each stage.
+            channel_order: From red, green, blue to the order in which the backbone reads them.
+            pad_to_multiple: Inputs are padded below and right to its multiples.
+        """
+        super().__init__()
+        self.backbone, self.neck = backbone, neck
+        self.stages = nn.ModuleList(stages)
+        self.channel_order, self.pad_to_multiple = channel_order, pad_to_multiple
+        self.learns_masks = any(heads.masks is not None for heads in stages)
+
+    @property
+    def parts(self) -> Parts:
+        """The network's modules by role."""
+        outputs = {
+            f"stages.{number}.{name}": head
+            for number, heads in enumerate(self.stages)
+            for name, head in heads.named_children()
+            if isinstance(head, MapHead)
+        }
+        of_classes = [name for name in outputs if name.endswith((".centers", ".masks"))]
+        return Parts(
+            backbone=("backbone",),
+            beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
+            necks=("neck",),
+            heads=tuple(f"stages.{number}" for number in range(len(self.stages))),
+            class_outputs=tuple(of_classes),
+            box_outputs=tuple(name for name in outputs if name.endswith((".sizes", ".offsets"))),
+            class_layers=tuple(ClassLayer(f"{name}.output", outputs[name].channels) for name in of_classes),
+        )
+
+    def feature_maps(self, inputs: Tensor) -> list[Tensor]:
+        """Return one map [B, C, H, W] of stride 4 per stage."""
+        padded = padded_to_multiple(self.channel_order(inputs), self.pad_to_multiple)
+        maps: list[Tensor] = self.neck(self.backbone(padded))
+        return maps
+
+    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CenterPredictions:
+        """Return the maps of every stage."""
+        del targets
+        maps = self.feature_maps(inputs)
+        stages = tuple(heads(features) for heads, features in zip(self.stages, maps, strict=True))
+        return CenterPredictions(stages, true_sizes)

@@ -1,0 +1,1 @@
+"""The postprocessor of CenterNet: for each task its decoding."""

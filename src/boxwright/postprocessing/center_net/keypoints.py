@@ -1,0 +1,241 @@
+"""Keypoints of detected objects (Objects as Points, section 4.2): regressed from the center, then snapped to peaks.
+
+Dimensions: B batch, D detections, P keypoints of a task, n candidates of a keypoint, H W grid of cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.cells import CellBoxes, grid_of, read, read_each
+from boxwright.ops.constants import constants
+from boxwright.ops.heatmaps import deviations_of
+from boxwright.postprocessing.center_net.peaks import best_of_each_channel
+from boxwright.types.center_net import KeypointMaps
+
+# The distance of what is no candidate, in cells; and the overlap that sets a Gaussian's radius.
+_FAR = 1e5
+_MIN_IOU = 0.7
+
+
+@dataclass(frozen=True)
+class Keypoints:
+    """The keypoints of detections.
+
+    Attributes:
+        points: float [B, P, D, 2]; y, x in cells.
+        scores: float [B, P, D].
+        depths: float [B, P, D]; or None.
+    """
+
+    points: Tensor
+    scores: Tensor
+    depths: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The peaks of each keypoint's heatmap, best first.
+
+    Attributes:
+        points: float [B, P, n, 2]; y, x in cells.
+        scores: float [B, P, n].
+        valid: bool [B, P, n]; False for those that score too low.
+        depths: float [B, P, n]; or None.
+    """
+
+    points: Tensor
+    scores: Tensor
+    valid: Tensor
+    depths: Tensor | None = None
+
+    @classmethod
+    def find(cls, maps: KeypointMaps, count: int, window: int, threshold: float) -> Candidates:
+        """Return the best peaks of a task's maps; those are valid that score at least the threshold."""
+        peaks = best_of_each_channel(maps.heatmap.float().sigmoid(), count, window)
+        points = peaks.cells + read_each(maps.offsets.float(), peaks.cells, 2)
+        depths = None
+        if maps.depths is not None:
+            depths = read_each(maps.depths.float(), peaks.cells, 1).squeeze(-1)
+        return cls(points, peaks.scores, peaks.scores >= threshold, depths)
+
+
+class Ranking(Protocol):
+    """Decides which candidate a regressed keypoint is snapped to."""
+
+    def __call__(self, distances: Tensor, scores: Tensor, boxes: CellBoxes) -> tuple[Tensor, Tensor]:
+        """Return the rank of each candidate, of which the highest is taken, and the scores that it brings.
+
+        Args:
+            distances: float [B, P, D, n]; in cells.
+            scores: float [B, P, n].
+            boxes: [B, D]; the objects'.
+
+        Returns:
+            Both float [B, P, D, n], or the scores as they came, [B, P, 1, n].
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest candidate."""
+
+    def __call__(self, distances: Tensor, scores: Tensor, boxes: CellBoxes) -> tuple[Tensor, Tensor]:
+        """Return ranks and scores."""
+        del boxes
+        return -distances, scores[:, :, None]
+
+
+@dataclass(frozen=True)
+class ScoreByDistance:
+    """The highest score divided by distance.
+
+    Attributes:
+        offset: Added to distances, in cells.
+    """
+
+    offset: float = 1.0
+
+    def __call__(self, distances: Tensor, scores: Tensor, boxes: CellBoxes) -> tuple[Tensor, Tensor]:
+        """Return ranks and scores."""
+        del boxes
+        return scores[:, :, None] / (distances + self.offset), scores[:, :, None]
+
+
+@dataclass(frozen=True)
+class ScoreByScaledDistance:
+    """The highest score divided by distance, in relation to the object's size.
+
+    Attributes:
+        multiplier: The share of the box's longer side that is added to distances.
+    """
+
+    multiplier: float = 0.1
+
+    def __call__(self, distances: Tensor, scores: Tensor, boxes: CellBoxes) -> tuple[Tensor, Tensor]:
+        """Return ranks and scores."""
+        offsets = boxes.sizes.amax(-1) * self.multiplier
+        return scores[:, :, None] / (distances + offsets[:, None, :, None]), scores[:, :, None]
+
+
+@dataclass(frozen=True)
+class GaussianWeighted:
+    """The highest score weighted by a Gaussian of distance, as wide as the keypoint's target; it is the new score.
+
+    Attributes:
+        deviations: Of each keypoint, relative to that of an object's center.
+    """
+
+    deviations: tuple[float, ...]
+
+    def __call__(self, distances: Tensor, scores: Tensor, boxes: CellBoxes) -> tuple[Tensor, Tensor]:
+        """Return ranks and scores."""
+        own = constants(self.deviations, distances.device)
+        spread = own[:, None] * deviations_of(boxes.sizes, _MIN_IOU)[:, None]
+        weighted = scores[:, :, None] * torch.exp(-distances.square() / (2 * spread.square()[..., None]))
+        return weighted, weighted
+
+
+@dataclass(frozen=True)
+class Snapping:
+    """Moves regressed keypoints to candidates in their neighborhood (TF's `refine_keypoints`).
+
+    Attributes:
+        score_threshold: The least score of a candidate.
+        unmatched_score: The score of keypoints that stay where they were regressed.
+        box_scale: The factor on the object's box, outside of which no candidate is taken.
+        search_scale: The longest way to a candidate, as a share of the scaled box's longer side.
+    """
+
+    ranking: Ranking = Nearest()
+    score_threshold: float = 0.1
+    unmatched_score: float = 0.1
+    box_scale: float = 1.2
+    search_scale: float = 0.3
+
+    def __call__(self, regressed: Tensor, candidates: Candidates, boxes: CellBoxes, *, bounded: bool) -> Keypoints:
+        """Return the keypoints of objects.
+
+        Args:
+            regressed: float [B, P, D, 2]; y, x in cells.
+            boxes: [B, D]; the objects'.
+            bounded: Whether candidates have to lie within the box and the longest way.
+        """
+        distances = (regressed[:, :, :, None] - candidates.points[:, :, None]).square().sum(-1).sqrt()
+        distances = distances.where(candidates.valid[:, :, None], _FAR)
+        ranks, scores = self.ranking(distances, candidates.scores, boxes)
+        best = ranks.argmax(-1, keepdim=True)
+        score = scores.expand_as(ranks).gather(-1, best).squeeze(-1)
+        point = candidates.points.gather(2, best.expand(-1, -1, -1, 2))
+        stays = score < self.score_threshold
+        if bounded:
+            scaled = boxes.scaled(self.box_scale)
+            away = (point < scaled.low[:, None]) | (point > scaled.high[:, None])
+            farthest = scaled.sizes.amax(-1)[:, None] * self.search_scale
+            stays = stays | away.any(-1) | (distances.amin(-1) > farthest)
+        depths = None
+        if candidates.depths is not None:
+            depths = candidates.depths.gather(2, best.squeeze(-1)).masked_fill(stays, 0.0)
+        return Keypoints(
+            regressed.where(stays[..., None], point), score.masked_fill(stays, self.unmatched_score), depths
+        )
+
+
+def regressed_at(maps: KeypointMaps, cells: Tensor) -> Tensor:
+    """Return the keypoints that the cells of objects' centers [B, D, 2] point to: float [B, P, D, 2], y, x in cells."""
+    points = maps.heatmap.shape[1]
+    vectors = read(maps.regression.float(), cells).view(*cells.shape[:2], points, 2)
+    return cells[:, None] + vectors.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class SnappedKeypoints:
+    """Keypoints regressed from the center, and snapped to the peaks of their heatmaps.
+
+    Attributes:
+        num_candidates: Peaks of each heatmap that are considered.
+        window: The side of the window in which a peak is the maximum, in cells.
+    """
+
+    snapping: Snapping
+    num_candidates: int = 100
+    window: int = 3
+
+    def __call__(self, maps: KeypointMaps, cells: Tensor, boxes: CellBoxes, *, bounded: bool) -> Keypoints:
+        """Return the keypoints of the objects whose centers lie in cells [B, D, 2]."""
+        candidates = Candidates.find(maps, self.num_candidates, self.window, self.snapping.score_threshold)
+        return self.snapping(regressed_at(maps, cells), candidates, boxes, bounded=bounded)
+
+
+@dataclass(frozen=True)
+class BrightestKeypoints:
+    """The cell of each heatmap that is brightest under a Gaussian at the regressed keypoint (TF's `argmax`).
+
+    Attributes:
+        denominator: Of the Gaussian's exponent, as a share of the grid's shorter side.
+    """
+
+    denominator: float = 0.1
+
+    def __call__(self, maps: KeypointMaps, cells: Tensor, boxes: CellBoxes, *, bounded: bool) -> Keypoints:
+        """Return the keypoints of the objects whose centers lie in cells [B, D, 2]; only within their boxes."""
+        del bounded
+        grid, regressed = grid_of(maps.heatmap), regressed_at(maps, cells)
+        denominator = min(grid) * self.denominator
+        axes = [torch.arange(count, device=cells.device) for count in grid]
+        near = []
+        for number, axis in enumerate(axes):
+            weight = torch.exp(-(axis - regressed[..., number, None]).square() / denominator)
+            inside = (axis >= boxes.low[..., number, None]) & (axis < boxes.high[..., number, None])
+            near.append(weight * inside[:, None])
+        weighted = maps.heatmap.float().sigmoid()[:, :, None] * (near[0][..., :, None] * near[1][..., None, :])
+        places = weighted.flatten(3).argmax(-1)
+        # The score of a cell is the best that any object gives it.
+        scores = weighted.amax(2).flatten(2).gather(2, places)
+        found = torch.stack([places // grid[1], places % grid[1]], dim=-1)
+        return Keypoints(found + read_each(maps.offsets.float(), found, 2), scores)

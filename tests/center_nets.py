@@ -1,0 +1,92 @@
+"""Small CenterNets, as text; together they ask for every option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from boxwright.config import Pipeline
+
+KEYPOINT_LABEL_MAP = """
+item { id: 1 name: "circle" keypoints { id: 0 label: "top" } keypoints { id: 1 label: "bottom" } }
+item { id: 2 name: "square" keypoints { id: 2 label: "corner" } }
+"""
+FOCAL = "classification_loss { penalty_reduced_logistic_focal_loss { alpha: 2 beta: 4 } }"
+L1 = "localization_loss { l1_localization_loss { } }"
+BOXES = f"object_detection_task {{ task_loss_weight: 1 offset_loss_weight: 1 scale_loss_weight: 0.1 {L1} }}"
+CENTERS = f"object_center_params {{ {FOCAL} max_box_predictions: 20 }}"
+# Hidden layers of 16 channels, for speed.
+THIN = "{ num_filters: 16 kernel_sizes: 3 }"
+SIZE = "image_resizer { fixed_shape_resizer { height: 64 width: 96 } }"
+CENTER_NET = f"""center_net {{
+  num_classes: 4 {SIZE}
+  feature_extractor {{ type: "mobilenet_v2_fpn" depth_multiplier: 0.1 }}
+  object_detection_task {{ {L1} scale_head_params {THIN} offset_head_params {THIN} }}
+  object_center_params {{ {FOCAL} max_box_predictions: 20 center_head_params {THIN} }}
+}}"""
+
+
+def keypoint_task(name: str, of: str, more: str = "") -> str:
+    return f"""keypoint_estimation_task {{ task_name: "{name}" keypoint_class_name: "{of}" loss {{ {FOCAL} {L1} }}
+      heatmap_head_params {THIN} regress_head_params {THIN} offset_head_params {THIN} {more} }}"""
+
+
+def with_every_task(label_map: Path) -> str:
+    """Two keypoint tasks, masks and temporal offsets beside boxes."""
+    stds = 'keypoint_label_to_std { key: "top" value: 0.3 } keypoint_label_to_std { key: "bottom" value: 0.5 }'
+    tasks = f"""keypoint_label_map_path: "{label_map}"
+      {keypoint_task("rounds", "circle", stds + " offset_peak_radius: 1 per_keypoint_offset: true")}
+      {keypoint_task("corners", "square", 'candidate_ranking_mode: "score_distance_ratio" rescore_instances: true')}
+      mask_estimation_task {{ classification_loss {{ weighted_sigmoid {{ }} }} mask_height: 8 mask_width: 6
+        mask_head_params {THIN} }}"""
+    return CENTER_NET.rstrip()[:-1] + tasks + "}"
+
+
+def of_one_class(label_map: Path, more: str) -> str:
+    """One class with its keypoints."""
+    task = f'keypoint_label_map_path: "{label_map}" {keypoint_task("rounds", "circle", more)}'
+    return CENTER_NET.replace("num_classes: 4", "num_classes: 1").rstrip()[:-1] + task + "}"
+
+
+def variants(label_map: Path) -> list[str]:
+    """Models that together ask for everything that is honored."""
+    brightest = (
+        'argmax_postprocessing: true per_keypoint_offset: true candidate_ranking_mode: "gaussian_weighted_const"'
+    )
+    from_keypoints = of_one_class(label_map, "").replace(
+        "max_box_predictions: 20", "max_box_predictions: 20 keypoint_weights_for_center: [1, 2]"
+    )
+    start = from_keypoints.index("object_detection_task")
+    from_keypoints = from_keypoints[:start] + from_keypoints[from_keypoints.index("object_center_params") :]
+    return [
+        CENTER_NET.replace("mobilenet_v2_fpn", "mobilenet_v2").replace(
+            "object_center_params",
+            """post_processing { batch_non_max_suppression { score_threshold: 0.01 iou_threshold: 0.5
+            change_coordinate_frame: false } } use_depthwise: true object_center_params""",
+        ),
+        CENTER_NET.replace("depth_multiplier: 0.1", "use_separable_conv: true bgr_ordering: true"),
+        CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"hourglass_10" channel_means: [1, 2, 3]'),
+        CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"timm/test_resnet.r160_in1k"'),
+        with_every_task(label_map).rstrip()[:-1] + f"temporal_offset_task {{ {L1} }} }}",
+        of_one_class(
+            label_map, 'candidate_ranking_mode: "gaussian_weighted" predict_depth: true per_keypoint_depth: true'
+        ),
+        of_one_class(label_map, 'candidate_ranking_mode: "score_scaled_distance_ratio" predict_depth: true'),
+        of_one_class(label_map, brightest),
+        from_keypoints,
+    ]
+
+
+def give_keypoint_label_map(config: Pipeline, folder: Path) -> None:
+    """Write the label map that the keypoint tasks of a configuration need, of the keypoints that they name."""
+    model = config.model.center_net if config.model is not None else None
+    if model is None or not model.keypoint_estimation_task:
+        return
+    items, count = [], 0
+    for number, task in enumerate(model.keypoint_estimation_task, start=1):
+        labels = list(task.mapping("keypoint_label_to_std"))
+        points = [f'keypoints {{ id: {count + place} label: "{label}" }}' for place, label in enumerate(labels)]
+        items.append(f'item {{ id: {number} name: "{task.keypoint_class_name}" {" ".join(points)} }}')
+        count += len(labels)
+    path = folder / "keypoints.pbtxt"
+    path.write_text("\n".join(items))
+    model.keypoint_label_map_path = str(path)

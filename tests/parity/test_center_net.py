@@ -1,0 +1,256 @@
+"""Whole CenterNets against TensorFlow: the same weights, the same numbers at every stage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from boxwright.base.errors import ConfigError
+from boxwright.builders.detector import build_detector
+from boxwright.checkpoints.load_weights import LoadReport, load_weights
+from boxwright.config import messages as m
+from boxwright.config import parse_message
+from boxwright.criteria.terms import LossTerm
+from boxwright.models.center_net import CenterNet
+from boxwright.models.detector import Detector
+from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
+from boxwright.tensorflow.variables import from_tensorflow, to_tensorflow
+from boxwright.types import RawDetections, Targets
+from boxwright.types.center_net import STRIDE, CenterPredictions, StageMaps
+from boxwright.types.masks import InstanceMasks
+from tests.conftest import GOLDEN, assert_close, xyxy
+from tests.golden.weights import weight
+from tests.parity.recordings import FOLDER, FOLDERS, compare, unsupported
+
+# As large as the rounding of a score near 1, and less than what tells peaks from other cells.
+_TIE = 5e-7
+_PATHS = [path.with_suffix("") for folder in FOLDERS for path in sorted((folder / "centernet").glob("*.json"))]
+MODELS = [path for path in _PATHS if path.name != "components"]
+
+
+def test_the_shipped_folder_is_whole() -> None:
+    if FOLDER == GOLDEN:
+        assert [path.name for path in MODELS] == ["multi_task", "single_class_keypoints"]
+
+
+@dataclass
+class Recorded:
+    """A recorded detector, rebuilt."""
+
+    detector: Detector
+    report: LoadReport
+    weights: dict[str, Any]
+    arrays: Any
+    inputs: Tensor
+    sizes: Tensor
+    predictions: CenterPredictions
+
+    @property
+    def config_size(self) -> tuple[int, int]:
+        return (self.inputs.shape[-2], self.inputs.shape[-1])
+
+    @cached_property
+    def targets(self) -> Targets:
+        height, width = self.config_size
+        arrays = self.arrays
+
+        def of_objects(name: str) -> Tensor | None:
+            name = f"groundtruth_{name}"
+            return torch.from_numpy(arrays[name])[None] if name in arrays.files else None
+
+        boxes = xyxy(arrays["groundtruth_boxes"] * np.array([height, width] * 2, np.float32))[None]
+        labels = torch.from_numpy(arrays["groundtruth_classes"].argmax(-1))[None]
+        weights, keypoints, masks = of_objects("weights"), of_objects("keypoints"), of_objects("masks")
+        assert weights is not None
+        return Targets(
+            boxes,
+            labels,
+            weights,
+            torch.ones(labels.shape, dtype=torch.bool),
+            keypoints=None if keypoints is None else keypoints.flip(-1) * torch.tensor([width, height]),
+            masks=None if masks is None else InstanceMasks.stack([masks[0].numpy()], labels.shape[1], self.config_size),
+            keypoint_depths=of_objects("keypoint_depths"),
+            keypoint_depth_weights=of_objects("keypoint_depth_weights"),
+            temporal_offsets=of_objects("temporal_offsets"),
+            track_match_flags=of_objects("track_match_flags"),
+        )
+
+    def compare(self, name: str, actual: Any) -> None:
+        compare(self.arrays, name, actual)
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=lambda path: path.name)
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    path: Path = request.param
+    description = json.loads(path.with_suffix(".json").read_text())
+    config = parse_message(description["model_text"], m.DetectionModel)
+    assert config.center_net is not None
+    if "keypoint_label_map" in description:
+        label_map = tmp_path_factory.mktemp(path.name) / "keypoints.pbtxt"
+        label_map.write_text(description["keypoint_label_map"])
+        config.center_net.keypoint_label_map_path = str(label_map)
+    try:
+        detector = build_detector(config)
+    except ConfigError as error:
+        unsupported(path.name, error)
+    weights = {key: weight(key, tuple(shape), description["gain"]) for key, shape in description["variables"]}
+    report = load_weights(detector, weights)
+    arrays = np.load(path.with_suffix(".npz"))
+    inputs, sizes = detector.preprocess(torch.from_numpy(arrays["image"])[None])
+    with torch.no_grad():
+        return Recorded(detector, report, weights, arrays, inputs, sizes, detector.predict(inputs, sizes))
+
+
+def test_names_both_ways(recorded: Recorded) -> None:
+    """Every variable is found, and written under the same name; but for one that TF has behind the last map."""
+    network = recorded.detector.network
+    found = from_tensorflow(network, recorded.weights)
+    learned = {name for name in network.state_dict() if not name.endswith("num_batches_tracked")}
+    assert set(found.values) == learned
+    written, aliases = to_tensorflow(network)
+    assert aliases is not None
+    unused = set(recorded.weights) - set(written)
+    assert all(key.startswith("model/_feature_extractor/_base_model/") for key in unused)
+    assert len(unused) in (0, 4)
+    for key, array in written.items():
+        assert_close(array, recorded.weights[key], 0, 0)
+
+
+def test_preprocess(recorded: Recorded) -> None:
+    network = recorded.detector.network
+    assert isinstance(network, CenterNet)
+    recorded.compare("preprocessed", network.channel_order(recorded.inputs).permute(0, 2, 3, 1))
+    assert recorded.sizes.tolist() == recorded.arrays["true_image_shapes"][:, :2].tolist()
+
+
+def _maps(recorded: Recorded, maps: StageMaps) -> dict[str, Tensor | None]:
+    found = {
+        "object_center": maps.centers,
+        "box/scale": maps.sizes,
+        "box/offset": maps.offsets,
+        "segmentation/heatmap": maps.masks,
+        "track/offset": maps.temporal_offsets,
+    }
+    network = recorded.detector.network
+    assert isinstance(network, CenterNet)
+    for heads, part in zip(network.stages[0].keypoints, maps.keypoints, strict=True):
+        found |= {f"{heads.name}/keypoint/{kind}": getattr(part, kind) for kind in ("heatmap", "regression")}
+        found |= {f"{heads.name}/keypoint/offset": part.offsets, f"{heads.name}/keypoint/depth": part.depths}
+    return found
+
+
+def test_predict(recorded: Recorded) -> None:
+    network = recorded.detector.network
+    assert isinstance(network, CenterNet)
+    with torch.no_grad():
+        features = network.feature_maps(recorded.inputs)
+    compared = set()
+    for number, maps in enumerate(recorded.predictions.stages):
+        recorded.compare(f"predict/extracted_features/{number}", features[number].permute(0, 2, 3, 1))
+        for name, values in _maps(recorded, maps).items():
+            if values is not None:
+                recorded.compare(f"predict/{name}/{number}", values.permute(0, 2, 3, 1))
+                compared.add(f"predict/{name}/{number}")
+    others = ("extracted_features", "preprocessed_inputs")
+    names = {name.split("@")[0] for name in recorded.arrays.files if name.startswith("predict/")}
+    assert compared == {name for name in names if not any(other in name for other in others)}
+
+
+def test_losses(recorded: Recorded) -> None:
+    losses = LossTerm.values(recorded.detector.criterion(recorded.predictions, recorded.targets))
+    names = {name for name in recorded.arrays.files if name.startswith("loss/")}
+    assert {name.replace("Loss/", "loss/") for name in losses} == names
+    for name, value in losses.items():
+        assert_close(value, recorded.arrays[name.replace("Loss/", "loss/")], 1e-4, 1e-4)
+
+
+def _as_recorded(recorded: Recorded) -> CenterPredictions:
+    """Return what TF predicted: scores of random weights crowd together, so that rounding decides their order."""
+    last = recorded.predictions.stages[-1]
+    arrays, number = recorded.arrays, len(recorded.predictions.stages) - 1
+
+    def of(name: str) -> Tensor | None:
+        key = f"predict/{name}/{number}"
+        return torch.from_numpy(arrays[key]).permute(0, 3, 1, 2) if key in arrays.files else None
+
+    network = recorded.detector.network
+    assert isinstance(network, CenterNet)
+    keypoints = tuple(
+        replace(
+            maps,
+            **{
+                ours: of(f"{heads.name}/keypoint/{theirs}")
+                for ours, theirs in (
+                    ("heatmap", "heatmap"),
+                    ("regression", "regression"),
+                    ("offsets", "offset"),
+                    ("depths", "depth"),
+                )
+            },
+        )
+        for heads, maps in zip(network.stages[-1].keypoints, last.keypoints, strict=True)
+    )
+    centers = of("object_center")
+    assert centers is not None
+    maps = StageMaps(
+        centers, of("box/scale"), of("box/offset"), keypoints, of("segmentation/heatmap"), of("track/offset")
+    )
+    return CenterPredictions((maps,), recorded.sizes)
+
+
+def _helped(raw: RawDetections, recorded: Recorded) -> RawDetections:
+    """Let scores that tie in float32 fall TF's way: its peaks get a bonus as small as a tie, the first the largest."""
+    arrays, scores = recorded.arrays, raw.scores.double()
+    count = int(arrays["detect/num_detections"][0])
+    labels = torch.from_numpy(arrays["detect/detection_classes"][0].astype(np.int64))
+    multiclass = torch.from_numpy(arrays["detect/detection_multiclass_scores"][0])
+    limits = torch.tensor([*recorded.config_size[::-1]] * 2)
+    boxes = raw.boxes[0].clamp(min=0).minimum(limits) / STRIDE
+    strided = xyxy(arrays["detect/detection_boxes_strided"][0])
+    taken = torch.zeros(len(boxes), int(labels.max()) + 1, dtype=torch.bool)
+    for rank in range(count):
+        distance = (raw.scores[0] - multiclass[rank]).abs().sum(1) + (boxes - strided[rank]).abs().sum(1)
+        cell = distance.masked_fill(taken[:, labels[rank]], torch.inf).argmin()
+        taken[cell, labels[rank]] = True
+        scores[0, cell, labels[rank]] += _TIE * (1.3 - 0.3 * rank / count)
+    return replace(raw, scores=scores)
+
+
+def test_detections(recorded: Recorded) -> None:
+    """The same peaks in the same order, and at each the same of everything."""
+    predictions, post = _as_recorded(recorded), recorded.detector.postprocessor
+    raw = _helped(post.decode(predictions), recorded)
+    (found,) = post.select(predictions, raw, recorded.sizes).to_list(recorded.sizes)
+    arrays = recorded.arrays
+    count = int(arrays["detect/num_detections"][0])
+    assert len(found) == count
+    given = found.to_tf()
+    given["detection_classes"] = given["detection_classes"] - 1
+    theirs = {name.removeprefix("detect/"): arrays[name][0] for name in arrays.files if name.startswith("detect/")}
+    del theirs["num_detections"], theirs["detection_boxes_strided"]
+    for name, values in theirs.items():
+        assert_close(given[name], values[:count], 1e-4, 1e-3)
+
+
+def test_scores_of_the_image(recorded: Recorded) -> None:
+    """Detecting in the image itself gives the same scores, and boxes in its pixels."""
+    (found,) = recorded.detector.detect([recorded.arrays["image"]])
+    height, width = recorded.arrays["image"].shape[:2]
+    assert found.image_size == (height, width)
+    count = int(recorded.arrays["detect/num_detections"][0])
+    assert_close(found.scores, recorded.arrays["detect/detection_scores"][0][:count], 1e-4, 1e-3)
+    assert (found.boxes <= torch.tensor([width, height] * 2) + 1e-3).all()
+
+
+def test_report_of_the_weights(recorded: Recorded) -> None:
+    """Everything that the network has was loaded."""
+    assert isinstance(recorded.detector.postprocessor, CenterNetPostprocessor)
+    assert not recorded.report.kept
