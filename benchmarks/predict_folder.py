@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from boxwright.builders.detector import build_detector
 from boxwright.config.load import load_config
-from boxwright.data.demo import write_demo_data
+from boxwright.data.demo import SHAPES, write_demo_data
 from boxwright.data.image_io import encode_jpeg, read_image
 from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.export import export
@@ -49,7 +49,7 @@ def prepared(folder: Path, count: int) -> tuple[Path, Path]:
     Returns:
         The detector's file, and the images' folder.
     """
-    config = load_config(write_demo_data(folder / "demo", 4, 2, lambda items: items))
+    config = load_config(write_demo_data(folder / "demo", SHAPES, 4, 2, lambda items: items))
     detector = build_detector(config)
     shapes = ShapesDataset(count, seed=3, size=SIZE)
     images = folder / "images"

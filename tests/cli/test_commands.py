@@ -134,16 +134,20 @@ def test_convert_and_inspect(shapes_data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "sheet.png").stat().st_size > 1000
 
 
-def test_demo_data_only(tmp_path: Path) -> None:
-    output = run("demo", "--out", tmp_path / "d", "--data-only", "--train-images", 4, "--val-images", 2)
+@pytest.mark.parametrize("which", [[], ["--keypoints"]])
+def test_demo_data_only(which: list[str], tmp_path: Path) -> None:
+    output = run("demo", *which, "--out", tmp_path / "d", "--data-only", "--train-images", 4, "--val-images", 2)
     assert "configuration:" in output
     assert "0 without effect, 0 refused" in run("config", "check", tmp_path / "d" / "pipeline.config")
     assert (tmp_path / "d" / "data" / "contact-sheet.png").is_file()
 
 
-def test_demo_trains_and_ends_with_the_ap_line(tmp_path: Path) -> None:
-    output = run("demo", "--out", tmp_path / "d", "--train-images", 20, "--val-images", 4, "--num_train_steps", 2)
+@pytest.mark.parametrize("which", [[], ["--keypoints"]])
+def test_demo_trains_and_ends_with_the_ap_line(which: list[str], tmp_path: Path) -> None:
+    sizes = ("--train-images", 20, "--val-images", 4, "--num_train_steps", 2)
+    output = run("demo", *which, "--out", tmp_path / "d", *sizes)
     lines = output.strip().splitlines()
+    assert lines[-2].startswith("keypoint AP ") == bool(which)
     assert lines[-1].startswith("AP ")
     assert "AP50" in lines[-1]
     assert any(line.startswith("$ boxwright train --pipeline_config_path") for line in lines)

@@ -17,6 +17,9 @@ def demo_command(
     out: Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is created.")] = Path(
         "demo"
     ),
+    keypoints: Annotated[
+        bool, typer.Option("--keypoints", help="Stick figures and their joints, with a CenterNet, in place of shapes.")
+    ] = False,
     data_only: Annotated[
         bool, typer.Option("--data_only", help="Generate the data and the configuration only.")
     ] = False,
@@ -24,18 +27,20 @@ def demo_command(
     train_images: Annotated[int, typer.Option("--train_images", min=1, help="Training images to generate.")] = 2000,
     val_images: Annotated[int, typer.Option("--val_images", min=1, help="Evaluation images to generate.")] = 250,
 ) -> None:
-    """Generate images of shapes as TFRecords, train a detector on them, evaluate it and draw its detections."""
+    """Generate images of shapes or figures as TFRecords, train a detector, evaluate it and draw its detections."""
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.cli.progress import progress_bar
     from boxwright.config.load import load_config
-    from boxwright.data.demo import write_demo_data
+    from boxwright.data.demo import FIGURES, SHAPES, write_demo_data
     from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.results import write_evaluation
     from boxwright.training.settings import RunSettings
     from boxwright.training.train import train
 
     began = time.monotonic()
-    config_path = write_demo_data(out, train_images, val_images, count_progress("make pictures"))
+    config_path = write_demo_data(
+        out, FIGURES if keypoints else SHAPES, train_images, val_images, count_progress("make pictures")
+    )
     console.print(
         f"data: {out / 'data'} ({train_images} + {val_images} images), configuration: {config_path}", markup=False
     )
@@ -72,4 +77,6 @@ def demo_command(
     console.print(f"TensorBoard: tensorboard --logdir {model_dir}", markup=False)
     suggest("predict", "IMAGES", "--model_dir", model_dir, "--out", out / "predictions")
     console.print(f"took {time.monotonic() - began:.0f} s")
+    if keypoints:
+        console.print(f"keypoint AP {evaluation.metrics['Keypoints_Precision/mAP ByCategory/figure']:.3f}")
     console.print(ap_line(evaluation.metrics))

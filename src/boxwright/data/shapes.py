@@ -83,7 +83,7 @@ def _filename(index: int) -> str:
 def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int, radii: tuple[float, float]) -> _Drawing:
     """Return an image, masks [N, H, W] and labels, which must not be modified."""
     rng = np.random.default_rng([seed, index])
-    image = _background(rng, size)
+    image = textured_background(rng, size)
     wanted = int(rng.integers(0, max_objects + 1)) or int(rng.integers(0, 2))
     masks: list[NDArray[np.bool_]] = []
     whole: list[int] = []
@@ -95,13 +95,13 @@ def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int, radii
         too_hidden = any(s.sum() < _LEAST_VISIBLE * full for s, full in zip(seen, whole, strict=True))
         if too_hidden or mask.sum() < 16:
             continue
-        _paint(rng, image, mask)
+        paint(rng, image, mask)
         masks, whole, labels = [*seen, mask], [*whole, int(mask.sum())], [*labels, label]
     pixels = image.round().clip(0, 255).astype(np.uint8)
     return pixels, np.array(masks, np.bool_).reshape(-1, *size), tuple(labels)
 
 
-def _background(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float32]:
+def textured_background(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float32]:
     """Blend two colors by a smooth random field, add stripes and grain."""
     height, width = size
     coarse = rng.random((int(rng.integers(3, 9)), int(rng.integers(3, 9)))).astype(np.float32)
@@ -138,7 +138,7 @@ def _points(shape: str, angle: float) -> NDArray[np.float64]:
     return np.asarray(np.stack([np.cos(theta), np.sin(theta)], axis=1) * length[:, None])
 
 
-def _paint(rng: np.random.Generator, image: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+def paint(rng: np.random.Generator, image: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
     """Fill a mask with a shaded color that differs from what is beneath it."""
     beneath = image[mask].mean(0)
     color = rng.uniform(0, 255, 3)
