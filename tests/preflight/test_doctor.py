@@ -43,14 +43,7 @@ class Planted:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name, seed in (("train", 5), ("val", 6)):
-            shapes = ShapesDataset(24, seed=seed, size=(96, 128))
-            with pytest.warns(UserWarning, match="masks are dropped"):
-                write_voc(shapes, folder / name)
-        (folder / "map.pbtxt").write_text(
-            "\n".join(f'item {{ id: {c.id} name: "{c.name}" }}' for c in shapes.categories)
-        )
-        model = SMALL_MODEL.replace("num_classes: 4", f"num_classes: {len(shapes.categories.items)}")
+        model = SMALL_MODEL.replace("num_classes: 4", f"num_classes: {(folder / 'map.pbtxt').read_text().count('id:')}")
         model = model.replace("height: 64 width: 64", "height: 96 width: 128")
         self.text = f"""{model.replace("anchor_scale: 2.0 aspect_ratios: 1.0 scales_per_octave: 2", CLEAN_ANCHORS)}
         train_config {{ batch_size: 4 num_steps: 60 optimizer {{ momentum_optimizer {{ learning_rate {{
@@ -104,8 +97,21 @@ class Planted:
         return by_check
 
 
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of data without a fault."""
+    folder = tmp_path_factory.mktemp("clean")
+    for name, seed in (("train", 5), ("val", 6)):
+        shapes = ShapesDataset(24, seed=seed, size=(96, 128))
+        with pytest.warns(UserWarning, match="masks are dropped"):
+            write_voc(shapes, folder / name)
+    (folder / "map.pbtxt").write_text("\n".join(f'item {{ id: {c.id} name: "{c.name}" }}' for c in shapes.categories))
+    return folder
+
+
 @pytest.fixture
-def planted(tmp_path: Path) -> Planted:
+def planted(clean: Path, tmp_path: Path) -> Planted:
+    shutil.copytree(clean, tmp_path, dirs_exist_ok=True)
     return Planted(tmp_path)
 
 
