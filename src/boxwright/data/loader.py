@@ -69,6 +69,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         epoch, index = key
         problems: list[str] = []
         for further in range(_MOST_BAD_IN_A_ROW if self.skip_bad else 1):
+            # By the key, not by the sample that takes a bad one's place.
             rng = np.random.default_rng([self.seed, epoch, index])
             try:
                 number = (index + further) % len(self.dataset)
