@@ -191,6 +191,7 @@ def export(
             if not report.passed and not allow_difference:
                 _refuse(path, report)
             outputs = {name: metadata.outputs.get(name, "float32") for name in names}
+            # Again: the file itself says how the comparison with it went.
             kind.save(made, replace(metadata, parity=_verdict(report), outputs=outputs), scratch)
             _publish(Path(folder), path, report)
     finally:
