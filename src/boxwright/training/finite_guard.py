@@ -57,6 +57,7 @@ def check_previous_step(previous: StepReport | None, state: TrainingState) -> No
 
 def all_finite(numbers: Tensor) -> Tensor:
     """Return whether all numbers are, a bool scalar on their device."""
+    # Of NaN and of infinities the difference is NaN, which equals nothing.
     return (numbers - numbers == 0).all()
 
 

@@ -38,6 +38,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
     def ask(number: int, _: object) -> None:
         asked.set()
+        # Not `print`: a signal may interrupt one, and a buffered stream refuses to be entered twice.
         os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
         signal.signal(number, before[signal.Signals(number)])
 

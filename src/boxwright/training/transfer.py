@@ -27,6 +27,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
             yield waiting
         torch.cuda.current_stream(device).wait_stream(copying)
         for tensor in (arriving.images, arriving.true_sizes, *arriving.targets.tensors()):
+            # Else the allocator, which knows of the copying stream alone, reuses the memory while the step reads it.
             tensor.record_stream(torch.cuda.current_stream(device))
         waiting = arriving
     if waiting is not None:
