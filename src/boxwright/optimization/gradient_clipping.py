@@ -28,6 +28,7 @@ def clip_by_global_norm(gradients: list[Tensor], norm: Tensor, limit: float) -> 
     As tf.clip_by_global_norm: no epsilon in the divisor.
     """
     if limit > 0:
+        # A norm of 0 gives infinity, clamped to 1.
         torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
 
 

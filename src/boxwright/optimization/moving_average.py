@@ -29,6 +29,7 @@ class MovingAverage:
             finite: A bool scalar on the weights' device; if false, the averages are unchanged.
         """
         weights = dict(network.named_parameters())
+        # Of update n = count + 1.
         decay = min(self.decay, (2 + count) / (11 + count))
         averages = [local(one) for one in self.shadow.values()]
         followed = [local(weights[name]) for name in self.shadow]
