@@ -85,6 +85,7 @@ class MBConv(nn.Module):
         """Build the block."""
         super().__init__()
         expanded = block.in_channels * block.expansion
+        # Relative to the block's input, not to the expanded map.
         squeezed = max(1, int(block.in_channels * _SQUEEZE))
         same = block.stride == 1 and block.in_channels == block.out_channels
         self.expand = conv_norm_act(block.in_channels, expanded, 1, settings) if block.expansion > 1 else nn.Identity()

@@ -77,6 +77,7 @@ class BiFpnNode(nn.Module):
         """Return [B, C, H, W]."""
         inputs = [layers(maps[number]) for number, layers in zip(self.inputs, self.resample, strict=True)]
         height, width = inputs[0].shape[-2:]
+        # A doubled map is a pixel too large where the finer one's side is odd.
         inputs = [features[..., :height, :width] for features in inputs]
         if self.combiner is not None and self.weights is not None:
             shares = self.combiner(self.weights)
