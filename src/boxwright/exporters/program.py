@@ -49,6 +49,7 @@ def detection_program(
         resizer = detector.preprocessor.resizer
         if resizer.output_size is None:
             raise ExportError("image_resizer: inputs can have any size, which a graph cannot represent")
+        # Into buffers, which the graph carries; it would lay them at each call otherwise.
         detector.network.lay_anchors(resizer.output_size, resizer.channels)
         example = torch.zeros(_EXAMPLE, dtype=dtype)
         dims = {
