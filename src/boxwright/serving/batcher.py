@@ -131,6 +131,7 @@ class Batcher:
             chosen = self._alike()
             for job in chosen:
                 self._jobs.remove(job)
+            # A request may be given up while its picture waits; from here on its future cannot be cancelled.
             return [job for job in chosen if job.answer.set_running_or_notify_cancel()] or self._next()
 
     def _alike(self) -> list[_Job]:
