@@ -48,14 +48,14 @@ CASES: list[tuple[str, Any, str, dict[str, Any]]] = [
     ),
     (  # the original keeps the other rates of this schedule
         "learning_rate",
-        0.02,
+        0.03,
         rate(
             "momentum_optimizer",
             "exponential_decay_learning_rate { burnin_learning_rate: 0.001 min_learning_rate: 0.0005 }",
         ),
         {
             "train_config.optimizer.momentum_optimizer.learning_rate.exponential_decay_learning_rate"
-            ".initial_learning_rate": 0.02
+            ".initial_learning_rate": 0.03
         },
     ),
     (
