@@ -25,6 +25,10 @@ CENTER_NET = f"""center_net {{
 }}"""
 
 
+MASKS = f"""mask_estimation_task {{ classification_loss {{ weighted_sigmoid {{ }} }} mask_height: 8 mask_width: 6
+  mask_head_params {THIN} }}"""
+
+
 def keypoint_task(name: str, of: str, more: str = "") -> str:
     return f"""keypoint_estimation_task {{ task_name: "{name}" keypoint_class_name: "{of}" loss {{ {FOCAL} {L1} }}
       heatmap_head_params {THIN} regress_head_params {THIN} offset_head_params {THIN} {more} }}"""
@@ -36,8 +40,7 @@ def with_every_task(label_map: Path) -> str:
     tasks = f"""keypoint_label_map_path: "{label_map}"
       {keypoint_task("rounds", "circle", stds + " offset_peak_radius: 1 per_keypoint_offset: true")}
       {keypoint_task("corners", "square", 'candidate_ranking_mode: "score_distance_ratio" rescore_instances: true')}
-      mask_estimation_task {{ classification_loss {{ weighted_sigmoid {{ }} }} mask_height: 8 mask_width: 6
-        mask_head_params {THIN} }}"""
+      {MASKS}"""
     return CENTER_NET.rstrip()[:-1] + tasks + "}"
 
 

@@ -20,6 +20,7 @@ from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.training.step_report import StepReport
 from boxwright.types import Categories
+from tests.center_nets import CENTER_NET, MASKS
 from tests.cuda.fake import fake_batch, fake_cuda, to_fake
 from tests.cuda.ledger import Ledger
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES
@@ -35,8 +36,9 @@ _FAMILIES = FAMILIES | {
           max_negatives_per_positive: 3 min_negatives_per_image: 3 }""",
     )
 }
+_FAMILIES |= {"center_net": CENTER_NET, "center_net, masks": CENTER_NET.rstrip()[:-1] + MASKS + "}"}
 ALL = tuple(_FAMILIES)
-ONE_OF_EACH = ("ssd", "efficientdet", "refinedet", "srn", "align_det", "faster_rcnn", "mask_rcnn", "rfcn")
+ONE_OF_EACH = ("ssd", "efficientdet", "refinedet", "srn", "align_det", "center_net", "faster_rcnn", "mask_rcnn", "rfcn")
 PRECISIONS = {"float32": "", "bfloat16": "use_bfloat16: true"}
 RESIZERS = {
     "own": "",

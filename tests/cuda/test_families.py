@@ -60,7 +60,10 @@ def check(family: str, resizer: str, precision: str) -> None:
 
 @pytest.mark.parametrize(
     "family",
-    [one if one in ("ssd", "mask_rcnn") else pytest.param(one, marks=pytest.mark.slow) for one in ONE_OF_EACH],
+    [
+        one if one in ("ssd", "center_net", "mask_rcnn") else pytest.param(one, marks=pytest.mark.slow)
+        for one in ONE_OF_EACH
+    ],
 )
 def test_family(family: str) -> None:
     check(family, "own", "float32")

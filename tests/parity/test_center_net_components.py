@@ -21,6 +21,7 @@ from boxwright.criteria.center_net.masks import class_masks, mask_weights
 from boxwright.criteria.localization_losses import AbsoluteError
 from boxwright.ops.cells import CellBoxes, valid_cells
 from boxwright.ops.heatmaps import deviations_of
+from boxwright.postprocessing.center_net.keypoint_tasks import in_frame
 from boxwright.postprocessing.center_net.keypoints import (
     Candidates,
     GaussianWeighted,
@@ -33,7 +34,7 @@ from boxwright.postprocessing.center_net.keypoints import (
 )
 from boxwright.postprocessing.center_net.masks import MaskDecoder
 from boxwright.postprocessing.center_net.peaks import best_of_each_channel, best_peaks
-from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor, in_frame
+from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
 from boxwright.types import Targets
 from boxwright.types.center_net import CenterPredictions, KeypointMaps, StageMaps
 from boxwright.types.masks import InstanceMasks

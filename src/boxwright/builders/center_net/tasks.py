@@ -15,6 +15,7 @@ from boxwright.criteria.center_net.keypoints import KeypointTargets, KeypointTas
 from boxwright.criteria.center_net.masks import MaskTask
 from boxwright.models.center_net import KeypointHeads
 from boxwright.models.heads.center_net import HeadLayers, MapHead
+from boxwright.postprocessing.center_net.keypoint_tasks import KeypointDecoder, KeypointTaskDecoder
 from boxwright.postprocessing.center_net.keypoints import (
     BrightestKeypoints,
     GaussianWeighted,
@@ -26,7 +27,6 @@ from boxwright.postprocessing.center_net.keypoints import (
     Snapping,
 )
 from boxwright.postprocessing.center_net.masks import MaskDecoder
-from boxwright.postprocessing.center_net.postprocessor import KeypointDecoder, KeypointTaskDecoder
 
 
 @dataclass(frozen=True)

@@ -45,21 +45,23 @@ def best_peaks(heatmap: Tensor, count: int, window: int) -> Peaks:
     """Return the best peaks of an image across channels, [B, D]; D is `count`, or the number of cells and channels."""
     _, channels, _, width = heatmap.shape
     values = only_peaks(heatmap, window).permute(0, 2, 3, 1).flatten(1)
-    scores, places = _largest(values, count)
+    scores, places = largest(values, count)
     return Peaks(scores, places % channels, _cells(places // channels, width))
 
 
 def best_of_each_channel(heatmap: Tensor, count: int, window: int) -> Peaks:
     """Return the best peaks of each channel, [B, C, D]; D is `count`, or the number of cells."""
     values = only_peaks(heatmap, window).flatten(2)
-    scores, places = _largest(values, count)
+    scores, places = largest(values, count)
     channels = torch.arange(values.shape[1], device=values.device)[:, None].expand_as(places)
     return Peaks(scores, channels, _cells(places, heatmap.shape[-1]))
 
 
-def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the largest numbers of [..., N], and their places; equal ones in the order of these, as in TF."""
     best = values.topk(min(count, values.shape[-1]), dim=-1)
+    if torch.compiler.is_compiling():  # other runtimes keep that order anyway, and lack stable sorts
+        return best.values, best.indices
     places, order = best.indices.sort(dim=-1)
     scores, order = best.values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
     return scores, places.gather(-1, order)

@@ -6,54 +6,24 @@ Dimensions: B batch, K classes, D detections, P keypoints of the label map, H W 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from boxwright.ops.boxes import clip_boxes
 from boxwright.ops.cells import CellBoxes, grid_of, read
-from boxwright.ops.constants import constants
 from boxwright.postprocessing.anchor import of_anchors
-from boxwright.postprocessing.center_net.keypoints import Keypoints
+from boxwright.postprocessing.center_net.keypoint_tasks import (
+    KeypointTaskDecoder,
+    boxes_around,
+    in_frame,
+    keypoints_of_tasks,
+)
 from boxwright.postprocessing.center_net.masks import MaskDecoder
-from boxwright.postprocessing.center_net.peaks import Peaks, best_peaks
+from boxwright.postprocessing.center_net.peaks import best_peaks, largest
 from boxwright.postprocessing.nms import Nms
 from boxwright.types import PaddedDetections, RawDetections
-from boxwright.types.center_net import STRIDE, CenterPredictions, KeypointMaps, StageMaps
-
-
-class KeypointDecoder(Protocol):
-    """Finds the keypoints of objects."""
-
-    def __call__(self, maps: KeypointMaps, cells: Tensor, boxes: CellBoxes, *, bounded: bool) -> Keypoints:
-        """Return the keypoints of the objects whose centers lie in cells [B, D, 2]."""
-        ...
-
-
-@dataclass(frozen=True)
-class KeypointTaskDecoder:
-    """The decoding of a keypoint task.
-
-    Attributes:
-        label: The class that has the keypoints.
-        indices: Their places among the keypoints of a detection.
-        rescores_above: Detections score as the mean of their keypoints that score above, multiplied by their own; None
-            where their scores stay.
-    """
-
-    label: int
-    indices: tuple[int, ...]
-    decode: KeypointDecoder
-    rescores_above: float | None = None
-
-    def rescored(self, scores: Tensor, labels: Tensor, keypoint_scores: Tensor) -> Tensor:
-        """Return the scores of detections, float [B, D]; `keypoint_scores` [B, P', D] are the task's own."""
-        if self.rescores_above is None:
-            return scores
-        visible = keypoint_scores > self.rescores_above
-        mean = (keypoint_scores * visible).sum(1) / visible.sum(1).clamp(min=1)
-        return torch.where(labels == self.label, scores * mean, scores)
+from boxwright.types.center_net import STRIDE, CenterPredictions, StageMaps
 
 
 @dataclass(frozen=True)
@@ -80,8 +50,8 @@ class CenterNetPostprocessor:
         """Return the box and the scores of every cell, row by row; without boxes, the cells themselves."""
         maps = predictions.stages[-1]
         height, width = grid_of(maps.centers)
-        rows, columns = (torch.arange(count, device=maps.centers.device) for count in (height, width))
-        cells = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1).flatten(0, 1)
+        places = torch.arange(height * width, device=maps.centers.device)
+        cells = torch.stack([places // width, places % width], dim=-1)
         if maps.sizes is None or maps.offsets is None:
             middle, half = cells + 0.5, 0.5 * torch.ones_like(cells)
             middle, half = (one.expand(len(maps.centers), -1, -1) for one in (middle, half))
@@ -113,9 +83,9 @@ class CenterNetPostprocessor:
             multiclass_scores=of_anchors(raw.scores, places),
         )
         if self.keypoints:
-            found = self._with_keypoints(found, maps, peaks, CellBoxes.of_pixels(on_grid), sizes)
+            found = self._with_keypoints(found, maps, peaks.cells, CellBoxes.of_pixels(on_grid), sizes)
             if any(task.rescores_above is not None for task in self.keypoints):
-                order = found.scores.masked_fill(~found.valid, -1.0).argsort(dim=1, descending=True, stable=True)
+                _, order = largest(found.scores.masked_fill(~found.valid, -1.0), self.max_detections)
                 peaks = replace(peaks, cells=of_anchors(peaks.cells, order))
                 found = _rows(found, order)
         if self.masks is not None and maps.masks is not None:
@@ -125,60 +95,23 @@ class CenterNetPostprocessor:
         return found if self.nms is None else _suppressed(found, self.nms, sizes)
 
     def _with_keypoints(
-        self, found: PaddedDetections, maps: StageMaps, peaks: Peaks, boxes: CellBoxes, sizes: Tensor
+        self, found: PaddedDetections, maps: StageMaps, cells: Tensor, boxes: CellBoxes, sizes: Tensor
     ) -> PaddedDetections:
         bounded, scores = maps.sizes is not None, found.scores
-        batch, detections = found.labels.shape
-        count = 1 + max(max(task.indices) for task in self.keypoints)
-        points = boxes.centers.new_zeros(batch, count, detections, 2)
-        marks, depths, own = points[..., 0].clone(), None, torch.zeros_like(points[..., 0], dtype=torch.bool)
-        for task, part in zip(self.keypoints, maps.keypoints, strict=True):
-            decoded = task.decode(part, peaks.cells, boxes, bounded=bounded)
-            places = constants(task.indices, points.device, torch.int64)
-            of_class = (found.labels == task.label)[:, None]
-            own = own.index_copy(1, places, of_class.expand_as(decoded.scores))
-            points = points.index_copy(1, places, decoded.points.where(of_class[..., None], 0.0))
-            marks = marks.index_copy(1, places, decoded.scores.where(of_class, 0.0))
-            depths = decoded.depths
-        in_pixels = points.flip(-1) * STRIDE
+        keypoints = keypoints_of_tasks(self.keypoints, maps.keypoints, cells, boxes, found.labels, bounded=bounded)
+        points, marks = keypoints.points.flip(-1) * STRIDE, keypoints.scores
         if self.clip_keypoints:
-            in_pixels, marks = in_frame(in_pixels, marks, sizes)
+            points, marks = in_frame(points, marks, sizes)
         for task in self.keypoints:
-            places = constants(task.indices, points.device, torch.int64)
-            scores = task.rescored(scores, found.labels, marks.index_select(1, places))
+            scores = task.rescored(scores, found.labels, marks)
         return replace(
             found,
             scores=scores,
-            boxes=found.boxes if bounded else _around(in_pixels, own),
-            keypoints=in_pixels.transpose(1, 2),
+            boxes=found.boxes if bounded else boxes_around(points, keypoints.own),
+            keypoints=points.transpose(1, 2),
             keypoint_scores=marks.transpose(1, 2),
-            keypoint_depths=None if depths is None else depths.transpose(1, 2),
+            keypoint_depths=None if keypoints.depths is None else keypoints.depths.transpose(1, 2),
         )
-
-
-def in_frame(points: Tensor, scores: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return points moved to the border of the image, with scores of 0, if they lie beyond.
-
-    Args:
-        points: float [B, P, D, 2]; x, y in pixels.
-        scores: float [B, P, D].
-        sizes: float [B, 2]; (height, width) of the images.
-    """
-    limits = sizes.flip(-1)[:, None, None]
-    outside = ((points < 0) | (points > limits)).any(-1)
-    return points.clamp(min=0).minimum(limits), scores.masked_fill(outside, 0.0)
-
-
-def _around(points: Tensor, own: Tensor) -> Tensor:
-    """Return the boxes [B, D, 4] around each detection's own points; 0 without any.
-
-    Args:
-        points: float [B, P, D, 2]; x, y.
-        own: bool [B, P, D].
-    """
-    low = points.masked_fill(~own[..., None], torch.inf).amin(1)
-    high = points.masked_fill(~own[..., None], -torch.inf).amax(1)
-    return torch.cat([low, high], dim=-1).where(own.any(1)[..., None], 0.0)
 
 
 def _suppressed(found: PaddedDetections, nms: Nms, sizes: Tensor) -> PaddedDetections:
