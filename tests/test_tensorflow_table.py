@@ -66,6 +66,16 @@ TESTED = {
     "anchor generators, box coders, matchers, samplers, losses, suppression": "parity/test_components.py::test_component",
     "`SSDMetaArch`": "parity/test_models.py::test_detections",
     "`FasterRCNNMetaArch`, `RFCNMetaArch`, Mask R-CNN": "parity/test_two_stage.py::test_detections",
+    "`raw_detection_boxes`, `raw_detection_scores`, `detection_multiclass_scores`, `detection_anchor_indices`": "parity/test_models.py::test_detections",
+    "`final_anchors`": "postprocessing/test_raw_detections.py::test_final_anchors_are_what_codes_refer_to",
+    "`load_all_detection_checkpoint_vars`": "builders/test_tensorflow_version.py::test_all_variables_of_a_detection_checkpoint",
+    "`Ssd.mask_head_config`": "config/test_support.py::test_refused_field_stops_the_build",
+    "`Hyperparams.group_norm`": "builders/test_group_norm.py::test_each_group_of_an_image_by_hand",
+    "`CenterNetMetaArch`": "parity/test_center_net.py::test_detections",
+    "`DeepMACMetaArch`, DensePose, `track_estimation_task`": "models/test_center_net.py::test_real_configurations",
+    "Context R-CNN, `create_ava_actions_tf_record.py`, `seq_example_util`": "models/test_two_stage.py::test_what_cannot_be_is_said_in_a_line",
+    "TF-Slim's `vgg_16.ckpt`": "tensorflow/test_vgg16.py::test_the_classifier_starts_a_detector",
+    "RefineDet with faces' levels, convolutions before predictors, normalized predictors, a penalty on all weights": "training/test_refinedet.py::test_a_step_of_each_variant",
 }
 
 
