@@ -110,7 +110,7 @@ def test_a_perfect_network_finds_the_objects() -> None:
     rows, columns = wanted.cells[0].long().unbind(-1)
     sizes[0][:, rows, columns], offsets[0][:, rows, columns] = wanted.sizes[0].T, wanted.offsets[0].T
     maps = StageMaps(torch.logit(heatmap.clamp(1e-6, 1 - 1e-6)), sizes, offsets)
-    predictions = CenterPredictions((maps,), torch.tensor([[64, 96]]))
+    predictions = CenterPredictions((maps,), torch.tensor([[64, 96]]), (64, 96))
     (found,) = detector.postprocess(predictions, torch.tensor([[64, 96]]))
     best = found.first(3)
     order = best.boxes[:, 0].argsort()

@@ -203,7 +203,8 @@ def _as_recorded(recorded: Recorded) -> CenterPredictions:
     maps = StageMaps(
         centers, of("box/scale"), of("box/offset"), keypoints, of("segmentation/heatmap"), of("track/offset")
     )
-    return CenterPredictions((maps,), recorded.sizes)
+    height, width = maps.centers.shape[2:]
+    return CenterPredictions((maps,), recorded.sizes, (4 * height, 4 * width))
 
 
 def _helped(raw: RawDetections, recorded: Recorded) -> RawDetections:

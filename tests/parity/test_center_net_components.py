@@ -281,7 +281,8 @@ def _cells(case: Case) -> Tensor:
 
 
 def _predictions(maps: StageMaps, sizes: Tensor) -> CenterPredictions:
-    return CenterPredictions((maps,), sizes)
+    height, width = maps.centers.shape[2:]
+    return CenterPredictions((maps,), sizes, (4 * height, 4 * width))
 
 
 def check_decoded_boxes(case: Case) -> None:

@@ -405,7 +405,7 @@ def multiscale(case: Case) -> None:
     class Recorded:
         def decode(self, call: int) -> RawDetections:
             rows = case.array(f"in/call{call}")
-            return RawDetections(exclusive(rows[:, 1:5])[None], torch.from_numpy(rows[None, :, 5].copy()))
+            return RawDetections(exclusive(rows[:, 1:5])[None], torch.from_numpy(rows[None, :, 5].copy()), (1, 1))
 
         def select(self, call: int, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
             del call, true_sizes

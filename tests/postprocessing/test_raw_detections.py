@@ -18,7 +18,7 @@ def found_with(raw: RawDetections) -> bw.Detections:
 
 def test_anchors_are_in_units_of_the_padded_input_and_not_clipped() -> None:
     boxes = torch.tensor([[[-10.0, 20.0, 50.0, 200.0]], [[0.0, 0.0, 1.0, 1.0]]])
-    raw = RawDetections(boxes, torch.tensor([[[0.3, 0.7]], [[0.1, 0.9]]]), input_size=(100, 50))
+    raw = RawDetections(boxes, torch.tensor([[[0.3, 0.7]], [[0.1, 0.9]]]), (100, 50))
     outputs = found_with(raw.image(0)).to_tf()
     np.testing.assert_allclose(outputs["raw_detection_boxes"], [[0.2, -0.2, 2.0, 1.0]], rtol=1e-6)
     np.testing.assert_allclose(outputs["raw_detection_scores"], [[0.3, 0.7]], rtol=1e-6)
@@ -31,20 +31,20 @@ def test_regions_are_of_the_likeliest_class_clipped_to_the_image() -> None:
     boxes = torch.tensor([[*of_classes, of_classes[0]]])
     # Background counts for nothing; the third region is padding.
     scores = torch.tensor([[[0.8, 0.05, 0.15], [0.1, 0.6, 0.3], [0.2, 0.4, 0.4]]])
-    raw = RawDetections(boxes, scores, torch.tensor([[True, True, False]]), input_size=(100, 50))
+    raw = RawDetections(boxes, scores, (100, 50), torch.tensor([[True, True, False]]))
     assert raw.of_regions
     outputs = found_with(raw.image(0)).to_tf()
     wanted = [[0, 0.1, 0.5, 1], [0.1, 0.2, 0.2, 0.4], [0, 0, 0, 0]]
     np.testing.assert_allclose(outputs["raw_detection_boxes"], wanted, rtol=1e-6)
     np.testing.assert_allclose(outputs["raw_detection_scores"][:2], scores[0, :2])
     assert not outputs["raw_detection_scores"][2].any()
-    one_for_all = RawDetections(boxes[:, :, 1:], scores, input_size=(100, 50))
+    one_for_all = RawDetections(boxes[:, :, 1:], scores, (100, 50))
     outputs = one_for_all.image(0).to_tf(torch.tensor([50, 40]))
     np.testing.assert_allclose(outputs["raw_detection_boxes"], [wanted[0], [0, 0, 0, 0], wanted[0]], rtol=1e-6)
 
 
 def test_raw_values_are_of_the_image_and_views() -> None:
-    raw = RawDetections(torch.rand(2, 7, 4), torch.rand(2, 7, 3))
+    raw = RawDetections(torch.rand(2, 7, 4), torch.rand(2, 7, 3), (100, 50))
     some = found_with(raw.image(1)).above(0.5)
     assert len(some) == 1
     assert some.raw is not None

@@ -181,7 +181,7 @@ class _Own:
         scale = torch.tensor([height, width, height, width], dtype=torch.float32)
         boxes = (torch.from_numpy(outputs["raw_detection_boxes"]) * scale)[..., [1, 0, 3, 2]]
         scores = torch.from_numpy(outputs["raw_detection_scores"])
-        return self._named(RawDetections(boxes, scores, input_size=(height, width)))
+        return self._named(RawDetections(boxes, scores, (height, width)))
 
     def unsteady(self) -> frozenset[int]:
         """Return the proposals that end at the input's border, where TF's crop drops to 0.

@@ -129,4 +129,4 @@ class CenterNet(Network):
         del targets
         maps = self.feature_maps(inputs)
         stages = tuple(heads(features) for heads, features in zip(self.stages, maps, strict=True))
-        return CenterPredictions(stages, true_sizes)
+        return CenterPredictions(stages, true_sizes, (inputs.shape[2], inputs.shape[3]))

@@ -57,7 +57,7 @@ class AnchorPostprocessor:
         unit = self._unit(predictions)
         boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors / unit) * unit
         scores = self.score_converter(predictions.class_logits.float())
-        return RawDetections(boxes, scores, input_size=predictions.input_size)
+        return RawDetections(boxes, scores, predictions.input_size)
 
     def _keypoints(self, predictions: AnchorPredictions) -> Tensor | None:
         if not isinstance(self.box_coder, KeypointBoxCoder):

@@ -41,7 +41,7 @@ class TwoStagePostprocessor:
         anchors = predictions.proposals.boxes[:, :, None]
         boxes = self.box_coder.decode(predictions.regions.box_codes.float(), anchors)
         scores = self.score_converter(predictions.regions.class_logits.float())
-        return RawDetections(boxes, scores, predictions.proposals.valid, predictions.first.input_size)
+        return RawDetections(boxes, scores, predictions.first.input_size, predictions.proposals.valid)
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
@@ -96,7 +96,7 @@ class ProposalPostprocessor:
         """Return boxes [B, A, 4] and scores [B, A, 2] of background and object of all anchors."""
         first = predictions.first
         boxes = self.box_coder.decode(first.box_codes.float(), first.anchors)
-        return RawDetections(boxes, first.class_logits.float().softmax(-1), input_size=first.input_size)
+        return RawDetections(boxes, first.class_logits.float().softmax(-1), first.input_size)
 
     @torch.no_grad()
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:

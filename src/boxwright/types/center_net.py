@@ -58,7 +58,9 @@ class CenterPredictions:
     Attributes:
         stages: The maps of each stage of the backbone; the last ones are decoded.
         true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
+        input_size: (height, width) of the inputs.
     """
 
     stages: tuple[StageMaps, ...]
     true_sizes: Tensor
+    input_size: tuple[int, int]

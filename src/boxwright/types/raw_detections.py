@@ -19,14 +19,14 @@ class RawDetections:
         boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped; for regions [B, A, K, 4], a box
             per class, or [B, A, 1, 4] for all classes.
         scores: float32 [B, A, C]; background first if there is one.
-        valid: bool [B, A]; False for padding; None without padding.
         input_size: (height, width) of the network's input.
+        valid: bool [B, A]; False for padding; None without padding.
     """
 
     boxes: Tensor
     scores: Tensor
+    input_size: tuple[int, int]
     valid: Tensor | None = None
-    input_size: tuple[int, int] = (1, 1)
 
     @property
     def of_regions(self) -> bool:
@@ -36,7 +36,7 @@ class RawDetections:
     def image(self, number: int) -> RawDetections:
         """Return views of the values of one image."""
         valid = None if self.valid is None else self.valid[number]
-        return RawDetections(self.boxes[number], self.scores[number], valid, self.input_size)
+        return RawDetections(self.boxes[number], self.scores[number], self.input_size, valid)
 
     def to_tf(self, true_sizes: Tensor) -> dict[str, Tensor]:
         """Return TF's raw outputs by name.

@@ -59,7 +59,8 @@ class CenterNetPostprocessor:
             middle = cells + maps.offsets.float().flatten(2).transpose(1, 2)
             half = maps.sizes.float().flatten(2).transpose(1, 2).clamp(min=0) / 2
         boxes = torch.cat([(middle - half).flip(-1), (middle + half).flip(-1)], dim=-1) * STRIDE
-        return RawDetections(boxes, maps.centers.float().sigmoid().flatten(2).transpose(1, 2))
+        scores = maps.centers.float().sigmoid().flatten(2).transpose(1, 2)
+        return RawDetections(boxes, scores, predictions.input_size)
 
     @torch.no_grad()
     def select(self, predictions: CenterPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
