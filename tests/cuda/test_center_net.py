@@ -19,7 +19,7 @@ from tests.exporters.small_detectors import CATEGORIES
 _TRAINING = """
 train_config { batch_size: 2 num_steps: 6
   optimizer { momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.01 } } } } }
-train_input_reader { load_instance_masks: true mask_type: PNG_MASKS tf_record_input_reader { input_path: "none" } }
+train_input_reader { load_instance_masks: true num_keypoints: 3 tf_record_input_reader { input_path: "none" } }
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ import torch
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.builders.center_net.feature_extractor import CENTER_NET_EXTRACTORS, build_feature_extractor
 from boxwright.builders.detector import build_detector
-from boxwright.config import load_config, parse_message
+from boxwright.checkpoints.load_weights import load_weights
+from boxwright.config import Pipeline, load_config, parse_message
 from boxwright.config import messages as m
+from boxwright.config.support import refuse_unsupported
 from boxwright.criteria.center_net.boxes import BoxTargets
 from boxwright.criteria.center_net.centers import CentersOfBoxes
 from boxwright.criteria.terms import LossTerm
@@ -150,6 +153,20 @@ def test_names_of_extractors_that_are_not_recorded(name: str) -> None:
     assert not found.unnamed
     assert set(found.values) == set(state)
     assert all(torch.equal(found.values[key], value) for key, value in state.items())
+
+
+@pytest.mark.parametrize(("scope", "left"), [("classification", ("neck.", "stages.")), ("detection", ("stages.",))])
+def test_what_a_fine_tuning_restores(scope: Literal["classification", "detection"], left: tuple[str, ...]) -> None:
+    """A classifier's backbone, by the name under which TF saves it; or, of a detector, all but the heads."""
+    arrays, _ = to_tensorflow(detector_of(CENTER_NET).network)
+    if scope == "classification":
+        inside = "model/_feature_extractor/_base_model/"
+        of_classifier = {key: value for key, value in arrays.items() if key.startswith(inside)}
+        arrays = {f"feature_extractor/{key.removeprefix(inside)}": value for key, value in of_classifier.items()}
+    report = load_weights(detector_of(CENTER_NET), arrays, scope)
+    assert report.restored
+    assert {name for name in report.kept if not name.startswith(left)} == set()
+    assert {name.split(".")[0] + "." for name in report.kept} == set(left)
 
 
 def test_stacked_hourglasses_learn_each(label_map: Path) -> None:
@@ -294,3 +311,19 @@ def test_real_configurations(variable: str, built: int, refused: int, tmp_path: 
         assert not variables.unnamed
         assert len(variables.named) == sum("num_batches" not in name for name in network.state_dict())
     assert (done, failed) == (built, refused)
+
+
+@pytest.mark.parametrize(
+    ("reader", "line"),
+    [
+        ("num_keypoints: 3", "train_input_reader.load_instance_masks: the detector learns masks; set it to true"),
+        ("load_instance_masks: true", "train_input_reader.num_keypoints: the detector learns keypoints; set it"),
+    ],
+)
+def test_a_reader_that_leaves_out_what_is_learned(reader: str, line: str, label_map: Path) -> None:
+    text = f"""model {{ {with_every_task(label_map)} }} train_config {{ batch_size: 2 }}
+      train_input_reader {{ {reader} tf_record_input_reader {{ input_path: "none" }} }}"""
+    with pytest.raises(ConfigError) as caught:
+        refuse_unsupported(parse_message(text, Pipeline), "")
+    assert str(caught.value).splitlines() == [str(caught.value)]
+    assert line in str(caught.value)

@@ -39,7 +39,9 @@ def learner(path: Path, *overrides: str) -> tuple[Learner, Batch]:
     config = bw.load_config(path, list(overrides))
     torch.manual_seed(0)
     assert config.train_input_reader is not None
-    dataset = build_dataset(config.train_input_reader, "train_input_reader")
+    # The records have no keypoints; tests add them to the batch.
+    reader = config.train_input_reader.replaced(num_keypoints=0)
+    dataset = build_dataset(reader, "train_input_reader")
     detector = bw.build_detector(config, dataset.categories).train()
     for module in detector.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -65,7 +67,11 @@ def test_parts_add_up_to_the_batch(center_net_config: Path, parts: int, tmp_path
     (tmp_path / "keypoints.pbtxt").write_text(KEYPOINT_LABEL_MAP)
     text = center_net_config.read_text().replace(CENTER_NET, with_every_task(tmp_path / "keypoints.pbtxt"))
     center_net_config.write_text(
-        text.replace("train_input_reader {", "train_input_reader { load_instance_masks: true mask_type: PNG_MASKS", 1)
+        text.replace(
+            "train_input_reader {",
+            "train_input_reader { load_instance_masks: true mask_type: PNG_MASKS num_keypoints: 3",
+            1,
+        )
     )
     whole, batch = learner(center_net_config)
     split, _ = learner(center_net_config, f"train_config.gradient_accumulation_steps={parts}")

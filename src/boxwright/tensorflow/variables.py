@@ -27,7 +27,8 @@ from boxwright.tensorflow.tf2_names import SHARED_LAYERS
 from boxwright.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
 
 _ROOTS = ("model/", "_model/")
-_CLASSIFIER = "model/_feature_extractor/classification_backbone/"
+# Where a detector holds an image classifier; the second in CenterNet.
+_CLASSIFIERS = ("model/_feature_extractor/classification_backbone/", "model/_feature_extractor/_base_model/")
 _SLOT = "/.OPTIMIZER_SLOT/optimizer/"
 _TF1_SCOPE = "FeatureExtractor/"
 _TF1_AVERAGE = "ExponentialMovingAverage"
@@ -114,8 +115,9 @@ def _paths(path: str) -> Iterator[str]:
     for spelling in spellings:
         for root in _ROOTS:
             yield root + spelling.removeprefix("model/")
-        if spelling.startswith(_CLASSIFIER):
-            yield "feature_extractor/" + spelling.removeprefix(_CLASSIFIER)
+        for classifier in _CLASSIFIERS:
+            if spelling.startswith(classifier):
+                yield "feature_extractor/" + spelling.removeprefix(classifier)
 
 
 def names_of(network: Network) -> dict[str, tuple[str, ...]]:

@@ -57,13 +57,16 @@ class TrainEvalPipelineConfig(Message, path=""):
 
     rules = (
         refuse("train_input_reader.load_instance_masks",
-            "the detector learns masks (number_of_stages: 3); set it to true, and mask_type to what the records have",
+            "the detector learns masks; set it to true, and mask_type to what the records have",
             when=lambda c: _learns_masks(c) and not _reads_masks(c.train_input_reader)),
         refuse("train_input_reader.num_keypoints",
             "{train_input_reader.num_keypoints}, but keypoint_box_coder has "
             "{model.ssd.box_coder.keypoint_box_coder.num_keypoints}; set it to the same",
             when=lambda c: c.train_config and c.train_input_reader
             and _coded_keypoints(c) not in (0, c.train_input_reader.num_keypoints)),
+        refuse("train_input_reader.num_keypoints",
+            "the detector learns keypoints; set it to how many the records have of each object",
+            when=lambda c: _learns_keypoints(c) and c.train_input_reader and not c.train_input_reader.num_keypoints),
         refuse("eval_config.force_no_resize", "only model.ssd takes images of any size",
             when=lambda c: c.eval_config and c.eval_config.force_no_resize and c.model and not c.model.ssd),
         refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",
@@ -81,8 +84,17 @@ class TrainEvalPipelineConfig(Message, path=""):
 
 
 def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
-    two_stage = config.model.faster_rcnn if config.model is not None else None
-    return config.has("train_config") and two_stage is not None and two_stage.number_of_stages == 3
+    if config.model is None or not config.has("train_config"):
+        return False
+    two_stage, center_net = config.model.faster_rcnn, config.model.center_net
+    if center_net is not None:
+        return center_net.mask_estimation_task is not None
+    return two_stage is not None and two_stage.number_of_stages == 3
+
+
+def _learns_keypoints(config: TrainEvalPipelineConfig) -> bool:
+    center_net = config.model.center_net if config.model is not None else None
+    return config.has("train_config") and center_net is not None and bool(center_net.keypoint_estimation_task)
 
 
 def _reads_masks(reader: InputReader | None) -> bool:

@@ -36,9 +36,23 @@ def only_peaks(heatmap: Tensor, window: int) -> Tensor:
     """Return a heatmap [B, C, H, W], 0 but where a value is the maximum of its channel within a square window."""
     if window <= 1:
         return heatmap
-    padded = F.pad(heatmap, same_padding(heatmap, (window, window), 1), value=-torch.inf)
-    maximum = F.max_pool2d(padded, window, 1)
-    return heatmap * (maximum - heatmap < _SAME)
+    return heatmap * (_window_maximum(heatmap, window) - heatmap < _SAME)
+
+
+def _window_maximum(values: Tensor, window: int) -> Tensor:
+    """Return the maximum around each cell of [B, C, H, W], within a square window that TF would lay there."""
+    if torch.compiler.is_compiling() or window % 2 == 0:
+        padded = F.pad(values, same_padding(values, (window, window), 1), value=-torch.inf)
+        return F.max_pool2d(padded, window, 1)
+    # Row by row, then column by column: pooling took twice as long, as it does not keep channels last in memory.
+    for axis in (2, 3):
+        found, size = values.clone(), values.shape[axis]
+        for step in range(1, min(window // 2, size - 1) + 1):
+            for to, of in ((step, 0), (0, step)):
+                into = found.narrow(axis, to, size - step)
+                torch.maximum(into, values.narrow(axis, of, size - step), out=into)
+        values = found
+    return values
 
 
 def best_peaks(heatmap: Tensor, count: int, window: int) -> Peaks:
