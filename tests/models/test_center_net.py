@@ -202,6 +202,16 @@ def test_records_without_what_is_learned(missing: str, line: str, label_map: Pat
         detector.criterion(detector.predict(inputs, sizes), targets)
 
 
+def test_records_with_fewer_keypoints_than_the_label_map(label_map: Path) -> None:
+    detector = detector_of(variants(label_map)[4]).train()
+    inputs, sizes = detector.preprocess(torch.zeros(2, 64, 96, 3, dtype=torch.uint8))
+    targets = targets_of(detector, 3)
+    assert targets.keypoints is not None
+    targets = replace(targets, keypoints=targets.keypoints[:, :, :2])
+    with pytest.raises(DataError, match="objects have 2 keypoints, but the keypoint label map's ids go up to 2"):
+        detector.criterion(detector.predict(inputs, sizes), targets)
+
+
 def test_masks_are_learned() -> None:
     """Masks of records become the union of each class, at a quarter of the size."""
     text = with_every_task(Path("none")).replace('keypoint_label_map_path: "none"', "")

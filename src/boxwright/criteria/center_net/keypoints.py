@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from boxwright.base.errors import DataError
 from boxwright.criteria.center_net.criterion import Stages, known, mean_over_stages
 from boxwright.criteria.classification_losses import ClassificationLoss
 from boxwright.criteria.localization_losses import LocalizationLoss
@@ -58,7 +59,16 @@ class KeypointTargets:
         return points_in_cells(keypoints.nan_to_num(nan=0.0)), weights
 
     def of_task(self, values: Tensor) -> Tensor:
-        """Return the values [B, P, G, …] of the task's keypoints among those of all, [B, G, P', …]."""
+        """Return the values [B, P, G, …] of the task's keypoints among those of all, [B, G, P', …].
+
+        Raises:
+            DataError: If there are fewer than the label map's places.
+        """
+        if values.shape[2] <= max(self.indices):
+            raise DataError(
+                f"objects have {values.shape[2]} keypoints, but the keypoint label map's ids go up to "
+                f"{max(self.indices)}; set num_keypoints in the input reader to how many the records have"
+            )
         return values.index_select(2, constants(self.indices, values.device, torch.int64)).transpose(1, 2)
 
 
