@@ -152,7 +152,7 @@ def unclaimed() -> list[str]:
         "weights",
     }
     claimed |= {"centernet", "export", "kerod", "srn", "aligndet", "README_kerod_srn_aligndet", "two_stage"}
-    claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "tensorflow_ops"}
+    claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "rotations", "tensorflow_ops"}
     return sorted({path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed})
 
 
