@@ -62,8 +62,9 @@ class AnchorLayer(nn.Module):
         anchors, self.level_sizes = self.generate(grids, input_size)
         self.anchors = anchors.to(self.anchors.device)
         self.laid_for, self.inside = (tuple(grids), input_size), None
-        if self.finds_inside:
-            self.inside, self.inside_sizes = _within(self.anchors, self.level_sizes, input_size)
+        if self.finds_inside and not anchors.is_meta:  # a network of shapes alone has no anchors to count
+            inside, self.inside_sizes = _within(anchors, self.level_sizes, input_size)
+            self.inside = inside.to(self.anchors.device)
 
     def forward(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         """Return anchors float32 [A, 4], xyxy in pixels of the input, and the number of anchors on each map."""
