@@ -38,11 +38,11 @@ def test_config_show(small_config: Path, tmp_path: Path, format: str) -> None:
 def test_config_check(small_config: Path, tmp_path: Path) -> None:
     assert "0 without effect, 0 refused" in run("config", "check", small_config)
     (tmp_path / "b.config").write_text(
-        "train_config {\n sync_replicas: true freeze_variables: 'x' } eval_config { parameterized_metric { } }"
+        "train_config {\n sync_replicas: true freeze_variables: 'x' } eval_config { metrics_set: 'lvis_mask_metrics' }"
     )
     output = run("config", "check", tmp_path / "b.config", status=1)
     assert "b.config:2:2: train_config.sync_replicas: without effect: of TF1's training" in output
-    assert "eval_config.parameterized_metric: refused: not supported yet" in output
+    assert "eval_config.metrics_set: refused: 'lvis_mask_metrics' is TensorFlow's, and not there yet" in output
     assert "5 fields set: 3 honored, 1 without effect, 1 refused" in output
 
 

@@ -81,8 +81,8 @@ def test_every_family_resizer_and_precision(family: str, resizer: str, precision
 
 
 def test_the_product_is_whole() -> None:
-    assert len(ALL) == 21
-    assert len(PRODUCT) == (10 * 7 + 4 * 4 + 7 * 4) * 2 == 228
+    assert len(ALL) == 23
+    assert len(PRODUCT) == (12 * 7 + 4 * 4 + 7 * 4) * 2 == 256
     assert {family for family, _, _ in PRODUCT} == set(ALL)
     assert {resizer for _, resizer, _ in PRODUCT} == set(RESIZERS)
 

@@ -153,12 +153,22 @@ def unclaimed() -> list[str]:
     }
     claimed |= {"centernet", "export", "kerod", "srn", "aligndet", "README_kerod_srn_aligndet", "two_stage"}
     claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "rotations", "tensorflow_ops"}
-    return sorted({path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed})
+    first = {path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed}
+    # Of further folders only CenterNets are read yet.
+    further = {
+        f"{path.parent.name}/{path.name.partition('.')[0]}"
+        for folder in FOLDERS[1:]
+        for path in folder.glob("*/*.json")
+        if path.parent.name != "centernet"
+    }
+    return sorted(first | further)
 
 
 def model_names() -> list[str]:
     """Name the recorded one-stage detectors, and those that are not known."""
-    return [name.name for name in _detectors("models") if not is_two_stage(name)]
+    return [
+        path.name for path in _detectors("models") if not is_two_stage(path) and not path.name.startswith("centernet_")
+    ]
 
 
 def two_stage_names() -> list[str]:
