@@ -134,6 +134,7 @@ def test_presets_of_the_zoo(model: str, tmp_path: Path) -> None:
     assert detector.num_classes == 4
 
 
+@pytest.mark.slow
 def test_a_batch_that_fits_is_tried(tmp_path: Path) -> None:
     started = init_config(yolo(tmp_path / "data"), tmp_path / "a.config", InitSettings(imgsz="64"))
     (batch,) = [choice for choice in started.choices if choice.what == "batch"]

@@ -88,6 +88,7 @@ def test_importing_boxwright_first_says_how_threads_wait() -> None:
     assert seen_by(code)[0] == "5000"
 
 
+@pytest.mark.slow
 def test_importing_torch_first_changes_nothing() -> None:
     assert seen_by(f"import torch, boxwright; {SHOW}") == ["-", "-"]
 
@@ -106,11 +107,13 @@ def test_pytorch_takes_as_many_threads_as_a_quota_gives() -> None:
     assert seen_by(code) == ["1", "True"]
 
 
+@pytest.mark.slow
 def test_the_users_number_of_threads_stays() -> None:
     code = "import boxwright.base.threads as threads; threads.usable_cpus = lambda: 1; threads.prepare_threads(); import torch"
     assert seen_by(f"{code}; print(torch.get_num_threads())", OMP_NUM_THREADS="2") == ["2"]
 
 
+@pytest.mark.slow
 def test_gnus_openmp_reads_it() -> None:
     """It says at its start what it goes by."""
     known = {name: value for name, value in os.environ.items() if name not in VARIABLES}

@@ -92,7 +92,14 @@ class Recorded:
         compare(self.arrays, name, actual)
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=lambda path: path.name)
+# The whole hourglass of 104 layers takes a minute.
+_PARAMS = [
+    pytest.param(path, id=path.name, marks=[pytest.mark.slow] if path.name.startswith("centernet_") else [])
+    for path in MODELS
+]
+
+
+@pytest.fixture(scope="module", params=_PARAMS)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     path: Path = request.param
     description = json.loads(path.with_suffix(".json").read_text())

@@ -59,6 +59,7 @@ def test_steps_are_those_of_the_plain_module(small_config: Path) -> None:
         assert torch.allclose(gradient, second[name], rtol=1e-2, atol=1e-3 * float(gradient.abs().max()) + 1e-6), name
 
 
+@pytest.mark.slow
 def test_numbers_of_objects_in_one_bucket_share_a_graph(small_config: Path) -> None:
     torch._dynamo.reset()
     one, batch = learner(small_config)
