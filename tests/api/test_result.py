@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from PIL import Image
 
 import boxwright as bw
+from boxwright.drawing import draw_boxes
+from boxwright.evaluation.pictures import draw_detections
 from boxwright.types import Categories, Category, FoundObjects
 
 CLASSES = Categories((Category(0, 10, "cat"), Category(1, 20, "dog <b>")))
@@ -201,3 +204,33 @@ def test_a_truth_value_is_no_selection() -> None:
         found[found.names() == "cat"]
     assert found[torch.tensor(1)].name == found[np.array(1)].name == found[1].name
     assert [one.name for one in found[np.array(found.names()) == "cat"]] == ["cat", "cat"]
+
+
+def test_keypoints_have_scores_and_faint_ones_are_not_drawn() -> None:
+    points = np.array([[[5, 5], [5, 15]], [[30, 10], [40, 30]], [[10, 30], [50, 30]]], np.float32)
+    scores = np.array([[0.9, 0.3], [0.8, 0.299], [0.0, 1.0]], np.float32)
+    depths = scores * 10
+    found = result(keypoints=points, keypoint_scores=scores, keypoint_depths=depths)
+    assert found.keypoint_scores is scores
+    one = found[1]
+    assert one.keypoint_scores is not None
+    assert one.keypoint_scores.tolist() == scores[1].tolist()
+    assert found.to_coco()[1]["keypoints"] == [30, 10, 0.8, 40, 30, 0.299]
+    assert result(keypoints=points).to_coco()[1]["keypoints"] == [30, 10, 1, 40, 30, 1]
+    tensors = found.to()
+    assert tensors.keypoint_scores is not None
+    back = tensors.arrays()
+    assert back.keypoint_scores is not None
+    assert back.keypoint_depths is not None
+    np.testing.assert_array_equal(back.keypoint_scores, scores)
+    np.testing.assert_array_equal(back.keypoint_depths, depths)
+    # A faint point leaves the picture as a picture without it is, and the line to it is not drawn.
+    for edges in ((), ((0, 1),)):
+        drawn = draw_detections(found.image, found.objects, 0.0, 10, edges=edges)
+        seen = np.concatenate([points, np.array([[[1], [1]], [[1], [0]], [[0], [1]]], np.float32)], -1)
+        wanted = draw_detections(found.image, replace(found.objects, keypoints=None), 0.0, 10)
+        assert (drawn != wanted).any()
+        assert (drawn != draw_detections(found.image, result(keypoints=points).objects, 0.0, 10, edges=edges)).any()
+        labels, names = found.labels[::-1].tolist(), [f"{one.name} {one.score:.2f}" for one in found][::-1]
+        by_hand = draw_boxes(found.image, found.boxes[::-1], labels, names, keypoints=seen[::-1], edges=edges)
+        np.testing.assert_array_equal(drawn, by_hand)

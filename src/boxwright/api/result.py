@@ -47,6 +47,7 @@ class FoundObject:
         label: The class's 0-based number.
         mask: uint8 [H, W] of 0 and 1, in the picture's size; None if the model predicts no masks.
         keypoints: float32 [P, 2], x and y in pixels; None if the model predicts none.
+        keypoint_scores: float32 [P] in 0..1; None if the model predicts none.
         track: The object's number in a video; None without tracking.
     """
 
@@ -56,6 +57,7 @@ class FoundObject:
     label: int
     mask: NDArray[np.uint8] | None = None
     keypoints: NDArray[np.float32] | None = None
+    keypoint_scores: NDArray[np.float32] | None = None
     track: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -109,6 +111,11 @@ class Result:
     def keypoints(self) -> NDArray[np.float32] | None:
         """The keypoints, float32 [D, P, 2], x and y in pixels; None if the model predicts none."""
         return self.objects.keypoints
+
+    @property
+    def keypoint_scores(self) -> NDArray[np.float32] | None:
+        """The keypoints' scores, float32 [D, P] in 0..1; None if the model predicts none."""
+        return self.objects.keypoint_scores
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -217,7 +224,14 @@ class Result:
         from boxwright.types.detections import Detections
 
         found = self.objects
-        fields = ("anchor_indices", "multiclass_scores", "keypoints", "masks")
+        fields = (
+            "anchor_indices",
+            "multiclass_scores",
+            "keypoints",
+            "keypoint_scores",
+            "keypoint_depths",
+            "masks",
+        )
 
         def tensor(value: NDArray[Any] | None) -> Any:
             return None if value is None else torch.tensor(value, device=device)
@@ -295,6 +309,7 @@ class Result:
             label=int(found.labels[0]),
             mask=None if found.masks is None else whole_masks(found)[0],
             keypoints=None if found.keypoints is None else found.keypoints[0],
+            keypoint_scores=None if found.keypoint_scores is None else found.keypoint_scores[0],
             track=None if found.tracks is None else int(found.tracks[0]),
         )
 

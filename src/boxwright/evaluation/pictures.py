@@ -16,6 +16,9 @@ from boxwright.types import Categories, FoundObjects, Sample
 if TYPE_CHECKING:
     from boxwright.builders.evaluation import EvaluationPlan
 
+# Keypoints of a lower score are not drawn, nor lines to them.
+_LEAST_KEYPOINT_SCORE = 0.3
+
 
 def draw_beside_truth(
     sample: Sample, found: FoundObjects, categories: Categories, plan: EvaluationPlan
@@ -36,6 +39,8 @@ def draw_detections(
 ) -> NDArray[np.uint8]:
     """Return an image with the best detections drawn, the best on top, uint8 [H, W, 3].
 
+    Keypoints are drawn from a score of 0.3, or all if their scores are unknown.
+
     Args:
         edges: Pairs of keypoints that are joined by a line.
     """
@@ -50,5 +55,14 @@ def draw_detections(
         ]
     texts, boxes = texts[:count], shown.boxes[:count]
     masks = None if shown.masks is None else whole_masks(shown.first(count))[::-1]
-    points = None if shown.keypoints is None else shown.keypoints[:count][::-1]
+    points = _drawn_keypoints(shown.first(count))
+    points = None if points is None else points[::-1]
     return draw_boxes(image, boxes[::-1], colors[::-1], texts[::-1], masks=masks, keypoints=points, edges=edges)
+
+
+def _drawn_keypoints(found: FoundObjects) -> NDArray[np.float32] | None:
+    """Return keypoints [D, P, 2], or [D, P, 3] with whether each is drawn."""
+    if found.keypoints is None or found.keypoint_scores is None:
+        return found.keypoints
+    drawn = found.keypoint_scores >= _LEAST_KEYPOINT_SCORE
+    return np.concatenate([found.keypoints, drawn[..., None].astype(np.float32)], -1)

@@ -27,6 +27,8 @@ _OUTPUTS = {
     "detection_anchor_indices": "float32 [batch, D]: the anchor of each",
     "detection_multiclass_scores": "float32 [batch, D, columns]: all scores of that anchor",
     "detection_keypoints": "float32 [batch, D, points, 2]: y, x in 0..1 of the picture",
+    "detection_keypoint_scores": "float32 [batch, D, points] in 0..1; 0 where the object's class has no such point",
+    "detection_keypoint_depths": "float32 [batch, D, points]: in the unit of the groundtruth's",
     "detection_masks": "float32 [batch, D, h, w] in 0..1, within each box",
     "detections_complete": "float32 [batch]: 0 if candidates that suppression ignored could have mattered",
     "raw_detection_boxes": "float32 [batch, A, 4]: every anchor's, in 0..1 of the network's input (regions: picture)",

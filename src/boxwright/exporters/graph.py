@@ -44,8 +44,9 @@ class DetectionGraph(nn.Module):
             `detection_classes` (from 1; 1 where padded, as in TF) and `detection_anchor_indices` [B, D];
             `num_detections` [B]; `detection_multiclass_scores` [B, D, C]; `raw_detection_boxes` [B, A, 4] in 0..1 of
             the network's input, not clipped (those of regions: of the picture, clipped), and `raw_detection_scores`
-            [B, A, C]; `detection_keypoints` [B, D, P, 2], `detection_masks` [B, D, h, w] and `detection_features` if
-            the detector has them; and `detections_complete` [B], 0 if candidates that suppression ignored could have
+            [B, A, C]; `detection_keypoints` [B, D, P, 2] with `detection_keypoint_scores` and
+            `detection_keypoint_depths` [B, D, P], `detection_masks` [B, D, h, w] and `detection_features` if the
+            detector has them; and `detections_complete` [B], 0 if candidates that suppression ignored could have
             changed the result.
         """
         resized: Resized = self.resize(images)
@@ -89,6 +90,9 @@ def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor
         outputs["detection_multiclass_scores"] = found.multiclass_scores * valid[..., None]
     if found.keypoints is not None:
         outputs["detection_keypoints"] = _points(found.keypoints, true_sizes) * valid[..., None, None]
+    for name in ("keypoint_scores", "keypoint_depths"):
+        if (values := getattr(found, name)) is not None:
+            outputs[f"detection_{name}"] = values * valid[..., None]
     if found.masks is not None:
         outputs["detection_masks"] = found.masks * valid[..., None, None]
     if found.features is not None:

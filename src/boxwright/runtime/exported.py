@@ -101,6 +101,8 @@ def found_objects(
         anchor_indices=None if anchors is None else anchors.astype(np.int64),
         multiclass_scores=_rows(outputs, "detection_multiclass_scores", number, count),
         keypoints=None if keypoints is None else (keypoints * scale[:2])[..., ::-1],
+        keypoint_scores=_rows(outputs, "detection_keypoint_scores", number, count),
+        keypoint_depths=_rows(outputs, "detection_keypoint_depths", number, count),
         masks=_rows(outputs, "detection_masks", number, count),
     )
 

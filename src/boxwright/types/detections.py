@@ -170,6 +170,8 @@ class Detections:
             anchor_indices=array(self.anchor_indices),
             multiclass_scores=array(self.multiclass_scores),
             keypoints=array(self.keypoints),
+            keypoint_scores=array(self.keypoint_scores),
+            keypoint_depths=array(self.keypoint_depths),
             masks=array(self.masks),
         )
 

@@ -35,6 +35,8 @@ class FoundObjects:
         anchor_indices: int64 [D]; the index of the anchor of each. This and the following fields are None if unknown.
         multiclass_scores: float32 [D, C]; all scores of that anchor, background first if there is one.
         keypoints: float32 [D, P, 2], x and y in pixels of the original image.
+        keypoint_scores: float32 [D, P] in 0..1; 0 where an object's class has no such keypoint.
+        keypoint_depths: float32 [D, P], in the unit of the groundtruth's.
         masks: float32 [D, h, w] in 0..1; the probability that each part of the box belongs to the object.
         tracks: int64 [D]; the id that an object keeps from frame to frame of a video.
     """
@@ -47,6 +49,8 @@ class FoundObjects:
     anchor_indices: NDArray[np.int64] | None = None
     multiclass_scores: NDArray[np.float32] | None = None
     keypoints: NDArray[np.float32] | None = None
+    keypoint_scores: NDArray[np.float32] | None = None
+    keypoint_depths: NDArray[np.float32] | None = None
     masks: NDArray[np.float32] | None = None
     tracks: NDArray[np.int64] | None = None
 
