@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from boxwright.base.errors import ConfigError
+from boxwright.builders.detector import build_detector
 from boxwright.config import load_config
 from boxwright.config.message import Message
 from boxwright.config.preset import FOLDER, preset_names, preset_path, preset_text
 from boxwright.config.support import field_status, report
+from boxwright.types import Categories, Category
 from tests.conftest import extra_folder
 
 SIDES = ("640", "1024", "800x1333")
@@ -29,12 +32,24 @@ ZOO |= {f"ssd_resnet{depth}_v1_fpn_{side}" for depth in (50, 101, 152) for side 
 ZOO |= {f"efficientdet_d{level}" for level in range(8)}
 ZOO |= {f"faster_rcnn_resnet{depth}_v1_{side}" for depth in (50, 101, 152) for side in SIDES}
 ZOO |= {"faster_rcnn_resnet50_v1_fpn_640", "mask_rcnn_inception_resnet_v2_1024"}
+# The stem of TensorFlow's file → the preset. One file's name says v1 FPN, its contents v2.
+CENTER_NETS = {
+    "centernet_hourglass104_512x512_coco17_tpu-8": "center_net_hourglass104_512",
+    "centernet_hourglass104_1024x1024_coco17_tpu-32": "center_net_hourglass104_1024",
+    "centernet_hourglass104_512x512_kpts_coco17_tpu-32": "center_net_hourglass104_512_keypoints",
+    "centernet_hourglass104_1024x1024_kpts_coco17_tpu-32": "center_net_hourglass104_1024_keypoints",
+    "centernet_resnet50_v1_fpn_512x512_kpts_coco17_tpu-8": "center_net_resnet50_v1_fpn_512_keypoints",
+    "centernet_resnet50_v2_512x512_kpts_coco17_tpu-8": "center_net_resnet50_v2_512_keypoints",
+    "centernet_resnet101_v1_fpn_512x512_coco17_tpu-8": "center_net_resnet101_v2_512",
+}
 
 
 def test_all_of_the_zoo_are_there() -> None:
     assert len(ZOO) == 29
-    assert set(preset_names()) >= ZOO
-    assert len(preset_names()) == 29 + 26 + 1  # the zoo's, the published recipes, and what boxwright init begins with
+    assert len(CENTER_NETS) == 7
+    assert set(preset_names()) >= {*ZOO, *CENTER_NETS.values()}
+    # The zoo's, its CenterNets, the published recipes, and what boxwright init begins with.
+    assert len(preset_names()) == 29 + 7 + 26 + 1
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -84,7 +99,10 @@ def values(message: Message, path: str = "") -> Iterator[tuple[str, Any]]:
         if spec.kind != "message":
             yield where, getattr(message, name)
             continue
-        for number, child in enumerate(getattr(message, name) if spec.repeated else [getattr(message, name)]):
+        children = list(getattr(message, name)) if spec.repeated else [getattr(message, name)]
+        if children and children[0] is not None and set(children[0].fields) == {"key", "value"}:
+            children.sort(key=lambda entry: entry.key)  # a map has no order
+        for number, child in enumerate(children):
             yield f"{where}[{number}]", child is not None
             if child is not None:
                 yield from values(child, f"{where}[{number}]")
@@ -99,18 +117,51 @@ def test_presets_are_tensorflows_files() -> None:
     assert {of_zoo(path.stem) for path in paths} == ZOO
     compared = 0
     for path in paths:
-        theirs, ours = load_config(path), load_config(f"preset:{of_zoo(path.stem)}")
-        for config in (theirs, ours):
-            config.clear("train_input_reader")
-            config.clear("eval_input_reader")
-            config.train_config.clear("fine_tune_checkpoint")  # type: ignore[union-attr]
-            config.train_config.clear("batch_size")  # type: ignore[union-attr]
-        wanted, found = dict(values(theirs)), dict(values(ours))
-        different = {key: (wanted.get(key), found.get(key)) for key in wanted | found}
-        assert {key: pair for key, pair in different.items() if pair[0] != pair[1]} == {}, path.stem
-        assert len(wanted) > 200
+        assert differences(path, of_zoo(path.stem)) == {}, path.stem
         compared += 1
     assert compared == 29
+
+
+def test_center_nets_are_tensorflows_files() -> None:
+    """But for the keypoint label map, which is ours; both name the same class, TensorFlow by its code in Open Images."""
+    folder = extra_folder("BOXWRIGHT_CONFIGS")
+    if folder is None:
+        pytest.skip("BOXWRIGHT_CONFIGS names no folder of pipeline.config files; presets are not compared with them")
+    assert set(CENTER_NETS) == {path.stem for path in (folder / "tf2").glob("centernet_*.config")}
+    for stem, name in CENTER_NETS.items():
+        different = differences(folder / "tf2" / f"{stem}.config", name)
+        assert {key.rsplit(".", 1)[1]: pair for key, pair in different.items()} == (
+            {
+                "keypoint_label_map_path": ("PATH_TO_BE_CONFIGURED", "preset:coco_keypoint_label_map.pbtxt"),
+                "keypoint_class_name": ("/m/01g317", "person"),
+            }
+            if name.endswith("_keypoints")
+            else {}
+        ), stem
+
+
+def differences(path: Path, name: str) -> dict[str, tuple[Any, Any]]:
+    """Return what a preset says otherwise than a file."""
+    theirs, ours = load_config(path), load_config(f"preset:{name}")
+    for config in (theirs, ours):
+        config.clear("train_input_reader")
+        config.clear("eval_input_reader")
+        config.train_config.clear("fine_tune_checkpoint")  # type: ignore[union-attr]
+        config.train_config.clear("batch_size")  # type: ignore[union-attr]
+    wanted, found = dict(values(theirs)), dict(values(ours))
+    assert len(wanted) > 200
+    pairs = {key: (wanted.get(key), found.get(key)) for key in wanted | found}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+@pytest.mark.parametrize("name", sorted(CENTER_NETS.values()))
+def test_center_nets_know_the_persons_keypoints(name: str) -> None:
+    """COCO's 17, in its order; from data whose class is called person, or coded with that display name."""
+    with torch.device("meta"):
+        for person in (Category(0, 1, "person"), Category(0, 1, "/m/01g317", "person")):
+            categories = Categories((person, Category(89, 90, "toothbrush")))
+            tasks = build_detector(load_config(f"preset:{name}"), categories).postprocessor.keypoints
+            assert [task.indices for task in tasks] == ([tuple(range(17))] if name.endswith("_keypoints") else [])
 
 
 def test_an_unknown_preset_is_told_with_the_closest(tmp_path: Path) -> None:

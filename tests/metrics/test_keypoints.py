@@ -151,3 +151,11 @@ def test_what_does_not_fit() -> None:
         metrics.add(Sample(sample.image, sample.boxes, sample.labels, keypoints=sample.keypoints[:, :2]), found)
     with pytest.raises(DataError, match="the detector predicts no keypoints"):
         metrics.add(sample, FoundObjects(found.boxes, found.scores, found.labels, found.image_size))
+
+
+def test_the_class_goes_by_its_display_name_too() -> None:
+    """TensorFlow's label map of COCO calls a person /m/01g317, its configurations person."""
+    coded = Categories((Category(0, 1, "/m/01g317", "person", keypoints=("nose",)),))
+    assert CocoKeypointMetrics(coded, "person", {"nose": 0.026}) is not None
+    with pytest.raises(ConfigError, match="is none of the classes"):
+        CocoKeypointMetrics(coded, "", {})

@@ -63,6 +63,12 @@ def _of_zoo() -> dict[str, tuple[Weights, ...]]:
         known[name] = f"{name}x{name.rsplit('_', 1)[1]}_coco17_tpu-8"
     for depth in (50, 101, 152):
         known[f"faster_rcnn_resnet{depth}_v1_800x1333"] = f"faster_rcnn_resnet{depth}_v1_800x1333_coco17_gpu-8"
+    for side in ("512x512", "1024x1024"):
+        name = f"center_net_hourglass104_{side.split('x')[0]}"
+        known[name] = f"centernet_hg104_{side}_coco17_tpu-{8 if side == '512x512' else 32}"
+        known[f"{name}_keypoints"] = f"centernet_hg104_{side}_kpts_coco17_tpu-32"
+    for kind in ("v1_fpn", "v2"):
+        known[f"center_net_resnet50_{kind}_512_keypoints"] = f"centernet_resnet50_{kind}_512x512_kpts_coco17_tpu-8"
     known["mask_rcnn_inception_resnet_v2_1024"] = "mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8"
     return {name: _zoo(file) for name, file in known.items()}
 

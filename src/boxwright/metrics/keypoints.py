@@ -57,7 +57,7 @@ class CocoKeypointMetrics:
             ConfigError: If there is no such class, it has no keypoints, or a name is none of theirs.
         """
         where = "eval_config.parameterized_metric.coco_keypoint_metrics"
-        category = categories.by_name(class_name)
+        category = categories.by_any_name(class_name)
         if category is None:
             known = ", ".join(item.name for item in categories)
             raise ConfigError(f"{where}.class_label: {class_name!r} is none of the classes ({known})")

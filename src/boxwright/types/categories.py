@@ -99,6 +99,10 @@ class Categories:
         """Return the class of a name, or None."""
         return self._by_name.get(name)
 
+    def by_any_name(self, name: str) -> Category | None:
+        """Return the class of a name, or else the first of a display name, or None."""
+        return self.by_name(name) or next((item for item in self.items if item.display_name == name != ""), None)
+
     def by_id(self, id: int) -> Category | None:
         """Return the class of an id, or None."""
         return self._by_id.get(id)

@@ -78,7 +78,7 @@ def _check_class(
         )
     if categories is None:
         return
-    of_data = categories.by_name(task.keypoint_class_name)
+    of_data = categories.by_any_name(task.keypoint_class_name)
     if of_data is None or of_data.label != label:
         found = "no such class" if of_data is None else f"id {of_data.label + 1}"
         raise task.refusal(
