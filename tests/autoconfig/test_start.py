@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import boxwright as bw
 from boxwright.autoconfig.settings import InitSettings
@@ -132,6 +133,48 @@ def test_presets_of_the_zoo(model: str, tmp_path: Path) -> None:
     assert len(config.train_config.data_augmentation_options) == len(base.train_config.data_augmentation_options)
     detector = bw.build_detector(config)
     assert detector.num_classes == 4
+
+
+def test_a_center_net_without_anchors(tmp_path: Path) -> None:
+    data = yolo(tmp_path / "data")
+    settings = InitSettings(model="center_net_resnet101_v2_512", imgsz="96x64", batch="2", epochs=10, steps=False)
+    started = init_config(data, tmp_path / "a.config", settings)
+    assert {choice.what for choice in started.choices} == {
+        "data",
+        "split",
+        "classes",
+        "model",
+        "input",
+        "batch",
+        "length",
+    }
+    config = bw.load_config(started.config)
+    assert config.model is not None
+    assert config.model.center_net is not None
+    assert config.model.center_net.num_classes == 4
+    assert config.model.center_net.image_resizer is not None
+    assert config.model.center_net.image_resizer.has("fixed_shape_resizer")
+    assert config.train_config is not None
+    assert config.train_config.optimizer is not None
+    adam = config.train_config.optimizer.adam_optimizer
+    assert adam is not None
+    assert adam.learning_rate is not None
+    manual = adam.learning_rate.manual_step_learning_rate
+    assert manual is not None
+    # 90,000 and 120,000 of 140,000 steps, stretched to 100.
+    assert [row.step for row in manual.schedule] == [64, 86]
+    assert "anchor" not in started.config.read_text()
+    with torch.device("meta"):
+        assert bw.build_detector(config).num_classes == 4
+
+
+def test_a_preset_that_learns_keypoints_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    settings = InitSettings(model="center_net_resnet50_v2_512_keypoints")
+    with pytest.raises(
+        bw.ConfigError, match="_512_keypoints learns keypoints, which init does not look for; choose one"
+    ):
+        init_config(yolo(tmp_path / "data"), tmp_path / "out" / "a.config", settings)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

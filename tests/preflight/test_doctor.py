@@ -33,6 +33,7 @@ from boxwright.preflight.examine import Depth, examine
 from boxwright.preflight.finding import Finding
 from boxwright.preflight.records import spread
 from boxwright.preflight.schedule import check_schedule
+from tests.center_nets import CENTER_NET, SIZE
 from tests.conftest import SMALL_MODEL, extra_folder
 
 CLEAN_ANCHORS = "anchor_scale: 2.0 aspect_ratios: [1.0, 1.6, 0.625] scales_per_octave: 3"
@@ -133,6 +134,20 @@ def test_nothing_where_nothing_is_wrong(planted: Planted) -> None:
         *("duplicates", "leak"),
     }
     assert [row.verdict for row in found["checkpoint"]] == ["note"], "fresh weights"
+
+
+def test_a_center_net_has_no_anchors_to_judge(planted: Planted) -> None:
+    """All other checks are the same, and the command ends well."""
+    resizer = "image_resizer { fixed_shape_resizer { height: 96 width: 128 } }"
+    start, end = planted.text.index("model {"), planted.text.index("train_config {")
+    planted.text = f"{planted.text[:start]}model {{ {CENTER_NET.replace(SIZE, resizer)} }}\n{planted.text[end:]}"
+    found = planted.found()
+    assert bad(found) == []
+    assert "anchors" not in found
+    assert {"configuration", "learning_rate", "checkpoint", "num_classes", "small_boxes", "leak"} <= set(found)
+    result = CliRunner().invoke(app, ["doctor", str(planted.config)])
+    assert result.exit_code == 0, result.output
+    assert "anchor" not in result.output
 
 
 def unlisted_class(planted: Planted) -> None:

@@ -87,6 +87,11 @@ def init_config(
     stem = out.with_suffix("")
     preset = settings.preset
     base = load_config(f"preset:{preset}")
+    if base.model is not None and base.model.center_net is not None and base.model.center_net.keypoint_estimation_task:
+        raise ConfigError(
+            f"preset {preset} learns keypoints, which init does not look for; choose one without, or write a "
+            "configuration that names the preset, with num_keypoints in its readers"
+        )
     if settings.epochs is not None and settings.minutes is not None:
         raise ConfigError("epochs and minutes both set the run's length; remove one")
     opened = _open(recognize(data, allow_paths_outside=settings.allow_paths_outside), stem, progress)
