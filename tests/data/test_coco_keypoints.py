@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from boxwright.base.errors import DataError
+from boxwright.base.errors import ConfigError, DataError
+from boxwright.builders.input_reader import build_dataset
+from boxwright.config import messages as m
+from boxwright.config import parse_message
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.formats import open_dataset
@@ -78,6 +81,22 @@ def test_a_label_map_says_where_they_go(tmp_path: Path) -> None:
     other = Categories((Category(0, 1, "person", keypoints=("nose", "foot")),))
     with pytest.raises(DataError, match="category 'person': keypoint 'hand' is not in the label map"):
         CocoDataset(path, categories=other, num_keypoints=2)
+
+
+def test_a_reader_of_a_configuration_reads_them(tmp_path: Path) -> None:
+    path = coco_file(tmp_path, ROWS, [PERSON, CHAIR])
+    reader = f'coco_input_reader {{ annotations: "{path}" }}'
+    for number, wanted in ((2, POINTS), (0, None)):
+        text = f"num_keypoints: {number} {reader}"
+        points = build_dataset(parse_message(text, m.InputReader), "train_input_reader")[0].keypoints
+        assert (None if points is None else points.tolist()) == wanted
+    with pytest.raises(
+        ConfigError, match="num_keypoints: keypoints are read from tf_record_input_reader and coco_input"
+    ):
+        build_dataset(
+            parse_message(f'num_keypoints: 2 voc_input_reader {{ root: "{tmp_path}" }}', m.InputReader),
+            "train_input_reader",
+        )
 
 
 def test_they_survive_conversion(tmp_path: Path) -> None:

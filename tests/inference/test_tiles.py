@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import boxwright as bw
+from boxwright.config import messages as m
+from boxwright.config import parse_message
 from boxwright.inference.merging import MERGES, View, fused_boxes, suppressed
-from boxwright.inference.tiles import in_tiles, tile_windows
+from boxwright.inference.tiles import Window, in_tiles, tile_windows
 from boxwright.types import FoundObjects
+from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
 from tests.inference.blobs import find_blobs, picture_of
 
 
@@ -135,3 +142,51 @@ def test_boxes_without_area_and_scores_of_nought(merge: str) -> None:
     merged = MERGES[merge]([view((5, 5, 5, 5, 0, 0), (5, 5, 5, 5, 0, 0)), view((1, 1, 9, 9, 0, 0), (1, 1, 9, 9, 0, 0))])
     assert np.isfinite(merged.boxes).all()
     assert [1, 1, 9, 9] in merged.boxes.tolist()
+
+
+def test_keypoints_move_with_their_tile_and_keep_their_scores() -> None:
+    """A detector whose keypoints are the corners of its box, and their scores the box's size."""
+
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+        return [
+            replace(one, keypoints=one.boxes.reshape(-1, 2, 2), keypoint_scores=one.boxes[:, 2:] - one.boxes[:, :2])
+            for one in find_blobs(images)
+        ]
+
+    image = picture_of([(10, 20, 30, 36), (140, 90, 160, 120)], 150, 200)
+    for merge in MERGES.values():
+        (found,) = in_tiles(detect, 64, 0.3, merge)([image])
+        assert len(found) == 2
+        assert found.keypoints is not None
+        assert found.keypoint_scores is not None
+        np.testing.assert_array_equal(found.keypoints.reshape(-1, 4), found.boxes)
+        np.testing.assert_array_equal(found.keypoint_scores, found.boxes[:, 2:] - found.boxes[:, :2])
+
+
+def test_a_center_net_in_tiles(tmp_path: Path) -> None:
+    """Every detection is one of a view, with its keypoints, their scores and its mask, moved to where the view lies."""
+    label_map = tmp_path / "keypoints.pbtxt"
+    label_map.write_text(KEYPOINT_LABEL_MAP)
+    torch.manual_seed(0)
+    detector = bw.build_detector(parse_message(with_every_task(label_map), m.DetectionModel)).eval()
+    image = np.random.default_rng(0).integers(0, 256, (100, 140, 3)).astype(np.uint8)
+
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+        return [one.arrays() for one in detector.detect(list(images))]
+
+    (found,) = in_tiles(detect, 96, 0.2, suppressed)([image])
+    windows = [Window(0, 0, 100, 140), *tile_windows(100, 140, 96, 0.2)]
+    views = []
+    for window in windows:
+        (one,) = detect([window.of(image)])
+        corner = np.array([window.left, window.top], np.float32)
+        assert one.keypoints is not None
+        views.append(one.keypoints + corner)
+    assert len(found) > 5
+    assert found.keypoints is not None
+    assert found.keypoint_scores is not None
+    assert found.masks is not None
+    away = np.abs(np.concatenate(views)[None] - found.keypoints[:, None]).max((2, 3)).min(1)
+    assert away.max() < 1e-3  # whose batch is another, and with it the rounding
+    assert found.keypoint_scores.shape == (len(found), 3)
+    assert found.masks.shape == (len(found), 8, 6)

@@ -14,6 +14,7 @@ from boxwright.config import parse_message
 from boxwright.models.multi_scale import MULTI_SCALE, InputSize, MultiScale, MultiScaleDetector, at_scales
 from boxwright.ops.suppression.voting import soft_vote, vote
 from boxwright.postprocessing.nms import Voting
+from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, of_one_class
 
 BOXES = torch.tensor([[0.0, 0, 10, 10], [0.0, 0, 10, 8], [50.0, 0, 60, 10], [0.0, 0, 10, 4]])
 SCORES = torch.tensor([0.6, 0.2, 0.9, 0.1])
@@ -129,6 +130,36 @@ def test_errors() -> None:
         at_scales(detector_of("keep_aspect_ratio_resizer { }"), "refinedet320-voc")
     one = detector_of()
     assert at_scales(one, "") is one
+
+
+def center_net(text: str) -> bw.Detector:
+    torch.manual_seed(0)
+    detector = bw.build_detector(parse_message(text, m.DetectionModel)).eval()
+    detector.network.stages[0].sizes.output.bias.data.fill_(3.0)  # of 12 pixels
+    return detector
+
+
+def test_a_center_net_at_two_sizes_and_mirrored() -> None:
+    """Its peaks vote as boxes of anchors do: what is found in each view, mirrored back by hand."""
+    detector = center_net(CENTER_NET)
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3)).astype(np.uint8)
+    many = MultiScaleDetector(detector, MultiScale((InputSize(96, 64),), Voting(1.1), 10_000))
+    found = many.detect([image])[0]
+    plain, mirrored = detector.detect([image])[0], detector.detect([image[:, ::-1].copy()])[0]
+    back = mirrored.boxes[:, [2, 1, 0, 3]] * torch.tensor([-1, 1, -1, 1]) + torch.tensor([96, 0, 96, 0])
+    assert len(plain) > 5
+    assert torch.allclose(in_order(found.boxes), in_order(torch.cat([plain.boxes, back])), atol=2e-3)
+    voted = MultiScaleDetector(detector, MultiScale((InputSize(96, 64), InputSize(128, 96)), Voting())).detect([image])
+    assert 0 < len(voted[0]) <= 80
+    assert voted[0].image_size == (64, 96)
+
+
+def test_keypoints_do_not_vote(tmp_path: Path) -> None:
+    label_map = tmp_path / "keypoints.pbtxt"
+    label_map.write_text(KEYPOINT_LABEL_MAP)
+    detector = at_scales(center_net(of_one_class(label_map, "")), "refinedet320-voc")
+    with pytest.raises(bw.ConfigError, match="voting merges boxes, but not the keypoints that this detector predicts"):
+        detector.detect([np.zeros((64, 96, 3), np.uint8)])
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict"])

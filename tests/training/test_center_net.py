@@ -96,7 +96,12 @@ def test_train_go_on_evaluate_predict(center_net_config: Path, shapes_data: Path
     assert {"Loss/object_center", "Loss/box/scale", "Loss/box/offset", "Loss/total_loss"} <= set(log[-1])
     assert run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "e").strip().splitlines()[-1].startswith("AP ")
     image = next((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
-    assert "in 1 image" in run("predict", image, "--model_dir", model_dir, "--out", tmp_path / "p", "--min_score", 0)
+    predict = ("predict", image, "--model_dir", model_dir, "--min_score", 0, "--out")
+    for number, more in enumerate(((), ("--tile", 48), ("--multi_scale", "refinedet320-voc"))):
+        assert "in 1 image" in run(*predict, tmp_path / f"p{number}", *more)
+        assert json.loads((tmp_path / f"p{number}" / "detections.json").read_text())
+    evaluated = run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "s", "--multi_scale", "refinedet320-voc")
+    assert evaluated.strip().splitlines()[-1].startswith("AP ")
 
 
 @pytest.mark.slow

@@ -269,6 +269,8 @@ class MultiScaleDetector:
             categories=plain.categories,
         )
         (found,) = sized.train(plain.training).detect([view.image], "pixels")
+        if found.keypoints is not None:
+            raise ConfigError("multi_scale: voting merges boxes, but not the keypoints that this detector predicts")
         boxes = view.to_original(found.boxes)
         kept = view.keeps(boxes)
         return Detections(boxes[kept], found.scores[kept], found.labels[kept], found.image_size, found.categories)
