@@ -55,13 +55,10 @@ def detection_rows(
     more: list[dict[str, Any]] = [{} for _ in range(len(detections))]
     for row, code in zip(more, segmentations or (), strict=False):
         row["segmentation"] = code
-    if detections.keypoints is not None:
-        # COCO's third number is a visibility, which its evaluation of results ignores; scores stand there by custom.
-        points = detections.keypoints.astype(np.float64)
-        marks = np.ones(points.shape[:2]) if detections.keypoint_scores is None else detections.keypoint_scores
-        three = np.concatenate([points, marks[..., None]], -1)
-        for row, own in zip(more, three.round(3), strict=True):
-            row["keypoints"] = own.flatten().tolist()
+    # COCO's third number is a visibility, which its evaluation of results ignores; scores stand there by custom.
+    if (keypoints := detections.scored_keypoints()) is not None:
+        for row, points in zip(more, keypoints.astype(np.float64).round(3), strict=True):
+            row["keypoints"] = points.flatten().tolist()
     identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
     class_ids = ids(categories, detections.labels.tolist())
     boxes, scores = detections.boxes.astype(np.float64).tolist(), detections.scores.tolist()

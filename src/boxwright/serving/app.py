@@ -284,7 +284,7 @@ def _number(request: Request, name: str, default: float) -> float:
 
 def _objects(found: FoundObjects) -> dict[str, Any]:
     class_ids = ids(found.categories, found.labels.tolist())
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "box": [round(float(side), 2) for side in box],
             "score": round(float(score), 6),
@@ -293,6 +293,9 @@ def _objects(found: FoundObjects) -> dict[str, Any]:
         }
         for box, score, class_id, name in zip(found.boxes, found.scores, class_ids, found.names(), strict=True)
     ]
+    if (keypoints := found.scored_keypoints()) is not None:
+        for row, points in zip(rows, keypoints.astype(np.float64).round(3), strict=True):
+            row["keypoints"] = points.tolist()
     return {"detections": rows, "width": found.image_size[1], "height": found.image_size[0]}
 
 

@@ -65,6 +65,13 @@ class FoundObjects:
         """Return the best `count` detections."""
         return chosen(self, slice(count))
 
+    def scored_keypoints(self) -> NDArray[np.float32] | None:
+        """Return the keypoints with their scores, 1 where those are unknown, float32 [D, P, 3]; None without."""
+        if self.keypoints is None:
+            return None
+        scores = np.ones(self.keypoints.shape[:2]) if self.keypoint_scores is None else self.keypoint_scores
+        return np.concatenate([self.keypoints, scores[..., None]], -1).astype(np.float32)
+
     def names(self) -> list[str]:
         """Return D names; "class 3" for a label without a category."""
         return titles(self.categories, self.labels.tolist())

@@ -1,0 +1,47 @@
+"""A served CenterNet: keypoints and their scores reach every client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from boxwright.exporters.export import export
+from boxwright.runtime.exported import open_exported
+from boxwright.serving.app import _objects
+from boxwright.types import FoundObjects
+from tests.center_nets import KEYPOINT_LABEL_MAP, SIZE, with_every_task
+from tests.exporters.small_detectors import SQUARE, build, pictures
+from tests.serving.test_server import b64, client_of, png
+
+
+def test_detections_have_x_y_and_score_of_each_keypoint() -> None:
+    boxes, points = np.array([[1, 2, 11, 22]], np.float32), np.array([[[5.5, 6.25], [7, 8]]], np.float32)
+    found = FoundObjects(boxes, np.array([0.9], np.float32), np.array([0]), (40, 60), keypoints=points)
+    assert _objects(found)["detections"][0]["keypoints"] == [[5.5, 6.25, 1], [7, 8, 1]]
+    scored = FoundObjects(**vars(found) | {"keypoint_scores": np.array([[0.25, 0.125]], np.float32)})
+    assert _objects(scored)["detections"][0]["keypoints"] == [[5.5, 6.25, 0.25], [7, 8, 0.125]]
+    boxes_alone = FoundObjects(**vars(found) | {"keypoints": None})
+    assert "keypoints" not in _objects(boxes_alone)["detections"][0]
+
+
+@pytest.mark.slow
+def test_every_protocol_answers_with_keypoints(tmp_path: Path) -> None:
+    (tmp_path / "keypoints.pbtxt").write_text(KEYPOINT_LABEL_MAP)
+    detector = build(with_every_task(tmp_path / "keypoints.pbtxt").replace(SIZE, SQUARE))
+    export(detector, tmp_path / "detector.onnx", images=pictures(), nms="operator")
+    image = pictures()[0]
+    (wanted,) = open_exported(tmp_path / "detector.onnx").detect([image])
+    assert len(wanted) > 5
+    assert wanted.keypoint_scores is not None
+    for client in client_of(tmp_path / "detector.onnx"):
+        answer = client.post("/detect?min_score=0", content=png(image)).json()["detections"]
+        np.testing.assert_allclose([one["keypoints"] for one in answer], wanted.scored_keypoints(), atol=2e-3)
+        drawn = client.post("/detect?min_score=0", content=png(image), headers={"Accept": "image/png"})
+        assert drawn.headers["content-type"] == "image/png"
+        body = {"instances": [b64(image)]}
+        (row,) = client.post("/v1/models/detector:predict", json=body).json()["predictions"]
+        rows = np.array(row["detection_keypoint_scores"])[: len(wanted)]
+        np.testing.assert_allclose(rows, wanted.keypoint_scores, atol=1e-5)
+        assert np.array(row["detection_keypoints"]).shape == (20, 3, 2)
