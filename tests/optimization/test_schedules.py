@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from boxwright.builders.optimizer import build_optimizer, build_schedule
+from boxwright.builders.learning_rate import build_schedule
+from boxwright.builders.optimizer import build_optimizer
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.optimization.optimizers import Adam, AdamW, Momentum, RMSProp

@@ -12,8 +12,9 @@ from torch import Tensor
 from boxwright.base.errors import ConfigError
 from boxwright.builders.anchor_generator import build_anchor_generator
 from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.learning_rate import build_schedule
 from boxwright.builders.losses import build_classification_loss, build_hard_example_miner, build_localization_loss
-from boxwright.builders.optimizer import build_optimizer, build_schedule
+from boxwright.builders.optimizer import build_optimizer
 from boxwright.builders.post_processing import build_nms, build_score_converter
 from boxwright.builders.ssd.target_assigner import build_box_coder, build_matcher, build_similarity
 from boxwright.config import messages as m

@@ -1,4 +1,4 @@
-"""`Optimizer` and `LearningRate`."""
+"""`Optimizer`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from boxwright.builders.choice import build_chosen, require
-from boxwright.builders.tensorflow_version import tensorflow_version
+from boxwright.builders.choice import build_chosen
+from boxwright.builders.learning_rate import build_learning_rate
 from boxwright.config import messages as m
 from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
-from boxwright.optimization.schedules import (
-    Constant,
-    CosineDecay,
-    ExponentialDecay,
-    InverseTimeDecay,
-    ManualSteps,
-    Schedule,
-)
+from boxwright.optimization.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -36,28 +29,11 @@ class OptimizerPlan:
 def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
     """Build an optimizer's plan with the semantics of TensorFlow `version` 1 or 2."""
     rule = build_chosen(config, "optimizer", _OPTIMIZERS[version])
-    chosen = getattr(config, config.which("optimizer") or "")
-    schedule = build_schedule(require(chosen.learning_rate, chosen, "learning_rate"))
-    rms_prop = config.rms_prop_optimizer
-    if version == 2 and rms_prop is not None and rms_prop.decay:
-        # TF2's object detection passes the field to Keras as a decay of the rate.
-        schedule = InverseTimeDecay(schedule, rms_prop.decay)
     return OptimizerPlan(
         rule=rule,
-        schedule=schedule,
+        schedule=build_learning_rate(config, version),
         average_decay=config.moving_average_decay if config.use_moving_average else None,
     )
-
-
-def learning_rates(config: m.TrainEvalPipelineConfig) -> Schedule | None:
-    """Return the learning rate of each step of a run; None if the configuration has no optimizer."""
-    train = config.train_config
-    if train is None or train.optimizer is None or train.optimizer.which("optimizer") is None:
-        return None
-    chosen = getattr(train.optimizer, train.optimizer.which("optimizer") or "")
-    if chosen.learning_rate is None:
-        return None
-    return build_optimizer(train.optimizer, tensorflow_version(config.model)).schedule
 
 
 def _momentum(config: m.MomentumOptimizer) -> UpdateRule:
@@ -94,49 +70,4 @@ _TF2: dict[str, Callable[[Any], UpdateRule]] = {
 _OPTIMIZERS: dict[int, dict[str, Callable[[Any], UpdateRule]]] = {
     1: {**_TF2, "momentum_optimizer": _momentum_tf1, "rms_prop_optimizer": _rms_prop_tf1},
     2: _TF2,
-}
-
-
-def build_schedule(config: m.LearningRate) -> Schedule:
-    """Build a learning-rate schedule."""
-    return build_chosen(config, "learning_rate", _SCHEDULES)
-
-
-def _constant(config: m.ConstantLearningRate) -> Schedule:
-    return Constant(config.learning_rate)
-
-
-def _exponential(config: m.ExponentialDecayLearningRate) -> Schedule:
-    return ExponentialDecay(
-        rate=config.initial_learning_rate,
-        decay_steps=config.decay_steps,
-        decay_factor=config.decay_factor,
-        staircase=config.staircase,
-        burnin_rate=config.burnin_learning_rate,
-        burnin_steps=config.burnin_steps,
-        floor=config.min_learning_rate,
-    )
-
-
-def _manual(config: m.ManualStepLearningRate) -> Schedule:
-    boundaries = [stage.step for stage in config.schedule]
-    rates = [config.initial_learning_rate, *(stage.learning_rate for stage in config.schedule)]
-    return ManualSteps(boundaries, rates, config.warmup)
-
-
-def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
-    return CosineDecay(
-        rate=config.learning_rate_base,
-        total_steps=config.total_steps,
-        warmup_rate=config.warmup_learning_rate,
-        warmup_steps=config.warmup_steps,
-        hold_steps=config.hold_base_rate_steps,
-    )
-
-
-_SCHEDULES: dict[str, Callable[[Any], Schedule]] = {
-    "constant_learning_rate": _constant,
-    "exponential_decay_learning_rate": _exponential,
-    "manual_step_learning_rate": _manual,
-    "cosine_decay_learning_rate": _cosine,
 }

@@ -80,7 +80,7 @@ def _evaluate(
     """Evaluate once; write and print the result."""
     require_checkpoint(model_dir)
     from boxwright.base.files import write_whole
-    from boxwright.builders.optimizer import learning_rates
+    from boxwright.builders.learning_rate import learning_rates
     from boxwright.config import dump_message
     from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
     from boxwright.evaluation.results import write_evaluation

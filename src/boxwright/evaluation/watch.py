@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from boxwright.base.errors import CheckpointError
-from boxwright.builders.optimizer import learning_rates
+from boxwright.builders.learning_rate import learning_rates
 from boxwright.checkpoints.sources import is_tensorflow
 from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config import messages as m
