@@ -73,7 +73,8 @@ TESTED = {
     "`Hyperparams.group_norm`": "builders/test_group_norm.py::test_each_group_of_an_image_by_hand",
     "`CenterNetMetaArch`": "parity/test_center_net.py::test_detections",
     "`DeepMACMetaArch`, DensePose, `track_estimation_task`": "models/test_center_net.py::test_real_configurations",
-    "Context R-CNN, `create_ava_actions_tf_record.py`, `seq_example_util`": "models/test_two_stage.py::test_what_cannot_be_is_said_in_a_line",
+    "`ContextRCNNMetaArch`": "models/test_context_attention.py::test_layers_and_heads_by_the_definition",
+    "`create_ava_actions_tf_record.py`, `seq_example_util`": "config/test_support.py::test_refused_field_stops_the_build",
     "TF-Slim's `vgg_16.ckpt`": "tensorflow/test_vgg16.py::test_the_classifier_starts_a_detector",
     "RefineDet with faces' levels, convolutions before predictors, normalized predictors, a penalty on all weights": "training/test_refinedet.py::test_a_step_of_each_variant",
 }

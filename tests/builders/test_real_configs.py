@@ -102,8 +102,7 @@ def test_a_step_at_full_size(path: Path) -> None:
 
 
 TWO_STAGES = [path for path in FILES if (model := load_config(path).model) and model.faster_rcnn]
-REFUSED = {"context_rcnn_resnet101_snapshot_serengeti", "context_rcnn_resnet101_snapshot_serengeti_sync"}
-REFUSED |= {"faster_rcnn_nas_coco"}
+REFUSED = {"faster_rcnn_nas_coco"}
 
 
 def test_how_many_two_stages_there_are() -> None:
@@ -206,8 +205,7 @@ Table = dict[str, dict[str, int]]
 TF_CONFIGS: Table = {
     "center_net": {"runs": 7, "deepmac_mask_estimation: refused": 4},
     "faster_rcnn": {
-        "runs": 37,
-        "context_config: refused": 2,
+        "runs": 39,
         "type: refused: 'faster_rcnn_nas'": 1,
     },
     "ssd_efficientdet": {"runs": 8},

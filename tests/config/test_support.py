@@ -32,7 +32,7 @@ from tests.center_nets import KEYPOINT_LABEL_MAP
 from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.data.other_formats import open_images_of, yolo_of
-from tests.two_stage_models import EVERY
+from tests.two_stage_models import EVERY, ONE_MAP
 
 MESSAGES = {cls.proto_name: cls for cls in vars(m).values() if isinstance(cls, type) and issubclass(cls, Message)}
 
@@ -288,6 +288,11 @@ REFINEDETS = (
 )
 
 
+CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
+    "faster_rcnn {", "faster_rcnn { context_config { }"
+)
+
+
 def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Watch every read of a field from the builders while they build everything; compare with the table."""
     read: set[tuple[str, str]] = set()
@@ -306,7 +311,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
 
     configs = [parse_message(text, Pipeline) for text in variants(shapes_data)]
     (tmp_path / "keypoints.pbtxt").write_text(KEYPOINT_LABEL_MAP)
-    texts = (*CASCADES, *REFINEDETS, *EVERY.values(), *center_net_variants(tmp_path / "keypoints.pbtxt"))
+    texts = (*CASCADES, *REFINEDETS, *EVERY.values(), CONTEXT_RCNN, *center_net_variants(tmp_path / "keypoints.pbtxt"))
     models = [parse_message(text, m.DetectionModel) for text in texts]
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)

@@ -282,7 +282,6 @@ ERRORS = [
     (ONE_MAP, 'keras"', 'keras" conv_hyperparams { }', "takes none, as in TensorFlow"),
     (ONE_MAP, "resnet50_keras", "nas", "'faster_rcnn_nas' .NASNet-A. is not supported; the nearest is"),
     (ONE_MAP, "resnet50_keras", "resnet51", "is not known; did you mean faster_rcnn_resnet50"),
-    (ONE_MAP, "faster_rcnn {", "faster_rcnn { context_config { }", "Context R-CNN is not supported; remove"),
     (ONE_MAP, "faster_rcnn {", "faster_rcnn { inplace_batchnorm_update: true", "TensorFlow 2 refuses it, too"),
     (ONE_MAP, "faster_rcnn {", "faster_rcnn { first_stage_nms_iou_threshold: 1.5", "first_stage_nms_iou_threshold"),
     (ONE_MAP, "faster_rcnn {", "faster_rcnn { first_stage_minibatch_size: 0", "first_stage_minibatch_size"),

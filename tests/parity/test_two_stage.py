@@ -29,6 +29,7 @@ from boxwright.ops.boxes import pairwise_iou
 from boxwright.ops.masks import masks_of_classes
 from boxwright.postprocessing.two_stage import TwoStagePostprocessor
 from boxwright.types import PaddedDetections, Proposals, RegionPredictions, Targets, TwoStagePredictions
+from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
@@ -103,7 +104,9 @@ class Recorded:
         self.detector.train()
         try:
             with torch.no_grad():
-                predictions: TwoStagePredictions = self.detector.predict(self.inputs, self.sizes, self.targets())
+                predictions: TwoStagePredictions = self.detector.predict(
+                    self.inputs, self.sizes, self.targets(), context_of(self.arrays)
+                )
         finally:
             self.detector.eval()
         return predictions
@@ -142,6 +145,14 @@ def text_of(description: dict[str, Any]) -> str:
     return text
 
 
+def context_of(arrays: Any) -> ContextFeatures | None:
+    """Return the side inputs of a Context R-CNN; None of another detector."""
+    if "context_features" not in arrays.files:
+        return None
+    counts = torch.from_numpy(arrays["valid_context_size"]).long()
+    return ContextFeatures(torch.from_numpy(arrays["context_features"]), counts)
+
+
 LARGEST = "models/mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8"
 
 
@@ -161,7 +172,7 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
     assert isinstance(network, FasterRCNN)
     with torch.no_grad():
         if "infer/predict/num_proposals" in arrays.files:
-            evaluated = detector.predict(inputs, sizes)
+            evaluated = detector.predict(inputs, sizes, context=context_of(arrays))
         else:  # of a large one no more than is compared: its second stage sees what was recorded
             first = network.rpn(network.feature_maps(inputs), (inputs.shape[-2], inputs.shape[-1]))
             evaluated = TwoStagePredictions(first, network.rpn.propose(first, sizes, training=False))
@@ -228,7 +239,9 @@ def second_stage(recorded: Recorded, mode: str) -> RegionPredictions:
     if mode not in recorded.seen:
         maps = list(recorded.predict(mode).first.feature_maps)
         with torch.no_grad():
-            recorded.seen[mode] = network.second(maps, recorded.proposals(mode), recorded.size)
+            context = context_of(recorded.arrays)
+            extra = () if context is None else (context,)
+            recorded.seen[mode] = network.second(maps, recorded.proposals(mode), recorded.size, *extra)
     return recorded.seen[mode]
 
 
@@ -340,7 +353,7 @@ def test_losses(recorded: Recorded) -> None:
         if not wanted:
             continue
         predictions = recorded.predict(mode)
-        if predictions.regions is not None:
+        if any("BoxClassifierLoss" in name for name in wanted):
             predictions = replace(predictions, proposals=recorded.proposals(mode), regions=second_stage(recorded, mode))
         if mode == "infer/":
             predictions = replace(predictions, instances=evaluated_masks(recorded))

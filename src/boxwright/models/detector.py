@@ -24,6 +24,7 @@ from boxwright.postprocessing.postprocessor import Postprocessor, detections_of,
 from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
+from boxwright.types.context_features import ContextFeatures
 
 Judge = Callable[[Any, Tensor, int], dict[str, Tensor]]
 # The trial size for networks that take inputs of any size.
@@ -66,18 +67,26 @@ class Detector(nn.Module):
         # The number of images that fit into memory together; None while all have fit.
         self._at_once: int | None = None
 
-    def forward(self, inputs: Tensor, true_sizes: Tensor | None = None, targets: Targets | None = None) -> Any:
+    def forward(
+        self,
+        inputs: Tensor,
+        true_sizes: Tensor | None = None,
+        targets: Targets | None = None,
+        context: ContextFeatures | None = None,
+    ) -> Any:
         """Return the network's predictions for inputs float [B, C, H, W], before any decoding.
 
         `true_sizes` int64 [B, 2] is what `preprocess` returned; without it, inputs have no padding. Two-stage networks
-        sample proposals from `targets` in training.
+        sample proposals from `targets` in training. `context` is for Context R-CNN alone; without it, an image has
+        none.
         """
         if true_sizes is None:
             true_sizes = without_wait(torch.tensor([inputs.shape[-2:]] * len(inputs)), inputs.device)
+        given = (inputs, true_sizes, targets) if context is None else (inputs, true_sizes, targets, context)
         if self.dtype == torch.float32:
-            return self.network(inputs, true_sizes, targets)
+            return self.network(*given)
         with torch.autocast(inputs.device.type, self.dtype):
-            return self.network(inputs, true_sizes, targets)
+            return self.network(*given)
 
     def preprocess(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Resize and scale images of one size.

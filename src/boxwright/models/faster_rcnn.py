@@ -21,6 +21,7 @@ from boxwright.ops.anchors.grid import AnchorGenerator
 from boxwright.ops.boxes import clip_boxes
 from boxwright.ops.padding import padded_to_multiple
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
+from boxwright.types.context_features import ContextFeatures
 
 Size = tuple[int, int]
 # The treatment of anchors that cross the input's border: clipped to it; dropped in training and clipped otherwise;
@@ -99,6 +100,12 @@ class FasterRCNN(Network):
         self.learns_masks = masks is not None
 
     @property
+    def context_length(self) -> int:
+        """The numbers of a context feature; 0 for a detector of single images."""
+        attention = self.second.attention if isinstance(self.second, BoxClassifier) else None
+        return 0 if attention is None else attention.length
+
+    @property
     def parts(self) -> Parts:
         """The network's modules by role; a second stage's features count as backbone, or with a pyramid as head."""
         second, masks = self.second, self.masks
@@ -117,6 +124,7 @@ class FasterRCNN(Network):
                 "rpn.head",
                 *(tail if pyramid else ()),
                 *(("second.head",) if second is not None else ()),
+                *(("second.attention",) if self.context_length else ()),
                 *(("masks.head",) if masks is not None else ()),
             ),
             class_outputs=(
@@ -138,12 +146,22 @@ class FasterRCNN(Network):
         first: AnchorPredictions = self.rpn(self.feature_maps(inputs), size)
         return first
 
-    def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> TwoStagePredictions:
+    def forward(
+        self,
+        inputs: Tensor,
+        true_sizes: Tensor,
+        targets: Targets | None = None,
+        context: ContextFeatures | None = None,
+    ) -> TwoStagePredictions:
         """Return each stage's predictions; in training, proposals are sampled by the targets."""
-        return self.later_stages(self.first_stage(inputs), true_sizes, targets)
+        return self.later_stages(self.first_stage(inputs), true_sizes, targets, context)
 
     def later_stages(
-        self, first: AnchorPredictions, true_sizes: Tensor, targets: Targets | None = None
+        self,
+        first: AnchorPredictions,
+        true_sizes: Tensor,
+        targets: Targets | None = None,
+        context: ContextFeatures | None = None,
     ) -> TwoStagePredictions:
         """Return `forward`'s result from the first stage's predictions."""
         maps, size = list(first.feature_maps), first.input_size
@@ -152,9 +170,9 @@ class FasterRCNN(Network):
             return TwoStagePredictions(first, proposals)
         if self.training and targets is not None and self.sample is not None:
             proposals = self.sample(proposals, targets)
-        found = TwoStagePredictions(first, proposals, self.second(maps, proposals, size))
         if not isinstance(self.second, BoxClassifier):
-            return found
+            return TwoStagePredictions(first, proposals, self.second(maps, proposals, size))
+        found = TwoStagePredictions(first, proposals, self.second(maps, proposals, size, context))
         if self.masks is not None:
             found = replace(found, instances=self.masks(maps, found, self.second, true_sizes))
         if self.final is not None and not self.training:

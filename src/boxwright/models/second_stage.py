@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from boxwright.models.heads.box_classifier import CODE_SIZE, BoxClassifierHead
+from boxwright.models.heads.context_attention import ContextAttention, Place
 from boxwright.models.network import ClassLayer
 from boxwright.models.region_crop import RegionCrop
 from boxwright.models.valid_rows import of_valid_rows
 from boxwright.types import FinalFeatures, PaddedDetections, Proposals, RegionPredictions, TwoStagePredictions
+from boxwright.types.context_features import ContextFeatures
 
 Size = tuple[int, int]
 
@@ -56,15 +58,22 @@ class SecondStage(nn.Module):
 class BoxClassifier(SecondStage):
     """Crops each proposal and classifies the crop."""
 
-    def __init__(self, crop: RegionCrop, features: nn.Module, head: BoxClassifierHead) -> None:
+    def __init__(
+        self,
+        crop: RegionCrop,
+        features: nn.Module,
+        head: BoxClassifierHead,
+        attention: ContextAttention | None = None,
+    ) -> None:
         """Assemble the stage.
 
         Args:
             features: Crops to the head's features [N, C, H, W].
             head: Features to box codes [N, K or 1, 4] and class logits [N, K + 1].
+            attention: Adds what crops or features find in other images; None for a detector of single images.
         """
         super().__init__()
-        self.crop, self.features, self.head = crop, features, head
+        self.crop, self.features, self.head, self.attention = crop, features, head, attention
 
     @property
     def class_layers(self) -> tuple[ClassLayer, ...]:
@@ -75,9 +84,11 @@ class BoxClassifier(SecondStage):
             return (classes,)
         return (classes, ClassLayer(f"head.boxes.{dense}", head.num_classes, CODE_SIZE))
 
-    def forward(self, maps: list[Tensor], proposals: Proposals, input_size: Size) -> RegionPredictions:
+    def forward(
+        self, maps: list[Tensor], proposals: Proposals, input_size: Size, context: ContextFeatures | None = None
+    ) -> RegionPredictions:
         """Return codes [B, R, K or 1, 4] and logits [B, R, K + 1]."""
-        features = self.features_of(maps, proposals.boxes, proposals.valid, input_size)
+        features = self.features_of(maps, proposals.boxes, proposals.valid, input_size, context)
         codes, logits = self.head(features)
         count = proposals.boxes.shape[:2]
         return RegionPredictions(codes.view(*count, *codes.shape[1:]), logits.view(*count, -1), features)
@@ -96,7 +107,21 @@ class BoxClassifier(SecondStage):
             first = crops.view(*count, *crops.shape[1:])
         return FinalFeatures(detections, second, first)
 
-    def features_of(self, maps: list[Tensor], boxes: Tensor, valid: Tensor, input_size: Size) -> Tensor:
+    def features_of(
+        self,
+        maps: list[Tensor],
+        boxes: Tensor,
+        valid: Tensor,
+        input_size: Size,
+        context: ContextFeatures | None = None,
+    ) -> Tensor:
         """Return the features [B · R, C, H, W] of boxes [B, R, 4] in pixels of the input; 0 where not valid."""
-        crops = self.crop(maps, boxes, input_size)
-        return of_valid_rows(self.features, crops, valid, all_rows=self.training)
+        crops = self._attended("crops", self.crop(maps, boxes, input_size), valid, context)
+        features = of_valid_rows(self.features, crops, valid, all_rows=self.training)
+        return self._attended("features", features, valid, context)
+
+    def _attended(self, place: Place, rows: Tensor, valid: Tensor, context: ContextFeatures | None) -> Tensor:
+        if self.attention is None or self.attention.place != place:
+            return rows
+        attended: Tensor = self.attention(rows, valid, context)
+        return attended

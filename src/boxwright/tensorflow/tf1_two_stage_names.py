@@ -12,6 +12,7 @@ from boxwright.models.backbones.inception import Inception
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.heads.box_classifier import BoxClassifierHead
+from boxwright.models.heads.context_attention import ContextAttention, LayeredAttention
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.mask import MaskHead
 from boxwright.models.heads.position_sensitive import PositionSensitiveHead
@@ -68,6 +69,25 @@ def _position_sensitive(head: PositionSensitiveHead, _: FasterRCNN) -> Named:
     yield from slim_layer(head.classes, f"{_HEADS}/class_predictions")
 
 
+def _attention(attention: ContextAttention, _: FasterRCNN) -> Named:
+    layered = attention.attend
+    if not isinstance(layered, LayeredAttention):
+        raise UnnamedPartError("attention of Keras layers")
+    blocks: list[tuple[str, Any]] = [] if layered.itself is None else [("SelfAttentionBlock", layered.itself)]
+    for number, block in enumerate(layered.blocks):
+        layer, head = divmod(number, layered.heads)
+        blocks.append((f"AttentionBlock{head}_AttentionLayer{layer}", block))
+    for number, (scope, block) in enumerate(blocks):
+        for position, projection in enumerate((block.query, block.key, block.value)):
+            yield from slim_layer(projection, f"{scope}/{_dense(position)}")
+        # TF leaves the block's scope before the output's projection.
+        yield from slim_layer(block.output, _dense(number))
+
+
+def _dense(number: int) -> str:
+    return f"fully_connected_{number}" if number else "fully_connected"
+
+
 # Type of a part → names its layers, given the part and its network.
 FASTER_RCNN_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     Inception: _first_half,
@@ -78,4 +98,5 @@ FASTER_RCNN_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     BoxClassifierHead: _box_classifier,
     PositionSensitiveHead: _position_sensitive,
     MaskHead: _mask_head,
+    ContextAttention: _attention,
 }

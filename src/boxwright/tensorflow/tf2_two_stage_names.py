@@ -16,6 +16,7 @@ from boxwright.models.backbones.inception import Concatenated, Inception, Scaled
 from boxwright.models.backbones.resnet_v1 import ResNetV1, ResNetV1Stage5
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.heads.box_classifier import BoxClassifierHead
+from boxwright.models.heads.context_attention import AttentionBlock, ContextAttention
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.mask import MaskHead, ResizeTo
 from boxwright.models.heads.region_proposal import RegionProposalHead
@@ -127,6 +128,22 @@ def _mask_head(head: MaskHead, _: FasterRCNN) -> Named:
             number += 1
 
 
+def _attention(attention: ContextAttention, _: FasterRCNN) -> Named:
+    block = attention.attend
+    if not isinstance(block, AttentionBlock):
+        raise UnnamedPartError("attention of several blocks")
+    for name, projection in (
+        ("query", block.query),
+        ("key", block.key),
+        ("val", block.value),
+        ("feature", block.output),
+    ):
+        for layer in projection.modules():
+            if isinstance(layer, Dense | nn.BatchNorm2d):
+                own = "projection" if isinstance(layer, Dense) else "batch_norm"
+                yield layer, f"_context_feature_extract_fn/_{name}_proj/{own}"
+
+
 # Type of a part → names its layers, given the part and its network.
 FASTER_RCNN_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     ResNetV1: _resnet,
@@ -137,5 +154,6 @@ FASTER_RCNN_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     RegionProposalHead: _proposal_head,
     BoxClassifierHead: _box_classifier,
     MaskHead: _mask_head,
+    ContextAttention: _attention,
     nn.Sequential: _dense_layers,
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.faster_rcnn.context import build_context_attention
 from boxwright.builders.faster_rcnn.feature_extractor import CropFeatures, TwoStageExtractor
 from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.config import messages as m
@@ -80,7 +81,10 @@ def _mask_rcnn(
         rule=settings.kernel if version == 1 or extractor.is_ours else KernelRule(),
         norm=settings.norm,
     )
-    return BuiltSecondStage(BoxClassifier(crop, features.module, head), features)
+    attention = None
+    if config.context_config is not None:
+        attention = build_context_attention(config.context_config, extractor, features.channels, version)
+    return BuiltSecondStage(BoxClassifier(crop, features.module, head, attention), features)
 
 
 def _rfcn(

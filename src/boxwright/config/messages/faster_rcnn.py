@@ -38,8 +38,6 @@ _OTHER_EXTRACTORS = {
 
 OF_BOXES = "a localization loss of boxes is not supported; use one of codes"
 
-_CONTEXT = "Context R-CNN is not supported; remove context_config for the detector of single images"
-
 class AttentionPosition(Enum):
     """Values of `AttentionPosition`."""
 
@@ -111,22 +109,33 @@ class LevelProposals(Message):
     across_levels: bool = field(False, "Boxes suppress those of other levels, too.")
     by_logit: bool = field(False, "The score is the object's logit, of which those below 0 are never proposed (kerod).")
 
-class Context(Message, refused=_CONTEXT):
+class Context(Message):
     """Context R-CNN: attention over stored features from other images of the same camera."""
 
-    max_num_context_features: int = field(2000, "Context features per image; inputs are padded to this many.")
-    attention_bottleneck_dimension: int = field(2048, "Width of the projections inside the attention block.")
-    attention_temperature: float = field(0.01,
-        "Softmax temperature of the attention weights; smaller is sharper, never 0.")
-    context_feature_length: int = field(2057, "Length of one stored context feature vector; must match the data.")
+    max_num_context_features: int = number(2000, "[1, 100000]",
+        "Most context features of an image in training; the rest is dropped, and fewer are padded.")
+    attention_bottleneck_dimension: int = number(2048, "[1, 65536]",
+        "Width of the projections inside the attention block.")
+    attention_temperature: float = number(0.01, "(0, inf)",
+        "Softmax temperature of the attention weights; smaller is sharper.")
+    context_feature_length: int = number(2057, "[1, 65536]",
+        "Numbers of one stored context feature; must match the data.")
     use_self_attention: bool = field(False, "Attend among the boxes of the current image.")
     use_long_term_attention: bool = field(True, "Attend to the stored context features.")
     self_attention_in_sequence: bool = field(False,
         "Feed self-attention output into long-term attention instead of running both in parallel.")
-    num_attention_heads: int = field(1, "Number of long-term attention heads; their outputs are averaged.")
-    num_attention_layers: int = field(1, "Number of stacked long-term attention layers.")
+    num_attention_heads: int = number(1, "[1, 64]",
+        "Number of long-term attention heads; their outputs are averaged.")
+    num_attention_layers: int = number(1, "[1, 64]", "Number of stacked long-term attention layers.")
     attention_position: AttentionPosition = field(AttentionPosition.POST_BOX_CLASSIFIER,
         "Where attention is added: after the RPN (POST_RPN) or in the box classifier stage.")
+
+    rules = (
+        refuse("use_long_term_attention", "without it and without use_self_attention nothing is attended to; "
+            "TensorFlow fails", when=lambda c: not c.use_long_term_attention and not c.use_self_attention),
+        refuse("attention_position", "ATTENTION_DEFAULT is neither place, so that TensorFlow attends nowhere; "
+            "use POST_BOX_CLASSIFIER or POST_RPN", when=lambda c: c.attention_position.name == "ATTENTION_DEFAULT"),
+    )
 
 class FasterRcnn(Message):
     """Two-stage detector: a proposal network (RPN) followed by a per-proposal classifier."""
@@ -207,7 +216,7 @@ class FasterRcnn(Message):
     output_final_box_features: bool = field(False, "Also output features cropped at each final detection box.")
     output_final_box_rpn_features: bool = field(False, "Also output RPN features cropped at each final detection box.")
     context_config: Context | None = field(None,
-        "If set, builds Context R-CNN, which attends to features from other frames.", refused=_CONTEXT)
+        "If set, builds Context R-CNN, which attends to features from other frames.")
     first_stage_box_coder: BoxCoder | None = field(None,
         "Ours: how the RPN's boxes are encoded; default: faster_rcnn_box_coder's defaults.")
     first_stage_localization_loss: LocalizationLoss | None = field(None,
@@ -279,6 +288,19 @@ class FasterRcnn(Message):
             when=lambda c: _is_of_boxes(c.first_stage_localization_loss)),
         refuse("second_stage_localization_loss", OF_BOXES,
             when=lambda c: _is_of_boxes(c.second_stage_localization_loss)),
+        refuse("context_config", "attends in the box classifier; set number_of_stages: 2, as TensorFlow gives no "
+            "context to its third stage, and mask_rcnn_box_predictor",
+            when=lambda c: c.context_config and (c.number_of_stages != 2 or not _crops(c))),
+        refuse("context_config", "excludes output_final_box_features and output_final_box_rpn_features, for which "
+            "TensorFlow gives it no context; export the detector of single images for them",
+            when=lambda c: c.context_config and (c.output_final_box_features or c.output_final_box_rpn_features)),
+        refuse("context_config", "TensorFlow 2 has one layer with one head of long-term attention, and no "
+            "self-attention; use a type of TensorFlow 1, such as faster_rcnn_resnet101",
+            when=lambda c: c.context_config and c.feature_extractor
+            and c.feature_extractor.type not in FASTER_RCNN_TF1_EXTRACTORS and (
+                c.context_config.use_self_attention or c.context_config.self_attention_in_sequence
+                or not c.context_config.use_long_term_attention
+                or c.context_config.num_attention_heads > 1 or c.context_config.num_attention_layers > 1)),
     )
 
 
