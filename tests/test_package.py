@@ -51,6 +51,17 @@ def test_sizes(path: Path) -> None:
             assert (node.end_lineno or 0) - top + 1 - docstring <= 60, node.name
 
 
+def test_builders_refuse_only_what_the_table_cannot_say() -> None:
+    calls = [
+        node
+        for path in (ROOT / "src" / "boxwright" / "builders").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+    ]
+    names = [ast.unparse(call.exc.func).rpartition(".")[2] for call in calls if isinstance(call.exc, ast.Call)]
+    assert 30 < sum(name in ("refusal", "ConfigError") for name in names) <= 40
+
+
 def test_help_of_every_verb() -> None:
     for verb in ("train", "evaluate", "predict", "demo", "convert", "export", "inspect", "config", "models"):
         result = forked.run([sys.executable, "-m", "boxwright", verb, "--help"], check=True)

@@ -9,7 +9,7 @@ from boxwright.config import messages as m
 from boxwright.config.field import Interval, field, number
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.message import Message
-from boxwright.config.rules import excludes, ordered, refuse, rising, together
+from boxwright.config.rules import default_only, excludes, of_type, ordered, refuse, rising, together
 from boxwright.config.support import contradictions, refuse_unsupported
 
 
@@ -22,8 +22,10 @@ class Table(Message):
     on: bool = field(False, "On.")
     height: int = field(0, "Height.")
     width: int = field(0, "Width.")
+    type: str = field("plain", "Type.")
 
     rules = (
+        default_only("height", when=of_type("flat")),
         ordered("low", "high", below=True),
         rising("size"),
         excludes("on", "height", why="remove one"),
@@ -45,6 +47,9 @@ class Table(Message):
         ("on: false height: 2 width: 1", []),
         ("height: 2", ["Table.height: set height and width, or neither"]),
         ("width: 2", ["Table.height: set height and width, or neither"]),
+        ("type: 'flat_one' height: 2 width: 1", ["Table.height: flat_one takes only 0; remove the line"]),
+        ("type: 'flat_one' height: 0 width: 0", []),
+        ("type: 'a_flat' height: 2 width: 1", []),
         ("low: 9 high: 10", ["Table.low: found 9 of 10"]),
         ("low: 9", ["Table.low: 9 is not below high 3", "Table.low: found 9 of 3"]),
     ],
@@ -69,6 +74,97 @@ def test_every_contradiction_of_a_configuration_is_said_at_once_with_its_place()
         "f:6:26: model.ssd.loss.expected_loss_weights: excludes hard_example_miner; it takes its place; remove one of "
         "the two",
     ]
+
+
+EXTRACTORS = {
+    "ssd": ('"timm/resnet18"', '"ssd_efficientnet-b0_bifpn_keras"'),
+    "faster_rcnn": ('"timm/resnet18"',),
+    "refinedet": ('"timm/resnet18"',),
+    "srn": ('"timm/resnet18"',),
+    "align_det": ('"timm/resnet18"',),
+    "center_net": ('"hourglass_52"', '"timm/resnet18"'),
+}
+
+
+@pytest.mark.parametrize(("family", "kind"), [(family, kind) for family, kinds in EXTRACTORS.items() for kind in kinds])
+def test_gray_images_are_refused_on_the_line_of_the_type(family: str, kind: str) -> None:
+    text = f"""model {{ {family} {{
+      feature_extractor {{
+        type: {kind}
+      }}
+      image_resizer {{ %s {{ convert_to_grayscale: true }} }}
+    }} }}"""
+    wanted = (
+        f"f:3:9: model.{family}.feature_extractor.type: {kind[1:-1]} takes color images; remove convert_to_grayscale"
+    )
+    for resizer in ("fixed_shape_resizer", "keep_aspect_ratio_resizer"):
+        message = parse_message(text % resizer, m.TrainEvalPipelineConfig, file="f")
+        assert wanted in [str(error) for error in contradictions(message)]
+    color = text.replace("convert_to_grayscale: true", "") % "fixed_shape_resizer"
+    assert wanted not in [str(error) for error in contradictions(parse_message(color, m.TrainEvalPipelineConfig))]
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "wanted"),
+    [
+        (m.SsdFeatureExtractor, "", "type: missing; name a feature extractor"),
+        (m.CenterNetFeatureExtractor, "", "type: missing; name a feature extractor"),
+        (m.CenterNetFeatureExtractor, 'type: "resnet_v2_50" depth_multiplier: 2', "resnet_v2_50 takes only 1.0"),
+        (m.CenterNetFeatureExtractor, 'type: "mobilenet_v2" use_separable_conv: true', "mobilenet_v2 takes only False"),
+        (m.CenterNetFeatureExtractor, 'type: "mobilenet_v2_fpn" use_separable_conv: true', ""),
+        (m.SsdFeatureExtractor, 'type: "ssd_mobilenet_v2_keras" num_layers: 7', "expected 2 to 6, found 7"),
+        (m.SsdFeatureExtractor, 'type: "ssd_inception_v3" num_layers: 2', "has 3 maps of its own, found 2"),
+        (m.SsdFeatureExtractor, 'type: "timm/resnet18" num_layers: 1', "expected 2 to 6, found 1"),
+        (m.SsdFeatureExtractor, 'type: "timm/resnet18" num_layers: 1 fpn { }', ""),
+        (m.SsdFeatureExtractor, 'type: "ssd_mobilenet_v1_ppn" num_layers: 7', ""),
+        (m.SsdFeatureExtractor, 'type: "ssd_inception_v2" tensorflow_version: 2', "is not a type of TensorFlow 2"),
+        (
+            m.SsdFeatureExtractor,
+            'type: "ssd_vgg16" tensorflow_version: 1 num_layers: 7',
+            "is not a type of TensorFlow 1",
+        ),
+        (m.SsdFeatureExtractor, 'type: "ssd_mobilenet_v1" tensorflow_version: 2', ""),
+        (m.SsdFeatureExtractor, 'type: "ssd_resnet50_v1_fpn" use_depthwise: true', ""),
+        (
+            m.SsdFeatureExtractor,
+            'type: "ssd_resnet50_v1_fpn" use_depthwise: true tensorflow_version: 2',
+            "ssd_resnet50_v1_fpn takes only False",
+        ),
+        (m.FasterRcnnFeatureExtractor, 'type: "faster_rcnn_resnet50_keras" first_stage_features_stride: 8', "takes 16"),
+        (m.FasterRcnnFeatureExtractor, 'type: "faster_rcnn_resnet50" first_stage_features_stride: 8', ""),
+        (m.FasterRcnnFeatureExtractor, 'type: "faster_rcnn_resnet50" first_stage_features_stride: 4', "takes 8 or 16"),
+        (m.FasterRcnnFeatureExtractor, 'type: "timm/resnet18" first_stage_features_stride: 4 conv_hyperparams { }', ""),
+        (m.RefineDetFeatureExtractor, 'type: "refinedet_resnet101" min_depth: 8', "takes only 16"),
+        (m.RefineDetFeatureExtractor, 'type: "refinedet_vgg16" conv_hyperparams { batch_norm { } }', "not normalized"),
+        (m.ClassifierBackbone, 'type: "resnet50_v1" use_explicit_padding: true', "takes only False"),
+        (
+            m.MaskRCNNBoxPredictor,
+            "fc_hyperparams { group_norm { } }",
+            "fc_hyperparams.group_norm: TensorFlow's needs maps",
+        ),
+        (
+            m.AlignDet,
+            "anchor_generator { multiscale_anchor_generator { min_level: 2 } }",
+            "which is min_level 3; found 2",
+        ),
+        (m.AlignedStep, "loss { classification_loss { weighted_softmax { } } }", "a softmax needs a background"),
+        (m.FeaturePyramidNetworks, "min_level: 4 max_level: 3", "min_level: 4 is over max_level 3"),
+        (
+            m.Ssd,
+            "box_predictor { convolutional_box_predictor { } } box_coder { square_box_coder { } }",
+            "box_predictor: box_code_size is 4, but the box coder has 3 numbers",
+        ),
+        (
+            m.Ssd,
+            "box_predictor { convolutional_box_predictor { box_code_size: 10 } } "
+            "box_coder { keypoint_box_coder { num_keypoints: 3 } } add_background_class: true",
+            "",
+        ),
+    ],
+)
+def test_an_extractor_takes_what_its_network_reads(message: type[Message], text: str, wanted: str) -> None:
+    found = [str(error) for error in contradictions(parse_message(text, message))]
+    assert (len(found) == 1 and wanted in found[0]) if wanted else found == []
 
 
 def test_what_is_refused_is_not_judged_further() -> None:

@@ -186,7 +186,10 @@ def test_bifpn_combines(method: str) -> None:
         ('type: "ssd_vgg16" depth_multiplier: 0.5', "takes only 1.0"),
         ('type: "timm/test_resnet.r160_in1k" use_explicit_padding: true', "takes only False"),
         ('type: "ssd_efficientnet-b0_bifpn_keras" bifpn { }', "num_iterations: expected at least 1"),
-        ('type: "ssd_resnet50_v1_fpn_keras" fpn { min_level: 1 }', "expected 2 <= min_level"),
+        (
+            'type: "ssd_resnet50_v1_fpn_keras" fpn { min_level: 1 }',
+            "fpn.min_level: should be greater than or equal to 2",
+        ),
     ],
 )
 def test_what_an_extractor_has_no_use_for_is_refused(text: str, wanted: str) -> None:

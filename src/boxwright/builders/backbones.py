@@ -30,7 +30,6 @@ from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
-from boxwright.models.batch_norm import GroupNormSettings
 from boxwright.models.layers import ConvSettings, Padding
 from boxwright.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
@@ -80,42 +79,8 @@ class BackboneRequest:
         """Return the settings of the backbone's convolutions: its defaults, unless overridden by the configuration."""
         if not self.config.override_base_feature_extractor_hyperparams:
             return self.default
-        settings = self.backbone_settings()
-        return self.overridden(replace(settings, depthwise=settings.kernel), self.default)
-
-    def backbone_settings(self) -> ConvSettings:
-        """Return the configuration's settings for a backbone, which group normalization is refused for."""
         settings = self.neck_settings()
-        if isinstance(settings.norm, GroupNormSettings):
-            raise self.hyperparams.refusal(
-                "group_norm", "TF1 normalizes the backbone by groups too, which is not supported; use batch_norm"
-            )
-        return settings
-
-    def refuse(self, *fields: str) -> None:
-        """Raise if a field that the network does not use is not at its default, as in TF."""
-        for field in fields:
-            known = self.config.fields.get(field)
-            default = known.default if known is not None else None
-            if known is not None and getattr(self.config, field) != default:
-                raise self.config.refusal(field, f"{self.config.type} takes only {default}; remove the line")
-
-    def refuse_normalization(self) -> None:
-        """Raise if batch normalization is configured, which the network lacks."""
-        if self.hyperparams.batch_norm or self.hyperparams.sync_batch_norm:
-            raise self.hyperparams.refusal("batch_norm", f"{self.config.type} is not normalized; remove it")
-
-    def refuse_gray(self) -> None:
-        """Raise for gray images, which the network does not support."""
-        refuse_gray(self.config, self.image_channels)
-
-
-def refuse_gray(
-    config: ExtractorMessage | m.FasterRcnnFeatureExtractor | m.CenterNetFeatureExtractor, image_channels: int
-) -> None:
-    """Raise for gray images, for a network that does not support them."""
-    if image_channels != 3:
-        raise config.refusal("type", f"{config.type} takes color images; remove convert_to_grayscale")
+        return self.overridden(replace(settings, depthwise=settings.kernel), self.default)
 
 
 @dataclass(frozen=True)
@@ -178,8 +143,6 @@ def _mobilenet_v2(taps: dict[int, str], last_channels: int = 1280) -> _Build:
 
 def _mobilenet_v3(layout: MobileNetV3Layout, taps: dict[int, str]) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        # TF's network pads blocks incorrectly.
-        request.refuse("use_explicit_padding")
         backbone = MobileNetV3(
             layout,
             request.settings(),
@@ -196,7 +159,6 @@ def _mobilenet_v3(layout: MobileNetV3Layout, taps: dict[int, str]) -> _Build:
 def _mobiledet(hardware: str) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
         del levels  # fixed: strides 16 and 32
-        request.refuse("use_explicit_padding")
         backbone = MobileDet(
             MOBILEDETS[hardware],
             depth_multiplier=request.config.depth_multiplier,
@@ -212,7 +174,7 @@ def _inception(layout: InceptionLayout, taps: dict[int, str]) -> _Build:
         backbone = Inception(
             layout,
             # There is no default: TF first always used these, and later required the override.
-            request.backbone_settings(),
+            request.neck_settings(),
             taps=[taps[level] for level in levels],
             depth_multiplier=request.config.depth_multiplier,
             min_depth=request.config.min_depth,
@@ -225,7 +187,6 @@ def _inception(layout: InceptionLayout, taps: dict[int, str]) -> _Build:
 
 def _resnet_v1(depth: int) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        request.refuse("use_explicit_padding", "use_depthwise")
         return BuiltBackbone(_resnet(ResNetV1, depth, levels, request), VGG_MEAN)
 
     return build
@@ -233,7 +194,6 @@ def _resnet_v1(depth: int) -> _Build:
 
 def _resnet_v1_slim(depth: int) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        request.refuse("use_explicit_padding")
         return BuiltBackbone(_resnet(ResNetV1Slim, depth, levels, request), VGG_MEAN)
 
     return build
@@ -254,17 +214,11 @@ def _resnet(
 
 def _pnasnet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
     del levels  # fixed: strides 16 and 32
-    # TF's network would be normalized twice, and wrongly activated.
-    request.refuse("override_base_feature_extractor_hyperparams")
     return BuiltBackbone(PnasNet(in_channels=request.image_channels), MINUS_ONE_TO_ONE)
 
 
 def _efficientnet(name: str) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        request.refuse(
-            "depth_multiplier", "use_explicit_padding", "use_depthwise", "override_base_feature_extractor_hyperparams"
-        )
-        request.refuse_gray()
         return BuiltBackbone(EfficientNet(*EFFICIENTNETS[name], request.settings(), levels=levels), IMAGENET)
 
     return build
@@ -272,21 +226,15 @@ def _efficientnet(name: str) -> _Build:
 
 def _vgg16_ssd(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
     del levels  # fixed: strides 8 and 16
-    request.refuse("depth_multiplier", "use_explicit_padding", "use_depthwise")
-    request.refuse_normalization()
     return BuiltBackbone(Vgg16(request.settings(), SSD_VGG, in_channels=request.image_channels), VGG_MEAN)
 
 
 def _vgg16_refinedet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-    request.refuse("depth_multiplier", "min_depth", "use_explicit_padding", "use_depthwise")
-    request.refuse_normalization()
     reduction = {2: FACE_VGG, 3: REFINEDET_VGG}[levels[0]]
     return BuiltBackbone(Vgg16(request.settings(), reduction, in_channels=request.image_channels), CAFFE_MEAN)
 
 
 def _timm(name: str, levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-    request.refuse_gray()
-    request.refuse("use_explicit_padding")
     backbone = TimmBackbone(name, strides=[2**level for level in levels])
     if request.config.override_base_feature_extractor_hyperparams:
         backbone.penalize(request.neck_settings().kernel.regularizer)

@@ -74,9 +74,6 @@ def build_step(
     Args:
         matcher: The message, or None for the default.
     """
-    chosen = loss.classification_loss
-    if columns.background == 0 and chosen is not None and "softmax" in (chosen.which("classification_loss") or ""):
-        raise chosen.refusal("", "a softmax needs a background, which these classes lack; use a sigmoid loss")
     rule = default if matcher is None else build_matcher(matcher)
     return build_criterion(loss, TargetAssigner(columns, rule, coder))
 
@@ -97,10 +94,6 @@ def build_level_anchors(config: m.Srn | m.AlignDet, levels: Sequence[int]) -> An
     if len(counts) != len(levels) or len(set(counts)) > 1 or not counts[0]:
         wanted = f"as many anchors on each of {len(levels)} levels, {levels[0]} to {levels[-1]}"
         raise message.refusal("", f"expected {wanted}, found {', '.join(map(str, counts))}")
-    multiscale = message.multiscale_anchor_generator
-    if multiscale is not None and multiscale.min_level != levels[0]:
-        problem = f"the finest map has stride {2 ** levels[0]}, which is min_level {levels[0]}"
-        raise multiscale.refusal("min_level", f"{problem}; found {multiscale.min_level}")
     return anchors
 
 

@@ -25,16 +25,9 @@ class BuiltNeck:
     channels: tuple[int, ...]
 
 
-def pyramid_levels(pyramid: Pyramid, finest: int) -> list[int]:
-    """Return the levels of a pyramid that are the backbone's own; `finest` is the finest available."""
-    coarsest = min(pyramid.max_level, COARSEST_OF_BACKBONE)
-    if not finest <= pyramid.min_level <= coarsest:
-        raise pyramid.refusal(
-            "",
-            f"expected {finest} <= min_level <= max_level, and min_level <= {COARSEST_OF_BACKBONE}, "
-            f"found {pyramid.min_level} and {pyramid.max_level}",
-        )
-    return list(range(pyramid.min_level, coarsest + 1))
+def pyramid_levels(pyramid: Pyramid) -> list[int]:
+    """Return the levels of a pyramid that are the backbone's own."""
+    return list(range(pyramid.min_level, min(pyramid.max_level, COARSEST_OF_BACKBONE) + 1))
 
 
 def _extra_levels(pyramid: Pyramid) -> int:

@@ -6,7 +6,7 @@ import copy
 
 from boxwright.config import messages as m
 from boxwright.config.messages.faster_rcnn import FASTER_RCNN_TF1_EXTRACTORS
-from boxwright.config.messages.ssd import TF1_EXTRACTORS
+from boxwright.config.messages.ssd import extractor_version
 
 
 def tensorflow_version(model: m.DetectionModel | None) -> int:
@@ -25,11 +25,6 @@ def two_stage_version(extractor: m.FasterRcnnFeatureExtractor) -> int:
 
 def _extractor(model: m.DetectionModel | None) -> m.SsdFeatureExtractor | None:
     return model.ssd.feature_extractor if model is not None and model.ssd is not None else None
-
-
-def extractor_version(extractor: m.SsdFeatureExtractor) -> int:
-    """Return 1 or 2, from the message if set, else from its type's name."""
-    return extractor.tensorflow_version or (1 if extractor.type in TF1_EXTRACTORS else 2)
 
 
 def with_version_of(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:

@@ -135,9 +135,16 @@ class Message:
             field: A field of this message, or what it holds as `field.member`; "" for the message itself.
             problem: What is wrong, and what to do, in one line.
         """
-        where = self.location(field.split(".")[0].split("[")[0]) or self._start
+        where = self._place(field)
         text = f"{self.path_of(field)}: {problem}"
         return where.error(text) if where else ConfigError(text)
+
+    def _place(self, path: str) -> Location | None:
+        """Return where a field begins, or the innermost message or field on the way to it whose place is known."""
+        name, _, below = path.partition(".")
+        where = self.location(name.partition("[")[0]) or self._start
+        value = self.__dict__.get(name) if below else None
+        return (value._place(below) or where) if isinstance(value, Message) else where
 
     def path_of(self, field: str) -> str:
         """Return a field's path in the whole configuration; from the message on, where its place there is not known."""

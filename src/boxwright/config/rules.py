@@ -92,6 +92,36 @@ def distinct(field: str, member: str = "") -> Rule:
     return Rule(field, problem)
 
 
+def of_type(pattern: str) -> Callable[[Any], bool]:
+    """Return whether a message's `type` matches a pattern from its beginning."""
+    return lambda message: re.match(pattern, message.type) is not None
+
+
+def default_only(field: str, when: Callable[[Any], Any]) -> Rule:
+    """Refuse a value other than the default where `when` holds for a message with a `type`: its network reads none."""
+
+    def problem(message: Any) -> str:
+        default = message.fields[field].default
+        unread = getattr(message, field) != default and when(message)
+        return f"{message.type} takes only {default}; remove the line" if unread else ""
+
+    return Rule(field, problem)
+
+
+def color_only(pattern: str) -> Rule:
+    """Refuse gray images for a model whose `feature_extractor` has a type that matches a pattern from its beginning."""
+
+    def problem(model: Any) -> str:
+        extractor, resizer = model.feature_extractor, model.image_resizer
+        if extractor is None or resizer is None or not re.match(pattern, extractor.type):
+            return ""
+        chosen = resizer.which("image_resizer_oneof")
+        gray = chosen is not None and getattr(getattr(resizer, chosen), "convert_to_grayscale", False)
+        return f"{extractor.type} takes color images; remove convert_to_grayscale" if gray else ""
+
+    return Rule("feature_extractor.type", problem)
+
+
 def any_of(oneof: str) -> Rule:
     """Refuse a message without any member of a oneof."""
 
@@ -120,6 +150,8 @@ def _shown(message: Any, path: str) -> str:
         value = getattr(value, name)
     return shortened(value.name if isinstance(value, Enum) else str(value), 80)
 
+
+TYPE = refuse("type", "missing; name a feature extractor", when=lambda config: not config.type)
 
 PRETRAINED = refuse(
     "pretrained",

@@ -37,7 +37,7 @@ def build_center_net(config: m.CenterNet, categories: Categories | None) -> Dete
     check_classes(config, config.num_classes, ClassColumns(config.num_classes, 0), categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
     extractor_config = require(config.feature_extractor, config, "feature_extractor")
-    extractor = build_feature_extractor(extractor_config, resizer.channels)
+    extractor = build_feature_extractor(extractor_config)
     keypoints = build_class_keypoints(config, categories)
     return Detector(
         # TF scales the padding too.

@@ -8,7 +8,6 @@ from functools import partial
 
 from torch import nn
 
-from boxwright.builders.backbones import refuse_gray
 from boxwright.config import messages as m
 from boxwright.config.messages.center_net import HOURGLASS_TYPES, MOBILENET_TYPES, RESNET_FPN_TYPES, RESNET_TYPES
 from boxwright.config.support import refuse_contradictions
@@ -53,18 +52,13 @@ class FeatureExtractor:
     pad_to_multiple: int = _COARSEST_STRIDE
 
 
-def build_feature_extractor(config: m.CenterNetFeatureExtractor, image_channels: int) -> FeatureExtractor:
+def build_feature_extractor(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
     """Build a feature extractor."""
     refuse_contradictions(config)
-    refuse_gray(config, image_channels)
-    name = "timm/" if config.type.startswith("timm/") else config.type
-    if name not in CENTER_NET_EXTRACTORS:
-        raise config.refusal("type", f"{config.type!r} is not known; known: {', '.join(CENTER_NET_EXTRACTORS)}NAME")
-    return CENTER_NET_EXTRACTORS[name](config)
+    return CENTER_NET_EXTRACTORS["timm/" if config.type.startswith("timm/") else config.type](config)
 
 
 def _hourglass(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
-    _refuse(config, "depth_multiplier", "use_separable_conv", "upsampling_interpolation")
     layout = HOURGLASSES[layers]
     backbone = StackedHourglass(layout, _HOURGLASS)
     scaling, order = _scaled(config)
@@ -76,14 +70,12 @@ def _hourglass(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtra
 
 
 def _resnet_deconv(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
-    _refuse(config, "depth_multiplier", "use_separable_conv", "upsampling_interpolation")
     backbone = PreactivationResNet(KERAS_RESNETS[layers], _RESNET, strides=(2, 2, 2, 1), outputs=(3,))
     neck = Deconvolutions(backbone.channels[-1], (256, 128, 64), 3, _KERAS)
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], *_scaled(config, to_unit=True))
 
 
 def _resnet_fpn(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
-    _refuse(config, "depth_multiplier", "use_separable_conv", "upsampling_interpolation")
     layout = KERAS_RESNETS[layers]
     backbone: Backbone
     if layout.basic:
@@ -95,7 +87,6 @@ def _resnet_fpn(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtr
 
 
 def _mobilenet_deconv(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
-    _refuse(config, "use_separable_conv", "upsampling_interpolation")
     backbone = MobileNetV2(_MOBILENET, taps=("17",), depth_multiplier=config.depth_multiplier)
     neck = Deconvolutions(backbone.channels[-1], (256, 128, 64), 1, _KERAS)
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], *_scaled(config, to_unit=True))
@@ -108,7 +99,6 @@ def _mobilenet_fpn(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
 
 
 def _timm(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
-    _refuse(config, "depth_multiplier")
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[4, 8, 16, 32])
     neck = _pyramid(config, backbone, _RESNET_WIDTHS)
     if config.channel_means or config.channel_stds or config.bgr_ordering:
@@ -123,14 +113,6 @@ def _pyramid(config: m.CenterNetFeatureExtractor, backbone: Backbone, widths: tu
     make = partial(separable_conv if separable else full_conv, kernel_size=3, settings=_KERAS, bias=True)
     interpolation: Interpolation = "bilinear" if config.upsampling_interpolation == "bilinear" else "nearest"
     return TopDownMap(backbone.channels, widths, make, _KERAS, interpolation=interpolation)
-
-
-def _refuse(config: m.CenterNetFeatureExtractor, *fields: str) -> None:
-    """Raise if a field that TF's extractor does not read is not at its default."""
-    for field in fields:
-        default = config.fields[field].default
-        if getattr(config, field) != default:
-            raise config.refusal(field, f"{config.type} takes only {default}; remove the line")
 
 
 def _scaled(config: m.CenterNetFeatureExtractor, *, to_unit: bool = False) -> tuple[PixelScaling, nn.Module]:

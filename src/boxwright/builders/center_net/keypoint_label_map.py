@@ -64,8 +64,6 @@ def _keypoints(
     if given and missing:
         raise task.refusal("keypoint_label_to_std", f"none for {', '.join(missing[:5])}; give each one, or none")
     indices = tuple(point.id for point in item.keypoints)
-    if min(indices) < 0:
-        raise config.refusal("keypoint_label_map_path", f"keypoint id {min(indices)}; ids start at 0")
     return ClassKeypoints(item.id - 1, indices, tuple(given.get(label, 1.0) for label in labels))
 
 

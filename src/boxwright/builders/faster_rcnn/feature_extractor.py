@@ -13,7 +13,6 @@ from typing import Literal
 
 from torch import nn
 
-from boxwright.builders.backbones import refuse_gray
 from boxwright.builders.choice import require
 from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
 from boxwright.builders.necks import pyramid_levels
@@ -82,16 +81,8 @@ def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channe
     """Build both halves."""
     refuse_contradictions(config)
     if config.type.startswith("timm/"):
-        return _timm(config, image_channels)
+        return _timm(config)
     return FASTER_RCNN_EXTRACTORS[config.type](config, image_channels)
-
-
-def _stride(config: m.FasterRcnnFeatureExtractor, *allowed: int) -> int:
-    stride = config.first_stage_features_stride
-    if stride not in allowed:
-        wanted = " or ".join(str(one) for one in allowed)
-        raise config.refusal("first_stage_features_stride", f"{config.type} takes {wanted}, found {stride}")
-    return stride
 
 
 _Build = Callable[[m.FasterRcnnFeatureExtractor, int], TwoStageExtractor]
@@ -99,7 +90,6 @@ _Build = Callable[[m.FasterRcnnFeatureExtractor, int], TwoStageExtractor]
 
 def _resnet(depth: int) -> _Build:
     def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
-        _stride(config, 16)
         blocks = RESNET_BLOCKS[depth]
         backbone = ResNetV1(blocks, _RESNET, levels=(4,), in_channels=image_channels)
 
@@ -114,7 +104,7 @@ def _resnet(depth: int) -> _Build:
 
 def _slim_resnet(depth: int) -> _Build:
     def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
-        stride, blocks = _stride(config, 8, 16), RESNET_BLOCKS[depth]
+        stride, blocks = config.first_stage_features_stride, RESNET_BLOCKS[depth]
         backbone = ResNetV1Slim(blocks, _SLIM_RESNET, levels=(4,), in_channels=image_channels, coarsest_stride=stride)
 
         def crop_features(side: int) -> CropFeatures:
@@ -135,7 +125,7 @@ def _inception(
     """Return a builder that splits a network after its layer `last`; `halved` maps a crop's side to its features'."""
 
     def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
-        whole = layout(_stride(config, 8, 16))
+        whole = layout(config.first_stage_features_stride)
         backbone = Inception(whole, settings, taps=(last,), in_channels=image_channels)
         behind = tuple(dropwhile(lambda item: getattr(item, "name", "") != last, whole.layers))[1:]
 
@@ -156,7 +146,7 @@ def _pyramid_resnet(depth: int) -> _Build:
         backbone = ResNetV1(
             RESNET_BLOCKS[depth],
             replace(base, depthwise=base.kernel),
-            levels=pyramid_levels(_pyramid(config), finest=2),
+            levels=pyramid_levels(_pyramid(config)),
             in_channels=image_channels,
         )
         return _with_pyramid(config, backbone, VGG_MEAN, settings)
@@ -164,10 +154,9 @@ def _pyramid_resnet(depth: int) -> _Build:
     return build
 
 
-def _timm(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
-    refuse_gray(config, image_channels)
+def _timm(config: m.FasterRcnnFeatureExtractor) -> TwoStageExtractor:
     settings = _pyramid_settings(config)
-    levels = pyramid_levels(_pyramid(config), finest=2)
+    levels = pyramid_levels(_pyramid(config))
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[2**level for level in levels])
     if config.override_base_feature_extractor_hyperparams:
         backbone.penalize(settings.kernel.regularizer)

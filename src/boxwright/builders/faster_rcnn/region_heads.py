@@ -68,10 +68,7 @@ def _mask_rcnn(
 ) -> BuiltSecondStage:
     crop, side = _crop(config, extractor)
     features = extractor.crop_features(side)
-    dense = predictor.fc_hyperparams or m.Hyperparams()
-    if dense.group_norm is not None:
-        raise dense.refusal("group_norm", "TensorFlow's needs maps, and fails or is ignored in dense layers; remove it")
-    settings = CONV_SETTINGS[version](dense)
+    settings = CONV_SETTINGS[version](predictor.fc_hyperparams or m.Hyperparams())
     head = BoxClassifierHead(
         features.channels,
         config.num_classes,
@@ -131,8 +128,6 @@ def build_mask_predictor(
     """
     hyperparams = require(config.conv_hyperparams, config, "conv_hyperparams")
     settings = CONV_SETTINGS[request.version](hyperparams)
-    if not isinstance(second.stage, BoxClassifier):
-        raise config.refusal("", "rfcn_box_predictor predicts no masks; set number_of_stages: 2")
     crop: RegionCrop | None = None
     channels, side = second.features.channels, second.features.side
     if config.mask_crop_size:
@@ -145,9 +140,10 @@ def build_mask_predictor(
     return MaskPredictor(head, crop, request.detect, request.most_positives)
 
 
-def _aligned(stage: BoxClassifier) -> bool:
+def _aligned(stage: SecondStage) -> bool:
     """Return whether the mask head's own crops are aligned: as the box classifier's, if it uses RoIAlign."""
-    return not isinstance(stage.crop, RoiAlign) or stage.crop.aligned
+    crop = stage.crop if isinstance(stage, BoxClassifier) else None
+    return not isinstance(crop, RoiAlign) or crop.aligned
 
 
 def _mask_layers(

@@ -65,7 +65,6 @@ def _vgg16(request: BackboneRequest, levels: range) -> FeatureExtractor:
 
 
 def _resnet101(request: BackboneRequest, levels: range) -> FeatureExtractor:
-    request.refuse("depth_multiplier", "min_depth")
     # The paper starts from Caffe's weights, trained with other means than TF's.
     backbone = replace(build_backbone("resnet101_v1", _of_backbone(levels), request), scaling=CAFFE_MEAN)
     neck = ResidualLevel(backbone.module.channels, 128, 512, _beside(request, request.settings()))

@@ -11,8 +11,8 @@ from boxwright.builders.post_processing import build_postprocessor
 from boxwright.builders.ssd.box_predictor import build_box_predictor
 from boxwright.builders.ssd.feature_extractor import build_feature_extractor
 from boxwright.builders.ssd.target_assigner import build_target_assigner
-from boxwright.builders.tensorflow_version import extractor_version
 from boxwright.config import messages as m
+from boxwright.config.messages.ssd import extractor_version
 from boxwright.criteria.class_index_losses import NO_COLUMN
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.models.detector import Detector
@@ -37,12 +37,6 @@ def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
         extractor_version(extraction),
     )
     assigner = build_target_assigner(config, columns)
-    if head.output.code_size != assigner.box_coder.code_size:
-        raise config.refusal(
-            "box_predictor",
-            f"box_code_size is {head.output.code_size}, but the box coder has "
-            f"{assigner.box_coder.code_size} numbers; set it to that",
-        )
     post_processing = require(config.post_processing, config, "post_processing")
     network = SSD(
         extractor.backbone.module,

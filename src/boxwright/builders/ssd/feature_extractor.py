@@ -20,9 +20,8 @@ from boxwright.builders.necks import (
     build_pooling_pyramid,
     pyramid_levels,
 )
-from boxwright.builders.tensorflow_version import extractor_version
 from boxwright.config import messages as m
-from boxwright.config.messages.ssd import TF1_EXTRACTORS
+from boxwright.config.messages.ssd import TF1_EXTRACTORS, extractor_version
 from boxwright.config.support import refuse_contradictions
 from boxwright.models.backbones.efficientnet import EFFICIENTNETS
 from boxwright.models.backbones.mobiledet import MOBILEDETS
@@ -63,7 +62,6 @@ _MNAS_BASE = ConvSettings(
 )
 # Channels of each extra map; half as many between its two convolutions.
 _EXTRA_DEPTHS = (512, 256, 256, 128)
-_MOST_LAYERS = 6
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,6 @@ def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: in
     version = extractor_version(config)
     # Types that both versions have, with TF2's semantics.
     table = SSD_EXTRACTORS if version == 1 or name not in TF1_EXTRACTORS else _TF1_TYPES_AS_TF2
-    if name not in table or (version == 1 and name not in TF1_EXTRACTORS):
-        raise config.refusal("tensorflow_version", f"{config.type} is not a type of TensorFlow {version}")
     extractor = table[name]
     request = BackboneRequest(config, extractor.default, image_channels, CONV_SETTINGS[version], extractor.overridden)
     return extractor.build(request)
@@ -107,8 +103,6 @@ def _with_extra_maps(
         backbone = build_backbone(name or config.type, levels, request)
         channels = backbone.module.channels
         extra = min(config.num_layers - len(channels), len(depths))
-        if extra < 0 or config.num_layers > _MOST_LAYERS:
-            raise config.refusal("num_layers", f"expected {len(channels)} to {_MOST_LAYERS}, found {config.num_layers}")
         widths = tuple(width for depth in depths[:extra] for width in (depth // 2, depth))
         return FeatureExtractor(backbone, build_extra_maps(widths, channels, request, kernels))
 
@@ -116,7 +110,6 @@ def _with_extra_maps(
 
 
 def _embedded(request: BackboneRequest) -> FeatureExtractor:
-    request.refuse("pad_to_multiple")
     return _with_extra_maps("mobilenet_v1", depths=(512, 256, 256), kernels=(3, 3, 2))(request)
 
 
@@ -127,7 +120,7 @@ def _with_fpn(name: str, narrow: str = "") -> _Build:
         config = _message(request)
         fpn = config.fpn or m.FeaturePyramidNetworks()
         chosen = narrow if narrow and config.use_depthwise else name or config.type
-        backbone = build_backbone(chosen, pyramid_levels(fpn, finest=2), request)
+        backbone = build_backbone(chosen, pyramid_levels(fpn), request)
         neck = build_fpn(fpn, backbone.module.channels, request, use_depthwise=config.use_depthwise)
         return FeatureExtractor(backbone, neck)
 
@@ -141,7 +134,7 @@ def _with_slim_fpn(name: str, narrow: str = "") -> _Build:
         config = _message(request)
         fpn = config.fpn or m.FeaturePyramidNetworks()
         lite = bool(narrow) and config.use_depthwise
-        backbone = build_backbone(narrow if lite else name, pyramid_levels(fpn, finest=2), request)
+        backbone = build_backbone(narrow if lite else name, pyramid_levels(fpn), request)
         neck = build_fpn(fpn, backbone.module.channels, request, use_depthwise=lite, hand_down=unsmoothed)
         return FeatureExtractor(backbone, neck)
 
@@ -159,7 +152,6 @@ def _with_pooling_pyramid(name: str, depth: int) -> _Build:
 
 def _mnasfpn(request: BackboneRequest) -> FeatureExtractor:
     config = _message(request)
-    request.refuse("use_explicit_padding")
     pyramid = config.fpn or m.FeaturePyramidNetworks(min_level=3, max_level=6, additional_layer_depth=48)
 
     def scaled(channels: int) -> int:
@@ -175,7 +167,7 @@ def _mnasfpn(request: BackboneRequest) -> FeatureExtractor:
 def _with_bifpn(name: str) -> _Build:
     def build(request: BackboneRequest) -> FeatureExtractor:
         bifpn = _message(request).bifpn or m.BidirectionalFeaturePyramidNetworks()
-        backbone = build_backbone(name, pyramid_levels(bifpn, finest=1), request)
+        backbone = build_backbone(name, pyramid_levels(bifpn), request)
         return FeatureExtractor(backbone, build_bifpn(bifpn, backbone.module.channels, request))
 
     return build

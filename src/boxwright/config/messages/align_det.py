@@ -4,13 +4,20 @@ from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
-from boxwright.config.messages.cascade import AlignmentBorder, ClassifierBackbone, LevelCandidates, focal_loss
+from boxwright.config.messages.cascade import (
+    AlignmentBorder,
+    ClassifierBackbone,
+    LevelCandidates,
+    finest_level,
+    focal_loss,
+    sigmoid_only,
+)
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.rules import refuse
+from boxwright.config.rules import color_only, refuse
 
 
 class BoxSamplingKind(Enum):
@@ -39,6 +46,7 @@ class AlignedStep(Message):
     loss: Loss | None = field(None, "Losses; default: those of the first step.")
 
     rules = (
+        sigmoid_only("loss"),
         refuse("kernel_size", "taps lie around a cell, so their number is odd; found {kernel_size}",
             when=lambda c: c.kernel_size % 2 == 0),
         refuse("border", "only ROI_CONV's taps read beyond the map by it; remove it for {sampling}",
@@ -74,6 +82,9 @@ class AlignDet(Message):
     freeze_batchnorm: bool = field(False, "Keep batch-norm layers in inference mode during training, as released.")
 
     rules = (
+        color_only("timm/"),
+        finest_level(3),
+        sigmoid_only("loss"),
         refuse("box_coder", "use faster_rcnn_box_coder",
             when=lambda c: c.box_coder and c.box_coder.faster_rcnn_box_coder is None),
     )

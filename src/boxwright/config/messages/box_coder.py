@@ -54,3 +54,10 @@ class BoxCoder(Message, oneof="box_coder_oneof"):
     square_box_coder: SquareBoxCoder | None = field(None,
         "Encode center shift and a single log side length, for square boxes.")
     keypoint_box_coder: KeypointBoxCoder | None = field(None, "Faster R-CNN encoding extended with keypoint offsets.")
+
+
+def code_size(config: BoxCoder) -> int:
+    """Return how many numbers a box is encoded in."""
+    if config.keypoint_box_coder is not None:
+        return 4 + 2 * config.keypoint_box_coder.num_keypoints
+    return 3 if config.square_box_coder is not None else 4

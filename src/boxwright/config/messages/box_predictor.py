@@ -74,6 +74,9 @@ class MaskRCNNBoxPredictor(Message):
         "doubles the size, and a 1x1 convolution.")
 
     rules = (
+        refuse("fc_hyperparams.group_norm",
+            "TensorFlow's needs maps, and fails or is ignored in dense layers; remove it",
+            when=lambda c: c.fc_hyperparams and c.fc_hyperparams.group_norm),
         refuse("dropout_keep_probability", "0 would drop everything; use more",
             when=lambda c: c.use_dropout and c.dropout_keep_probability == 0),
     )

@@ -10,7 +10,7 @@ from boxwright.config.messages.losses import (
     SigmoidFocalClassificationLoss,
     WeightedSmoothL1LocalizationLoss,
 )
-from boxwright.config.rules import PRETRAINED
+from boxwright.config.rules import PRETRAINED, TYPE, Rule, default_only, of_type, refuse
 
 
 def focal_loss(*, delta: float = 1.0, localization_weight: float = 1.0) -> Loss:
@@ -21,6 +21,27 @@ def focal_loss(*, delta: float = 1.0, localization_weight: float = 1.0) -> Loss:
         localization_loss=LocalizationLoss(weighted_smooth_l1=WeightedSmoothL1LocalizationLoss(delta=delta)),
         localization_weight=localization_weight,
     )
+
+
+def finest_level(level: int) -> Rule:
+    """Refuse anchors of a multiscale generator whose finest level is not that of the maps."""
+    return refuse("anchor_generator.multiscale_anchor_generator.min_level",
+        f"the finest map has stride {2**level}, which is min_level {level}; found "
+        "{anchor_generator.multiscale_anchor_generator.min_level}",
+        when=lambda c: c.anchor_generator and c.anchor_generator.multiscale_anchor_generator
+        and c.anchor_generator.multiscale_anchor_generator.min_level != level)
+
+
+def sigmoid_only(field: str) -> Rule:
+    """Refuse a softmax in a loss of SRN or AlignDet."""
+    return refuse(f"{field}.classification_loss",
+        "a softmax needs a background, which these classes lack; use a sigmoid loss",
+        when=lambda c: _is_softmax(getattr(c, field)))
+
+
+def _is_softmax(loss: Loss | None) -> bool:
+    chosen = loss.classification_loss if loss is not None else None
+    return chosen is not None and "softmax" in (chosen.which("classification_loss") or "")
 
 
 class AlignmentBorder(Enum):
@@ -48,7 +69,9 @@ class ClassifierBackbone(Message):
         "Pad inputs symmetrically by kernel size, then convolve VALID, instead of SAME padding.")
 
     rules = (
+        TYPE,
         PRETRAINED,
+        default_only("use_explicit_padding", when=of_type("resnet|timm/")),
     )
 
 class LevelCandidates(Message):

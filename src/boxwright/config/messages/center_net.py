@@ -9,7 +9,7 @@ from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, LocalizationLoss, Loss
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.reasons import LATER
-from boxwright.config.rules import distinct, refuse
+from boxwright.config.rules import TYPE, color_only, default_only, distinct, of_type, refuse
 
 
 class RandomJitterBoxesJitterMode(Enum):
@@ -83,6 +83,9 @@ RESNET_FPN_TYPES = ("resnet_v1_18_fpn", "resnet_v1_34_fpn", "resnet_v1_50_fpn", 
 MOBILENET_TYPES = ("mobilenet_v2", "mobilenet_v2_fpn", "mobilenet_v2_fpn_sep_conv")
 
 
+_HAS_FIXED_NECK = of_type("hourglass|resnet|mobilenet_v2$")
+
+
 class CenterNetFeatureExtractor(Message):
     """Backbone of a CenterNet model and its input normalization."""
 
@@ -103,6 +106,13 @@ class CenterNetFeatureExtractor(Message):
     use_separable_conv: bool = field(False, "Use separable convolutions in the feature pyramid, where supported.")
     upsampling_interpolation: str = field("nearest", "Upsampling in the feature pyramid: nearest or bilinear.",
         values=Values(("nearest", "bilinear")))
+
+    rules = (
+        TYPE,
+        default_only("depth_multiplier", when=of_type("hourglass|resnet|timm/")),
+        default_only("use_separable_conv", when=_HAS_FIXED_NECK),
+        default_only("upsampling_interpolation", when=_HAS_FIXED_NECK),
+    )
 
 class CenterNetPredictionHeadParams(Message, name="CenterNet.PredictionHeadParams"):
     """Hidden convolutions of one prediction head; both lists need the same length."""
@@ -367,6 +377,7 @@ class CenterNet(Message):
     output_prediction_dict: bool = field(False, "Also return the raw head outputs with the detections.", refused=LATER)
 
     rules = (
+        color_only(""),
         refuse("", "neither boxes nor keypoints are learned; set object_detection_task or keypoint_estimation_task",
             when=lambda c: c.object_detection_task is None and not c.keypoint_estimation_task),
         refuse("object_center_params", "missing from the configuration", when=lambda c: c.object_center_params is None),

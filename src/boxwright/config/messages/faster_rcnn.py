@@ -15,7 +15,7 @@ from boxwright.config.messages.hyperparams import Hyperparams, HyperparamsActiva
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, HardExampleMiner, LocalizationLoss
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.rules import PRETRAINED, refuse
+from boxwright.config.rules import PRETRAINED, TYPE, color_only, refuse
 
 FASTER_RCNN_TF1_EXTRACTORS = (
     *(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152)),
@@ -82,7 +82,12 @@ class FasterRcnnFeatureExtractor(Message):
         "handed down, coarser levels every second pixel; POOLED likewise, by maxima of 2x2 (kerod).")
 
     rules = (
+        TYPE,
         PRETRAINED,
+        refuse("first_stage_features_stride", "{type} takes 16, found {first_stage_features_stride}",
+            when=lambda c: _is_strided(c) and c.first_stage_features_stride != 16),
+        refuse("first_stage_features_stride", "{type} takes 8 or 16, found {first_stage_features_stride}",
+            when=lambda c: not (_is_strided(c) or _has_pyramid(c)) and c.first_stage_features_stride not in (8, 16)),
         refuse("fpn", "{type} has none; remove it, or use a type with a pyramid",
             when=lambda c: c.fpn and c.type in FASTER_RCNN_EXTRACTORS and not _has_pyramid(c)),
         refuse("conv_hyperparams", "missing; a pyramid's convolutions need it",
@@ -243,6 +248,7 @@ class FasterRcnn(Message):
         "Ours: crop by RoIAlign to initial_crop_size; default: by crop_and_resize and a max pool.")
 
     rules = (
+        color_only("timm/"),
         refuse("inplace_batchnorm_update", "TensorFlow 2 refuses it, too; remove the line",
             when=lambda c: c.inplace_batchnorm_update and c.feature_extractor
             and c.feature_extractor.type not in FASTER_RCNN_TF1_EXTRACTORS),

@@ -110,3 +110,8 @@ class Hyperparams(Message):
         note="of TF1's extractors, outside the backbone; TF2 ignores it, and it is refused")
     regularize_depthwise: bool = field(False, "Also apply the regularizer to depthwise kernels.")
     force_use_bias: bool = field(False, "Keep a bias in layers followed by normalization, which normally have none.")
+
+
+def normalizes(config: Hyperparams | None) -> bool:
+    """Return whether batch normalization is asked for."""
+    return config is not None and (config.batch_norm is not None or config.sync_batch_norm is not None)

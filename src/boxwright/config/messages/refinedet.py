@@ -7,7 +7,7 @@ from boxwright.config.field import Enum, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
-from boxwright.config.messages.hyperparams import Hyperparams, Regularizer
+from boxwright.config.messages.hyperparams import Hyperparams, Regularizer, normalizes
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import (
     ClassificationLoss,
@@ -20,7 +20,7 @@ from boxwright.config.messages.losses import (
 )
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.rules import PRETRAINED, distinct, excludes, refuse
+from boxwright.config.rules import PRETRAINED, TYPE, color_only, default_only, distinct, excludes, of_type, refuse
 
 _LOSS = Loss(
     classification_loss=ClassificationLoss(weighted_softmax=WeightedSoftmaxClassificationLoss()),
@@ -90,6 +90,9 @@ class ConvolutionalBody(Message):
     conv_hyperparams: Hyperparams | None = field(None,
         "Regularizer, initializer, activation and batch norm; default: the model's.")
 
+_HAS_FIXED_LAYERS = of_type("refinedet_(vgg16|resnet101)")
+
+
 class RefineDetFeatureExtractor(Message):
     """Backbone and coarser maps, of strides 8, 16, 32 and so on; how many follows from the anchors."""
 
@@ -113,7 +116,14 @@ class RefineDetFeatureExtractor(Message):
     use_depthwise: bool = field(False, "Use depthwise separable convolutions in the coarser maps.")
 
     rules = (
+        TYPE,
         PRETRAINED,
+        default_only("depth_multiplier", when=_HAS_FIXED_LAYERS),
+        default_only("min_depth", when=_HAS_FIXED_LAYERS),
+        default_only("use_depthwise", when=_HAS_FIXED_LAYERS),
+        default_only("use_explicit_padding", when=of_type("refinedet_(vgg16|resnet101)|timm/")),
+        refuse("conv_hyperparams.batch_norm", "{type} is not normalized; remove it",
+            when=lambda c: c.type == "refinedet_vgg16" and normalizes(c.conv_hyperparams)),
     )
 
 class RefineDet(Message):
@@ -153,6 +163,7 @@ class RefineDet(Message):
         "gains and offsets of batch norm, scales of L2 norm; default: on kernels alone, those of conv_hyperparams.")
 
     rules = (
+        color_only("timm/"),
         refuse("align_second_step", "there is no second step without anchor_refinement { }",
             when=lambda c: c.align_second_step and c.anchor_refinement is None),
         refuse("align_second_step", "boxes are sampled on maps; remove residual_body",
@@ -163,8 +174,7 @@ class RefineDet(Message):
             when=lambda c: c.align_second_step and c.normalize_predictors),
         excludes("convolutional_body", "residual_body"),
         refuse("normalize_predictors", "set the batch_norm of model.refinedet.conv_hyperparams",
-            when=lambda c: c.normalize_predictors and not (
-                c.conv_hyperparams and (c.conv_hyperparams.batch_norm or c.conv_hyperparams.sync_batch_norm))),
+            when=lambda c: c.normalize_predictors and not normalizes(c.conv_hyperparams)),
         refuse("anchor_generator.multiscale_anchor_generator.min_level",
             "the finest map is of feature_extractor.min_level, which is level {feature_extractor.min_level}; found "
             "{anchor_generator.multiscale_anchor_generator.min_level}",

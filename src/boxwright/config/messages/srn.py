@@ -7,13 +7,19 @@ from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
-from boxwright.config.messages.cascade import ClassifierBackbone, LevelCandidates, focal_loss
+from boxwright.config.messages.cascade import (
+    ClassifierBackbone,
+    LevelCandidates,
+    finest_level,
+    focal_loss,
+    sigmoid_only,
+)
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.rules import distinct, excludes, refuse
+from boxwright.config.rules import color_only, distinct, excludes, refuse
 
 
 class SrnPreset(Enum):
@@ -75,6 +81,10 @@ class Srn(Message):
         "Keep batch-norm layers in inference mode during training; useful for small batches.")
 
     rules = (
+        color_only("timm/"),
+        finest_level(2),
+        sigmoid_only("first_loss"),
+        sigmoid_only("loss"),
         excludes("inference_preset", "post_processing"),
         refuse("box_coder", "use faster_rcnn_box_coder",
             when=lambda c: c.box_coder and c.box_coder.faster_rcnn_box_coder is None),

@@ -8,20 +8,26 @@ import re
 from boxwright.config.field import Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
-from boxwright.config.messages.box_coder import BoxCoder
+from boxwright.config.messages.box_coder import BoxCoder, code_size
 from boxwright.config.messages.box_predictor import BoxPredictor
 from boxwright.config.messages.fpn import BidirectionalFeaturePyramidNetworks, FeaturePyramidNetworks
-from boxwright.config.messages.hyperparams import Hyperparams
+from boxwright.config.messages.hyperparams import Hyperparams, normalizes
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
 from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.messages.region_similarity_calculator import RegionSimilarityCalculator
-from boxwright.config.rules import PRETRAINED, refuse
+from boxwright.config.rules import PRETRAINED, TYPE, Rule, color_only, default_only, of_type, refuse
+
+# Both versions of TensorFlow have these, by one name.
+_BOTH_EXTRACTORS = (
+    *(f"ssd_mobilenet_{version}{neck}" for version in ("v1", "v2") for neck in ("", "_fpn")),
+    *(f"ssd_resnet{depth}_v1_fpn" for depth in (50, 101, 152)),
+)
 
 TF1_EXTRACTORS = (
-    *(f"ssd_mobilenet_{version}{neck}" for version in ("v1", "v2") for neck in ("", "_fpn")),
-    *(f"ssd_resnet{depth}_v1_{neck}" for neck in ("fpn", "ppn") for depth in (50, 101, 152)),
+    *_BOTH_EXTRACTORS,
+    *(f"ssd_resnet{depth}_v1_ppn" for depth in (50, 101, 152)),
     "ssd_mobilenet_v1_ppn",
     "ssd_mobilenet_v2_mnasfpn",
     "ssd_mobilenet_v3_large",
@@ -81,7 +87,25 @@ class SsdFeatureExtractor(Message, removed={
         "the switch.", refused="of a feature extractor that is not supported; remove it")
 
     rules = (
+        TYPE,
         PRETRAINED,
+        refuse("tensorflow_version", "{type} is not a type of TensorFlow {tensorflow_version}",
+            when=lambda c: (c.tensorflow_version == 1 and c.type not in TF1_EXTRACTORS)
+            or (c.tensorflow_version == 2 and c.type in TF1_EXTRACTORS and c.type not in _BOTH_EXTRACTORS)),
+        # TF pads blocks of MobileNetV3 incorrectly; the others do not read it.
+        default_only("use_explicit_padding", when=of_type(
+            "timm/|ssd_(mobilenet_v3|mobilenet_edgetpu|mobiledet|resnet|efficientnet|vgg16|mobilenet_v2_mnasfpn)")),
+        default_only("use_depthwise", when=lambda c: of_type("ssd_(efficientnet|vgg16)")(c)
+            or (of_type("ssd_resnet")(c) and extractor_version(c) == 2)),
+        default_only("depth_multiplier", when=of_type("ssd_(efficientnet|vgg16)")),
+        # TF's PNASNet would be normalized twice, and wrongly activated.
+        default_only("override_base_feature_extractor_hyperparams", when=of_type("ssd_(efficientnet|pnasnet)")),
+        default_only("pad_to_multiple", when=of_type("embedded_ssd_mobilenet_v1")),
+        refuse("conv_hyperparams.batch_norm", "{type} is not normalized; remove it",
+            when=lambda c: c.type == "ssd_vgg16" and normalizes(c.conv_hyperparams)),
+        refuse("conv_hyperparams.group_norm",
+            "TF1 normalizes the backbone by groups too, which is not supported; use batch_norm",
+            when=lambda c: c.conv_hyperparams and c.conv_hyperparams.group_norm and _normalizes_backbone(c)),
         refuse("fpn", "{type} has none; remove it, or use another type",
             when=lambda c: c.fpn and c.type in SSD_EXTRACTORS and not re.search("(?<!bi)fpn", c.type)),
         refuse("bifpn", "{type} has none; remove it, or use another type",
@@ -89,9 +113,33 @@ class SsdFeatureExtractor(Message, removed={
         refuse("fpn", "ssd_mobilenet_v2_mnasfpn has levels 3 to 6, found {fpn.min_level} to {fpn.max_level}",
             when=lambda c: c.type == "ssd_mobilenet_v2_mnasfpn" and c.fpn
             and (c.fpn.min_level, c.fpn.max_level) != (3, 6)),
+        refuse("num_layers", "expected 2 to 6, found {num_layers}",
+            when=lambda c: _adds_maps(c) and not 2 <= c.num_layers <= 6),
+        refuse("num_layers", "ssd_inception_v3 has 3 maps of its own, found {num_layers}",
+            when=lambda c: c.type == "ssd_inception_v3" and c.num_layers < 3),
         refuse("num_layers", "ssd_vgg16 has 6 layers (for 300 px) or 7 (for 512 px), found {num_layers}",
             when=lambda c: c.type == "ssd_vgg16" and c.num_layers not in (6, 7)),
     )
+
+
+def extractor_version(extractor: SsdFeatureExtractor) -> int:
+    """Return 1 or 2, from the message if set, else from its type's name."""
+    return extractor.tensorflow_version or (1 if extractor.type in TF1_EXTRACTORS else 2)
+
+
+def _adds_maps(extractor: SsdFeatureExtractor) -> bool:
+    """Return whether coarser maps are added to the backbone's, as many as `num_layers` says."""
+    if extractor.type.startswith("timm/"):
+        return extractor.fpn is None
+    return extractor.type in SSD_EXTRACTORS and re.search("fpn|ppn|vgg16", extractor.type) is None
+
+
+def _normalizes_backbone(extractor: SsdFeatureExtractor) -> bool:
+    """Return whether conv_hyperparams normalizes the backbone of TF1, too; some keep their own, or take none."""
+    if extractor_version(extractor) == 2 or re.search("mnasfpn|mobiledet", extractor.type):
+        return False
+    return extractor.override_base_feature_extractor_hyperparams or "inception" in extractor.type
+
 
 _NO_MASKS = "TensorFlow's builder never reads it: its SSD predicts no masks; remove it, or use faster_rcnn for masks"
 
@@ -111,6 +159,17 @@ class SsdMaskHead(Message, name="Ssd.MaskHead", refused=_NO_MASKS):
     conv_hyperparams: Hyperparams | None = field(None,
         "Regularizer, initializer, activation and batch norm of the mask head's convolutions.")
     initial_crop_size: int = field(15, "Side of the square feature crop taken per box, in cells.")
+
+_CODED = ("convolutional_box_predictor", "weight_shared_convolutional_box_predictor")
+
+
+def _wrong_code_size(ssd: "Ssd") -> str:
+    chosen = ssd.box_predictor.which("box_predictor_oneof") if ssd.box_predictor is not None else None
+    if chosen not in _CODED or ssd.box_coder is None:
+        return ""
+    size, wanted = getattr(ssd.box_predictor, chosen).box_code_size, code_size(ssd.box_coder)
+    return "" if size == wanted else f"box_code_size is {size}, but the box coder has {wanted} numbers; set it to that"
+
 
 class Ssd(Message):
     """Single-stage anchor-based detector (SSD, RetinaNet, EfficientDet)."""
@@ -151,6 +210,8 @@ class Ssd(Message):
     mask_head_config: SsdMaskHead | None = field(None, "Settings of an instance mask head.", refused=_NO_MASKS)
 
     rules = (
+        color_only("timm/|ssd_efficientnet"),
+        Rule("box_predictor", _wrong_code_size),
         refuse("explicit_background_class", "excludes add_background_class, which is true by default; set it to false",
             when=lambda c: c.explicit_background_class and c.add_background_class),
     )
