@@ -131,6 +131,21 @@ def test_depthwise_kernels_are_penalized() -> None:
         assert all(bool(conv.regularizer.l2) is wanted for conv in convs), kind
 
 
+def test_resnets_with_a_pooling_pyramid_keep_their_own() -> None:
+    """TF's extractor passes the flag on in the place of `num_layers`: its backbone has ReLU whatever is configured."""
+    for neck, wanted in (("ppn", {"ReLU"}), ("fpn", {"ReLU6"})):
+        kind, levels = f"ssd_resnet50_v1_{neck}", "fpn { min_level: 3 max_level: 5 additional_layer_depth: 32 }"
+        text = SMALL_MODEL.replace(levels, "num_layers: 3 " if neck == "ppn" else levels)
+        config = pipeline(kind, text)
+        assert config.model is not None
+        assert config.model.ssd is not None
+        assert config.model.ssd.feature_extractor is not None
+        config.model.ssd.feature_extractor.override_base_feature_extractor_hyperparams = True
+        activations = {type(part).__name__ for part in ssd(config).backbone.modules()} & {"ReLU", "ReLU6"}
+        assert activations == wanted
+        assert ("without effect" in explain_version(config)) is (neck == "ppn")
+
+
 def test_what_is_said() -> None:
     said = explain_version(pipeline("ssd_mobilenet_v2_fpn"))
     assert said.splitlines()[0] == "ssd_mobilenet_v2_fpn is TensorFlow 1's, whose meaning applies:"

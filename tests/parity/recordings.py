@@ -154,12 +154,12 @@ def unclaimed() -> list[str]:
     claimed |= {"centernet", "export", "kerod", "srn", "aligndet", "README_kerod_srn_aligndet", "two_stage"}
     claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "rotations", "tensorflow_ops"}
     first = {path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed}
-    # Of further folders only CenterNets are read yet.
+    # Of further folders whole CenterNets, two-stage detectors and those of TF1 are read yet.
     further = {
         f"{path.parent.name}/{path.name.partition('.')[0]}"
         for folder in FOLDERS[1:]
         for path in folder.glob("*/*.json")
-        if path.parent.name != "centernet"
+        if path.parent.name not in ("centernet", "tf1", "two_stage")
     }
     return sorted(first | further)
 
@@ -171,24 +171,27 @@ def model_names() -> list[str]:
     ]
 
 
-def two_stage_names() -> list[str]:
-    """Name the recorded two-stage detectors, with their folder."""
-    found = [*_detectors("models"), *(path for path in _detectors("two_stage") if path.name != "components")]
-    found += _detectors("tf1")
-    return [f"{path.parent.name}/{path.name}" for path in found if is_two_stage(path)]
+def two_stage_paths() -> list[Path]:
+    """List the recorded two-stage detectors of all folders, without suffixes."""
+    found = [*_detectors("models"), *_everywhere("two_stage"), *_everywhere("tf1")]
+    return [path for path in found if path.name != "components" and is_two_stage(path)]
 
 
 def _detectors(folder: str) -> list[Path]:
     return sorted(path.with_suffix("") for path in (FOLDER / folder).glob("*.json"))
 
 
+def _everywhere(folder: str) -> list[Path]:
+    return [path.with_suffix("") for root in FOLDERS for path in sorted((root / folder).glob("*.json"))]
+
+
 def is_two_stage(path: Path) -> bool:
     return json.loads(path.with_name(f"{path.name}.json").read_text())["model_text"].startswith("faster_rcnn")
 
 
-def tf1_names() -> list[str]:
-    """Name the recorded one-stage detectors of TF1."""
-    return [path.name for path in _detectors("tf1") if not is_two_stage(path)]
+def tf1_paths() -> list[Path]:
+    """List the recorded one-stage detectors of TF1 of all folders, without suffixes."""
+    return [path for path in _everywhere("tf1") if not is_two_stage(path)]
 
 
 _BACKBONE = "model/_feature_extractor/classification_backbone/layer_with_weights-"

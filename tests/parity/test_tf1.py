@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,14 +27,17 @@ from tests.parity.recordings import (
     compare,
     compare_outputs,
     detections_as_tied,
-    tf1_names,
+    tf1_paths,
     unsupported,
 )
+
+# Pooling pyramids read the map of stride 16; TF's graph has the backbone's last layers, too, which nothing reads.
+_BEHIND_THE_MAP = re.compile(r"/resnet_v1_\d+/block4/|/MobilenetV1/Conv2d_1[23]_")
 
 
 def test_the_shipped_folder_is_whole() -> None:
     if FOLDER == GOLDEN:
-        assert len(tf1_names()) == 4
+        assert len(tf1_paths()) == 4
 
 
 @dataclass
@@ -49,14 +53,14 @@ class Recorded:
     predictions: AnchorPredictions
 
 
-@pytest.fixture(scope="module", params=tf1_names())
+@pytest.fixture(scope="module", params=tf1_paths(), ids=lambda path: path.name)
 def recorded(request: pytest.FixtureRequest) -> Recorded:
-    path = FOLDER / "tf1" / request.param
+    path = request.param
     description = json.loads(path.with_name(f"{path.name}.json").read_text())
     try:
         detector = build_detector(parse_message(description["model_text"], m.DetectionModel))
     except ConfigError as error:
-        unsupported(request.param, error)
+        unsupported(path.name, error)
     weights = {key: weight(key, tuple(shape), description["gain"]) for key, shape in description["variables"]}
     report = load_weights(detector, weights)
     arrays = np.load(path.with_name(f"{path.name}.npz"))
@@ -66,8 +70,8 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 
 
 def test_every_variable_has_its_name(recorded: Recorded) -> None:
-    assert set(recorded.report.restored.values()) == recorded.names
-    assert not recorded.report.unused
+    assert set(recorded.report.restored.values()) == recorded.names - set(recorded.report.unused)
+    assert all(_BEHIND_THE_MAP.search(name) for name in recorded.report.unused)
     assert not recorded.report.kept
 
 
@@ -81,8 +85,11 @@ def test_feature_maps(recorded: Recorded) -> None:
     count = len({name.split("@")[0] for name in recorded.arrays.files if name.startswith("feature_maps/")})
     assert len(maps) == count
     for level, features in enumerate(maps):
-        # Their values spread by some 0.06 only.
-        compare(recorded.arrays, f"feature_maps/{level}", features.permute(0, 2, 3, 1), 1e-5, 1e-4)
+        name = f"feature_maps/{level}"
+        # Of most detectors their values spread by some 0.06 only.
+        whole = name in recorded.arrays.files
+        spread = float(recorded.arrays[name].std() if whole else recorded.arrays[f"{name}@stats"][1])
+        compare(recorded.arrays, name, features.permute(0, 2, 3, 1), max(1e-4 * spread, 1e-5), 1e-4)
 
 
 def test_predict(recorded: Recorded) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 from boxwright.config import messages as m
 from boxwright.config.messages.faster_rcnn import FASTER_RCNN_TF1_EXTRACTORS
@@ -65,7 +66,9 @@ def explain_version(config: m.TrainEvalPipelineConfig) -> str:
     lines.append("conv_hyperparams: initializer and penalty are for depthwise and separable kernels, too")
     if extractor.override_base_feature_extractor_hyperparams:
         lines += [
-            f"override_base_feature_extractor_hyperparams: {note}" for name, note in _OWN if name in extractor.type
+            f"override_base_feature_extractor_hyperparams: {note}"
+            for name, note in _OWN
+            if re.search(name, extractor.type)
         ]
     if "_fpn" in extractor.type:
         lines.append("fpn: the sum goes down to the next finer level (TF2: the smoothed map)")
@@ -80,11 +83,12 @@ _RMS_PROP = {
     1: "the decay of the average of squares, which starts at 1 (TF2: a decay of the learning rate)",
     2: "a decay of the learning rate, divided by 1 + decay · step (TF1: the decay of the average of squares)",
 }
-# A part of a type → the settings that such backbones keep.
+# A pattern of types → the settings that such backbones keep.
 _OWN = (
     ("mobilenet_v2", "the backbone keeps RELU_6, and learns gain and bias of normalization"),
     ("mobilenet_v3", "the backbone keeps its activations, and learns gain and bias of normalization"),
     ("edgetpu", "the backbone keeps its activations"),
     ("mobiledet", "the backbone keeps all of its own"),
-    ("resnet", "the backbone keeps the decay and epsilon of its normalization"),
+    ("resnet.*_fpn", "the backbone keeps the decay and epsilon of its normalization"),
+    ("resnet.*_ppn", "without effect: the backbone keeps all of its own, as TF passes the flag on in the wrong place"),
 )

@@ -199,6 +199,12 @@ def _keeping_norm(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
     return replace(settings, norm=settings.norm and own.norm)
 
 
+def _keeping_all(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
+    """Return the default convolutions: TF passes the flag on in the place of the number of layers, without effect."""
+    del settings
+    return own
+
+
 def _always_normalized(settings: ConvSettings, own: ConvSettings) -> ConvSettings:
     """Return the configuration's convolutions, always normalized, as in TF-Slim's MobileNetV1."""
     return replace(settings, norm=settings.norm or own.norm)
@@ -251,7 +257,7 @@ SSD_EXTRACTORS: dict[str, Extractor] = {
     },
     **{
         f"ssd_resnet{depth}_v1_ppn": Extractor(
-            _with_pooling_pyramid(f"resnet{depth}_v1_slim", 1024), _SLIM_RESNET, _keeping_norm
+            _with_pooling_pyramid(f"resnet{depth}_v1_slim", 1024), _SLIM_RESNET, _keeping_all
         )
         for depth in RESNET_BLOCKS
     },
