@@ -14,7 +14,7 @@ from boxwright.base.errors import ConfigError, DataError
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.data.coco import CocoDataset
+from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.formats import open_dataset
 from boxwright.data.label_map import load_label_map
@@ -67,6 +67,27 @@ def test_they_are_read_if_asked_for(tmp_path: Path) -> None:
     person = CocoDataset(path).categories.by_name("person")
     assert person is not None
     assert person.keypoints == ("nose", "hand")
+
+
+def test_the_label_map_has_more_than_the_file(tmp_path: Path) -> None:
+    """The file says nothing of the keypoints of one class, whose objects are written again with all of them."""
+    path = coco_file(tmp_path, ROWS[3:], [PERSON, CHAIR])
+    seat = Category(1, 9, "chair", keypoints=("seat",), keypoint_ids=(2,))
+    ours = Categories((Category(0, 7, "person", keypoints=("nose", "hand")), seat))
+    sample = CocoDataset(path, categories=ours, num_keypoints=None)[0]
+    assert sample.keypoints is not None
+    assert sample.keypoints.shape == (1, 3, 3)
+    assert coco_annotation(sample, 0, seat)["keypoints"] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("value", [1e50, 1e9])
+def test_what_lies_far_outside_is_refused_where_it_is_visible(value: float, tmp_path: Path) -> None:
+    """1e50 is infinite in the precision of the loss."""
+    path = coco_file(tmp_path, [annotation(keypoints=[3, 4, 2, value, 6, 1])], [PERSON])
+    with pytest.raises(DataError, match=r"image 1: keypoint 1 of object 0: .* pixels from the origin are more than"):
+        CocoDataset(path, num_keypoints=None)[0]
+    hidden = coco_file(tmp_path, [annotation(keypoints=[3, 4, 2, value, 6, 0])], [PERSON])
+    assert CocoDataset(hidden, num_keypoints=None)[0].keypoints is not None
 
 
 def test_a_label_map_says_where_they_go(tmp_path: Path) -> None:

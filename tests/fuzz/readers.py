@@ -47,6 +47,7 @@ from boxwright.training.log import _forget_after
 from boxwright.types import Categories, Category
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 from tests.fuzz.exports import EXPORT_READERS
+from tests.fuzz.keypoints import KEYPOINT_READERS
 from tests.fuzz.reader import AcceptedError, Reader
 
 CLASSES = Categories((Category(0, 1, "circle"), Category(1, 2, "square"), Category(2, 3, "a b")))
@@ -522,5 +523,6 @@ READERS: dict[str, Reader] = {
     "archive": _archive(),
     "log": _log(),
     **EXPORT_READERS,
+    **KEYPOINT_READERS,
 }
 warnings.filterwarnings("ignore", message=".*is not in the label map.*")

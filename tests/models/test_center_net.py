@@ -131,7 +131,7 @@ def test_extractors(name: str) -> None:
     """Each gives maps of stride 4 of the channels that it says, and has names in TF's checkpoints."""
     config = parse_message(f'type: "{name}"', m.CenterNetFeatureExtractor)
     with torch.device("meta"):
-        extractor = build_feature_extractor(config)
+        extractor = build_feature_extractor(config, 3)
         side = extractor.pad_to_multiple
         maps = extractor.neck(extractor.backbone(torch.zeros(2, 3, side, 2 * side)))
     assert len(maps) == extractor.stages == (2 if name == "hourglass_104" else 1)
@@ -238,7 +238,8 @@ CATEGORIES = Categories((Category(0, 1, "circle"), Category(1, 2, "square"), Cat
         ('name: "circle"', 'name: "ring"', "'circle' is no class with keypoints in"),
         ('label: "bottom"', 'label: "base"', "'bottom' is no keypoint of 'circle'"),
         ("id: 1 label", "id: 0 label", "keypoint id 0 occurs 2 times"),
-        ("id: 1 label", "id: -1 label", "id: should be greater than or equal to 0, found -1"),
+        ("id: 1 label", "id: -1 label", "item.keypoints.id: should be greater than or equal to 0, found -1"),
+        ("id: 1 label", "id: 10000 label", "item.keypoints.id: should be less than 10000, found 10000"),
         ('id: 1 name: "circle"', 'id: 9 name: "circle"', "id 9 in the keypoint label map, of 4 classes"),
         ('id: 1 name: "circle"', 'id: 3 name: "circle"', "has id 3 in the keypoint label map, but id 1 in the data's"),
     ],

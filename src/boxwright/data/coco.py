@@ -117,12 +117,12 @@ class CocoDataset:
             if strange := next((name for name in names if name not in ours), None):
                 raise DataError(f"{self.path}: category {row['name']!r}: keypoint {strange!r} is not in the label map")
             found[category.label] = [ours[name] for name in names]
-        self._num_keypoints = max((max(indices) + 1 for indices in found.values()), default=0)
-        if wanted and self._num_keypoints > wanted:
-            raise DataError(
-                f"{self.path}: its classes have {self._num_keypoints} keypoints, but num_keypoints is {wanted}"
-            )
-        self._num_keypoints = wanted or self._num_keypoints
+        count = max((max(indices) + 1 for indices in found.values()), default=0)
+        if wanted and count > wanted:
+            raise DataError(f"{self.path}: its classes have {count} keypoints, but num_keypoints is {wanted}")
+        # Classes that the file says nothing of may have more.
+        of_map = [index + 1 for category in self.categories for index in category.keypoint_indices] if found else []
+        self._num_keypoints = wanted or max([count, *of_map])
         return found
 
     def _keypoints(self, rows: list[dict[str, Any]]) -> NDArray[np.float32] | None:
@@ -139,9 +139,10 @@ class CocoDataset:
             if not isinstance(given, list) or len(given) != 3 * len(indices):
                 count = len(given) if isinstance(given, list) else str(given)[:60]
                 raise DataError(f"{where}: expected x, y, v of {len(indices)} keypoints, found {count}")
-            values = np.array([finite_number(value, where) for value in given], np.float32).reshape(-1, 3)
+            values = np.array([finite_number(value, where) for value in given]).reshape(-1, 3)
             # 1 is labeled but occluded, 2 visible: both have a place.
-            into[indices] = np.concatenate([values[:, :2], values[:, 2:] > 0], 1)
+            with np.errstate(over="ignore"):  # `checked_sample` refuses what is infinite
+                into[indices] = np.concatenate([values[:, :2], values[:, 2:] > 0], 1)
         return points
 
     def _box(self, annotation: dict[str, Any]) -> list[float]:

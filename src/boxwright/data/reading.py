@@ -41,7 +41,8 @@ def checked_sample(sample: Sample, where: str) -> Sample:
     """Return the sample unchanged.
 
     Raises:
-        DataError: For boxes, weights, areas or class scores that are not finite, and boxes far outside any image.
+        DataError: For boxes, weights, areas or class scores that are not finite, and boxes or visible keypoints far
+            outside any image.
     """
     for name in ("boxes", "weights", "areas", "class_scores"):
         values = getattr(sample, name)
@@ -52,6 +53,11 @@ def checked_sample(sample: Sample, where: str) -> Sample:
         worst = int(np.abs(sample.boxes).max(1).argmax())
         if problem := COORDINATE.exceeded(float(np.abs(sample.boxes[worst]).max())):
             raise DataError(f"{where}: box {sample.boxes[worst].tolist()} of object {worst}: {problem}")
+    if sample.keypoints is not None and sample.keypoints.size:
+        farthest = np.abs(np.where(sample.keypoints[..., 2:] > 0, sample.keypoints[..., :2], 0)).max(-1)
+        number, point = np.unravel_index(farthest.argmax(), farthest.shape)
+        if problem := COORDINATE.exceeded(float(farthest[number, point])):
+            raise DataError(f"{where}: keypoint {point} of object {number}: {problem}")
     return sample
 
 

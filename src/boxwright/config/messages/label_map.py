@@ -18,7 +18,7 @@ class LVISFrequency(Enum):
 class StringIntLabelMapItemKeypointMap(Message, name="StringIntLabelMapItem.KeypointMap"):
     """One keypoint of a class."""
 
-    id: int = number(0, "[0, inf)", "Index of the keypoint, unique over the whole label map, from 0.")
+    id: int = number(0, "[0, 10000)", "Index of the keypoint, unique over the whole label map, from 0.")
     label: str = field("", "Keypoint name, unique over the whole label map.")
 
 class StringIntLabelMapItem(Message):
