@@ -96,15 +96,15 @@ def pictures(count: int = 6) -> list[NDArray[np.uint8]]:
     return varied(lambda number: dataset[number].image, count)
 
 
-def fresh(text: str) -> bw.Detector:
+def fresh(text: str, categories: Categories = CATEGORIES) -> bw.Detector:
     """Build a detector as its configuration starts it."""
     torch.manual_seed(0)
-    return bw.build_detector(parse_message(text, m.DetectionModel), CATEGORIES)
+    return bw.build_detector(parse_message(text, m.DetectionModel), categories)
 
 
-def build(text: str) -> bw.Detector:
+def build(text: str, categories: Categories = CATEGORIES) -> bw.Detector:
     """Build a detector whose statistics are of pictures and whose scores spread, as a trained one's."""
-    detector = fresh(text)
+    detector = fresh(text, categories)
     inputs, sizes = detector.preprocess(
         torch.from_numpy(np.stack([one for one in pictures() if one.shape == (96, 128, 3)]))
     )

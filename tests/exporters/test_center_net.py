@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+import boxwright as bw
+from boxwright.exporters.describe import describe
 from boxwright.exporters.export import FORMATS, export
 from boxwright.exporters.graph import named_outputs
+from boxwright.exporters.matching import Matcher
+from boxwright.exporters.parity import _Own, compare
 from boxwright.loading.exports import open_export
 from boxwright.runtime.exported import found_objects
-from boxwright.types import PaddedDetections, RawDetections
-from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, SIZE, with_every_task
-from tests.exporters.small_detectors import SQUARE, build, pictures
+from boxwright.types import Categories, FoundObjects, PaddedDetections, RawDetections
+from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, SIZE, of_one_class, with_every_task
+from tests.exporters.small_detectors import CATEGORIES, SQUARE, build, pictures
 
+Change = Callable[[dict[str, NDArray[Any]]], None]
 OWN_INITIALIZERS = True  # with which no two scores tie at 1: of equal scores an export may take another first
 
 
@@ -37,6 +46,129 @@ def test_an_export_does_what_its_detector_does(tasks: str, form: Literal["onnx",
     assert {"raw_detection_boxes", "raw_detection_scores", "detection_boxes"} <= names
     of_tasks = {"detection_keypoints", "detection_keypoint_scores", "detection_masks"}
     assert names & of_tasks == (of_tasks if tasks == "every" else set())
+
+
+class Planted:
+    """A session that runs the detector itself, and changes what it found."""
+
+    def __init__(self, detector: bw.Detector, change: Change) -> None:
+        self.detector, self.change = detector, change
+        self.metadata = describe(detector, format="onnx", config="", step=1, suppression="none", libraries=())
+
+    def run(self, images: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        post = self.detector.postprocessor
+        inputs, sizes = self.detector.preprocess(torch.from_numpy(np.ascontiguousarray(images)))
+        with torch.no_grad():
+            predictions = self.detector.predict(inputs, sizes)
+        raw = post.decode(predictions)
+        found = named_outputs(inputs, raw, post.select(predictions, raw, sizes), sizes)
+        outputs = {name: value.numpy().copy() for name, value in found.items()}
+        self.change(outputs)
+        return outputs
+
+
+def nothing(outputs: dict[str, NDArray[Any]]) -> None:
+    """Change nothing."""
+
+
+def swap_axes(outputs: dict[str, NDArray[Any]]) -> None:
+    outputs["detection_keypoints"] = outputs["detection_keypoints"][..., ::-1].copy()
+
+
+def move_one_point(outputs: dict[str, NDArray[Any]]) -> None:
+    outputs["detection_keypoints"][:, 0, 0] += 0.01
+
+
+def lower_scores(outputs: dict[str, NDArray[Any]]) -> None:
+    outputs["detection_keypoint_scores"] *= 0.99
+
+
+def take_another_peak(outputs: dict[str, NDArray[Any]]) -> None:
+    """Of one keypoint alone."""
+    outputs["detection_keypoints"][:, 3, 1] = 0.5
+    outputs["detection_keypoint_scores"][:, 3, 1] = 0.25
+
+
+def change_depths(outputs: dict[str, NDArray[Any]]) -> None:
+    outputs["detection_keypoint_depths"] += 0.01
+
+
+def drop(outputs: dict[str, NDArray[Any]]) -> None:
+    del outputs["detection_keypoint_scores"]
+
+
+@pytest.fixture(scope="module")
+def with_depths(tmp_path_factory: pytest.TempPathFactory) -> bw.Detector:
+    label_map = tmp_path_factory.mktemp("map") / "keypoints.pbtxt"
+    label_map.write_text(KEYPOINT_LABEL_MAP)
+    text = of_one_class(label_map, "predict_depth: true per_keypoint_depth: true")
+    return build(text.replace(SIZE, SQUARE), Categories(CATEGORIES.items[:1])).eval()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (nothing, ""),
+        (swap_axes, "keypoints of the same detections differ by"),
+        (move_one_point, "keypoints of the same detections differ by"),
+        (take_another_peak, "keypoint scores of the same detections differ by"),
+        (lower_scores, "keypoint scores of the same detections differ by"),
+        (change_depths, "keypoint depths of the same detections differ by"),
+        (drop, "keypoint scores of the same detections differ by inf"),
+    ],
+)
+def test_an_error_in_keypoints_is_caught(change: Change, problem: str, with_depths: bw.Detector) -> None:
+    stages = {stage.name: stage for stage in compare(with_depths, Planted(with_depths, change), pictures(1))}  # type: ignore[arg-type]
+    assert stages["detections"].passed == (not problem)
+    assert problem in str(stages["detections"].problems)
+
+
+def test_keypoints_that_rounding_moves_are_not_compared() -> None:
+    """The third of three points is another peak in the second list: counted, unless it is known to be unsteady."""
+
+    def of(third: float, score: float) -> FoundObjects:
+        points = np.array([[[1, 1], [2, 2], [third, 9]]], np.float32)
+        scores = np.array([[0.5, 0.5, score]], np.float32)
+        one = np.ones(1, np.float32)
+        box, anchor = np.array([[0, 0, 9, 9]], np.float32), np.array([7])
+        return FoundObjects(
+            box, one, anchor * 0, (100, 100), anchor_indices=anchor, keypoints=points, keypoint_scores=scores
+        )
+
+    steady = Matcher(0.05, 0.5)(of(3, 0.5), of(50, 0.25)).largest
+    assert steady["keypoints"] == pytest.approx(0.47 / (1e-4 + 0.5e-3))
+    assert steady["keypoint_scores"] == pytest.approx(0.25 / (1e-4 + 0.25e-3))
+    unsteady = Matcher(0.05, 0.5, unsteady_keypoints={7: np.array([False, False, True])})
+    assert not any(unsteady(of(3, 0.5), of(50, 0.25)).largest.values())
+    assert unsteady(of(3, 0.5), of(50, 0.25)).largest == unsteady(of(3, 0.5), of(3, 0.5)).largest
+    wrong = replace(of(50, 0.25), keypoints=of(50, 0.25).keypoints + 1)  # type: ignore[operator]
+    assert unsteady(of(3, 0.5), wrong).largest["keypoints"] > 1, "the others are still compared"
+
+
+def test_between_peaks_of_the_same_height_rounding_decides() -> None:
+    """The first point is another peak as soon as the image is brighter, the second one is always where it is."""
+    image = np.full((4, 4, 3), 100, np.uint8)
+    image[0] = 0
+
+    class TwoPeaks:
+        network = postprocessor = property(lambda self: self)
+
+        def preprocess(self, images: Tensor) -> tuple[Tensor, Tensor]:
+            return images.float() / 255, torch.tensor([[4, 4]])
+
+        def predict(self, inputs: Tensor, sizes: Tensor) -> Tensor:
+            return inputs
+
+        def decode(self, inputs: Tensor) -> RawDetections:
+            return RawDetections(torch.zeros(1, 1, 4), torch.zeros(1, 1, 1), (4, 4))
+
+        def select(self, inputs: Tensor, raw: RawDetections, sizes: Tensor) -> PaddedDetections:
+            brighter = inputs.double().sum() > (torch.from_numpy(image).float() / 255).double().sum()
+            points = torch.tensor([[[[50.0 if brighter else 3.0, 2.0], [7.0, 8.0]]]])
+            one = torch.ones(1, 1)
+            return PaddedDetections(torch.zeros(1, 1, 4), one, one.long(), 5 * one.long(), one > 0, keypoints=points)
+
+    assert _Own(TwoPeaks(), image).unsteady_keypoints()[5].tolist() == [True, False]  # type: ignore[arg-type]
 
 
 def test_keypoints_keep_their_scores_and_depths() -> None:

@@ -61,7 +61,7 @@ def test_differences_are_counted() -> None:
 def test_scores_are_shares_of_what_is_allowed() -> None:
     difference = MATCH(found(changed(A, score=0.902)), found(A))
     assert counts(difference) == (0, 0, 0)
-    assert abs(difference.scores - 0.002 / (1e-4 + 0.9e-3)) < 1e-3
+    assert abs(difference.largest["scores"] - 0.002 / (1e-4 + 0.9e-3)) < 1e-3
 
 
 def test_equal_scores_may_stand_for_each_other_where_one_suppresses_the_other() -> None:
@@ -88,4 +88,4 @@ def test_what_rounding_decides_explains_what_follows_from_it() -> None:
     assert counts(unsteady(found(B, FAR), found(A, FAR))) == (0, 0, 2), "B lives where A does not"
     assert counts(unsteady(found(FAR, LAST), found(A, FAR))) == (0, 0, 2), "the place that A left"
     assert counts(unsteady(found(FAR), found(A, FAR, LAST))) == (1, 0, 1), "LAST has no reason to be missing"
-    assert unsteady(found(changed(A, score=0.5)), found(A)).scores == 0
+    assert unsteady(found(changed(A, score=0.5)), found(A)).largest["scores"] == 0

@@ -1,10 +1,11 @@
 """Matching two lists of detections of one picture: what only one list has, and which differences are ties.
 
-Dimensions: D detections, h w mask.
+Dimensions: D detections, P keypoints, h w mask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,9 @@ TIE = 1e-5
 ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as for TensorFlow's recordings: |a - b| <= absolute + relative |b|
 _SAME_BOX = 0.99
 _NEAR_THRESHOLD = 1e-4
+_OF_KEYPOINTS = ("keypoints", "keypoint_scores", "keypoint_depths")
+PARTS = ("scores", "masks", *_OF_KEYPOINTS)
+"""What is compared of matched detections."""
 
 
 @dataclass
@@ -27,14 +31,14 @@ class Difference:
     Attributes:
         missing: Descriptions of what only the second list has.
         ties: Differences explained by equal scores, or a value at a threshold.
-        scores: The largest difference in the scores of matched detections, as a share of the tolerance.
+        largest: The largest difference of each of `PARTS` in matched detections, as a share of the tolerance; infinite
+            if one list lacks it.
     """
 
     missing: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
     ties: list[str] = field(default_factory=list)
-    scores: float = 0.0
-    masks: float = 0.0
+    largest: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,15 @@ class Matcher:
     Attributes:
         unsteady: The first list's anchors (for regions: proposals) that depend on rounding; their differences are ties.
         wanted_unsteady: The same of the second list.
+        unsteady_keypoints: By anchor, the keypoints of the second list that depend on rounding, bool [P]; they are not
+            compared.
     """
 
     least_score: float
     iou_threshold: float
     unsteady: frozenset[int] = frozenset()
     wanted_unsteady: frozenset[int] = frozenset()
+    unsteady_keypoints: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __call__(self, found: FoundObjects, wanted: FoundObjects) -> Difference:
         """Return the differences."""
@@ -70,9 +77,9 @@ class Matcher:
                 continue
             left.remove(match)
             if not _is_of(self.wanted_unsteady, wanted, number):
-                result.scores = max(result.scores, _share(found.scores[match], wanted.scores[number]))
-                if found.masks is not None and wanted.masks is not None:
-                    result.masks = max(result.masks, _share(found.masks[match], wanted.masks[number]))
+                for part in PARTS:
+                    share = self._share_of(part, found, match, wanted, number)
+                    result.largest[part] = max(result.largest[part], share)
         for number in lost[:]:
             other = next((one for one in left if self._stands_for(found, one, wanted, number)), None)
             if other is not None:
@@ -81,6 +88,20 @@ class Matcher:
                 result.ties.append(f"{_name(wanted, number)} and {_name(found, other)} score the same")
         self._explain(_Side(found, left, self.unsteady), _Side(wanted, lost, self.wanted_unsteady), result)
         return result
+
+    def _share_of(self, part: str, found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> float:
+        """Return the largest difference of a part of two matched detections, as a share of the tolerance."""
+        values, expected = getattr(found, part), getattr(wanted, part)
+        if values is None or expected is None:
+            return 0.0 if values is expected else float("inf")
+        values, expected = values[one], expected[other]
+        if part == "keypoints":  # in 0..1 of the picture, as boxes are compared
+            values, expected = (points / np.array(wanted.image_size[::-1]) for points in (values, expected))
+        anchors = wanted.anchor_indices
+        moved = None if anchors is None else self.unsteady_keypoints.get(int(anchors[other]))
+        if part in _OF_KEYPOINTS and moved is not None:
+            values, expected = values[~moved], expected[~moved]
+        return _share(values, expected)
 
     def _explain(self, found: _Side, wanted: _Side, result: Difference) -> None:
         """Sort unmatched detections into ties and differences, best first, as a tie explains later ones."""

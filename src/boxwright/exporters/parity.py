@@ -2,7 +2,7 @@
 
 Each stage gets the detector's own input, so that a difference identifies the part that causes it.
 
-Dimensions: B batch, H W image, D detections.
+Dimensions: B batch, H W image, D detections, P keypoints.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from boxwright.exporters.describe import suppression_of
 from boxwright.exporters.graph import named_outputs
-from boxwright.exporters.matching import ABSOLUTE, RELATIVE, Matcher, shares
+from boxwright.exporters.matching import ABSOLUTE, PARTS, RELATIVE, Matcher, shares
 from boxwright.models.detector import Detector
 from boxwright.models.region_crop import CornerCrop
 from boxwright.models.second_stage import BoxClassifier
 from boxwright.runtime.exported import found_objects
 from boxwright.runtime.sessions import Session
-from boxwright.types import RawDetections
+from boxwright.types import PaddedDetections, RawDetections
 
 Pictures = Sequence[NDArray[np.uint8]]
 _PREPROCESSING = 1e-5  # of the input's range; more for large pictures: see `_resizing_error`
@@ -32,6 +32,8 @@ _PREPROCESSING = 1e-5  # of the input's range; more for large pictures: see `_re
 _OF_FULL_PRECISION = ("raw outputs", "suppression", "detections", "batches")
 _TOO_FEW = "candidates that suppression ignored could matter"
 _BORDER = 1e-3  # pixels
+# What no rounding changes in a keypoint that is still the same peak: pixels, and the score.
+_JUMP, _SCORE_JUMP = 1.0, 0.01
 # How many of an image's proposals may be unmatched, because of tied scores or overlaps at the threshold.
 _TIED_REGIONS, _TIED_SHARE = 2, 0.02
 _LEAST_SCORE = 0.05
@@ -145,7 +147,10 @@ def compare(
             raw.add(outputs, expected, number)
         if raw_only:
             continue
-        match = Matcher(_LEAST_SCORE, threshold, *unsteady)
+        moved = own.unsteady_keypoints()
+        if count := sum(int(points.sum()) for points in moved.values()):
+            whole.ties.append(f"picture {number}: {count} keypoints depend on rounding and were not compared")
+        match = Matcher(_LEAST_SCORE, threshold, *unsteady, moved)
         whole.add(outputs, expected, (number, image), match)
         if not own.raw.of_regions and own.raw.scores.shape[:2] == outputs["raw_detection_boxes"].shape[:2]:
             suppression.add(outputs, own.suppressed(outputs), (number, image), match)
@@ -166,7 +171,7 @@ class _Own:
     """The detector's own results for a picture."""
 
     def __init__(self, detector: Detector, image: NDArray[np.uint8]) -> None:
-        self.post, self.network = detector.postprocessor, detector.network
+        self.detector, self.post, self.network = detector, detector.postprocessor, detector.network
         self.inputs, self.sizes = detector.preprocess(torch.from_numpy(np.ascontiguousarray(image[None])))
         self.predictions = detector.predict(self.inputs, self.sizes)
         self.raw = self.post.decode(self.predictions)
@@ -198,9 +203,46 @@ class _Own:
         ends = ((boxes[:, 2:] - limits).abs() < _BORDER).any(1) | (boxes[:, :2].abs() < _BORDER).any(1)
         return frozenset(ends.nonzero().squeeze(1).tolist())
 
+    def unsteady_keypoints(self) -> dict[int, NDArray[np.bool_]]:
+        """Return by anchor the keypoints that move when the input changes by as much as rounding may, bool [P].
+
+        A keypoint takes the best of a heatmap's peaks: of two that are nearly as good rounding takes one.
+        """
+        found = self._found(self.predictions)
+        if found.keypoints is None:
+            return {}
+        span = float(self.inputs.max() - self.inputs.min())
+        change = (
+            (torch.rand(self.inputs.shape, generator=torch.Generator().manual_seed(0)) - 0.5) * _PREPROCESSING * span
+        )
+        moved = {int(anchor): np.zeros(found.keypoints.shape[2], np.bool_) for anchor in found.anchors[0]}
+        # Both ways: what one change leaves where it is, the opposite moves.
+        for inputs in (self.inputs + change, self.inputs - change):
+            changed = self._found(self.detector.predict(inputs, self.sizes))
+            places = {int(anchor): place for place, anchor in enumerate(changed.anchors[0])}
+            for place, anchor in enumerate(found.anchors[0].tolist()):
+                if (other := places.get(anchor)) is not None:
+                    moved[anchor] |= _jumps(found, place, changed, other)
+        return moved
+
+    def _found(self, predictions: Any) -> PaddedDetections:
+        found: PaddedDetections = self.post.select(predictions, self.post.decode(predictions), self.sizes)
+        return found
+
     def _named(self, raw: RawDetections) -> dict[str, NDArray[np.float32]]:
         found = self.post.select(self.predictions, raw, self.sizes)
         return {name: value.numpy() for name, value in named_outputs(self.inputs, raw, found, self.sizes).items()}
+
+
+def _jumps(found: PaddedDetections, place: int, other: PaddedDetections, other_place: int) -> NDArray[np.bool_]:
+    """Return which keypoints of the same detection are another peak in the other list, bool [P]."""
+    if found.keypoints is None or other.keypoints is None:
+        return np.zeros(0, np.bool_)
+    jumps = ((found.keypoints[0, place] - other.keypoints[0, other_place]).abs() > _JUMP).any(-1)
+    if found.keypoint_scores is not None and other.keypoint_scores is not None:
+        off = (found.keypoint_scores[0, place] - other.keypoint_scores[0, other_place]).abs()
+        jumps = jumps | (off > _SCORE_JUMP)
+    return jumps.numpy()
 
 
 class _RawOutputs:
@@ -318,7 +360,7 @@ class _Detections:
     """The detections in each picture, apart from ties."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.compared, self.scores, self.masks = name, 0, 0.0, 0.0
+        self.name, self.compared, self.largest = name, 0, dict.fromkeys(PARTS, 0.0)
         self.ties: list[str] = []
         self.problems: list[str] = []
         self.too_few: list[str] = []
@@ -331,7 +373,7 @@ class _Detections:
         found, wanted = (found_objects(one, 0, size, None).above(_LEAST_SCORE) for one in (outputs, expected))
         self.compared += len(wanted)
         difference = match(found, wanted)
-        self.scores, self.masks = max(self.scores, difference.scores), max(self.masks, difference.masks)
+        self.largest = {part: max(share, difference.largest[part]) for part, share in self.largest.items()}
         self.ties += [f"picture {number}: {tie}" for tie in difference.ties]
         self.problems += [f"picture {number}: missing {one}" for one in difference.missing]
         self.problems += [f"picture {number}: extra {one}" for one in difference.extra]
@@ -339,13 +381,16 @@ class _Detections:
     def stage(self) -> Stage:
         compared = (
             f"{self.compared} detections that score {_LEAST_SCORE:g} or more; their scores differ by "
-            f"{self.scores:.2g} of the tolerance of raw outputs"
+            f"{self.largest['scores']:.2g} of the tolerance of raw outputs"
         )
         # The cause first: missing detections follow from it.
         problems = [*self.too_few[:5], *self.problems[:20]]
-        for what, share in (("scores", self.scores), ("masks", self.masks)):
+        for part, share in self.largest.items():
             if share > 1:
-                problems = [f"{what} of the same detections differ by {share:.3g} times the tolerance", *problems]
+                problems = [
+                    f"{part.replace('_', ' ')} of the same detections differ by {share:.3g} times the tolerance",
+                    *problems,
+                ]
         if not self.compared:
             problems = [
                 f"nothing scores {_LEAST_SCORE:g} or more in any picture: the detector may need more training",
