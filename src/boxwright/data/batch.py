@@ -131,12 +131,14 @@ def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | 
 def _scaled_points(points: NDArray[Any], scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scale points [N, P, 3]; x and y of invisible ones become NaN."""
     places = points[..., :2] * scale
+    # NaN marks a point without a place for assigners and losses, as in TF; padding has it too.
     hidden = np.where(points[..., 2:] > 0, places, np.nan)
     return np.concatenate([hidden, points[..., 2:]], -1).astype(np.float32)
 
 
 def _nearest(old: int, new: int) -> NDArray[np.int64]:
     """Return the index among `old` pixels that each of `new` pixels is nearest to."""
+    # TF's nearest neighbor truncates i × old / new in float32, without half-pixel centers.
     places = np.arange(new, dtype=np.float32) * np.float32(old / new)
     return np.minimum(places.astype(np.int64), old - 1)
 

@@ -24,6 +24,7 @@ from boxwright.types import Categories, Category, Sample
 ROBOFLOW_ANNOTATIONS = "_annotations.coco.json"
 
 _LOG = logging.getLogger("boxwright")
+# 18 digits fit in int64.
 _DIGITS = re.compile("[0-9]{1,18}")
 
 
@@ -112,6 +113,7 @@ class CocoDataset:
         for row in rows if wanted != 0 else ():
             if not (names := _keypoint_names(row, self.path)):
                 continue
+            # The constructor checked the ids; `or 0` only excludes None for the type checker, here and below.
             category = self.categories.by_label(self._label_of[_id(row["id"]) or 0])
             ours = dict(zip(category.keypoints or names, category.keypoint_indices or range(len(names)), strict=True))
             if strange := next((name for name in names if name not in ours), None):
@@ -156,6 +158,7 @@ class CocoDataset:
 
     def _area(self, annotation: dict[str, Any], box: list[float]) -> float:
         if annotation.get("area") is None:
+            # As pycocotools does for results that have boxes alone; usually it is the area of the mask.
             return box[2] * box[3]
         return finite_number(annotation["area"], f"{self._where(annotation)}: area")
 
@@ -184,6 +187,7 @@ class CocoDataset:
             rows = self._annotations[row["id"]]
             given = [self._box(annotation) for annotation in rows]
             boxes = np.array(given, np.float64).reshape(-1, 4)
+            # In float64, so that a conversion to corners and back returns the same numbers.
             boxes[:, 2:] += boxes[:, :2]
             attributes, names = self._attributes(rows)
             sample = Sample(
@@ -207,6 +211,7 @@ class CocoDataset:
         given = [row["attributes"] for row in rows if isinstance(row.get("attributes"), dict)]
         if not rows or len(given) < len(rows):
             return None, ()
+        # Other values, such as text, have no place in the integer columns of a sample.
         whole = [{str(name) for name, value in one.items() if _is_whole(value)} for one in given]
         names = sorted(set.intersection(*whole))
         values = np.array([[one[name] for name in names] for one in given], np.int64)
@@ -291,6 +296,7 @@ def _without_superclass(rows: list[dict[str, Any]], annotations: Any, path: Path
 
 
 def _categories(rows: list[dict[str, Any]], path: Path) -> Categories:
+    # Labels follow the ids' order, not the file's, so that two files of one data set agree.
     numbers = [_id(row["id"]) for row in rows]
     if None in numbers:
         raise DataError(f"{path}: category id {rows[numbers.index(None)]['id']!r} is not a number")
@@ -345,6 +351,7 @@ def coco_annotation(sample: Sample, number: int, category: Category) -> dict[str
         row["segmentation"] = encode_mask(sample.masks[number])
     if sample.keypoints is not None and category.keypoints:
         points = sample.keypoints[number, list(category.keypoint_indices)]
+        # Reading makes COCO's 1 (occluded) and 2 (visible) equal, so that 2 is written; unlabeled points are 0, 0, 0.
         visible = points[:, 2] > 0
         places = np.where(visible[:, None], points[:, :2].astype(np.float64).round(3), 0)
         row["keypoints"] = np.concatenate([places, 2 * visible[:, None]], 1).flatten().tolist()

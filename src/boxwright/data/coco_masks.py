@@ -46,12 +46,14 @@ def _draw(polygons: list[Any], size: tuple[int, int], where: str) -> NDArray[np.
     where = f"{where}: segmentation"
     boundary = 0.0
     for number, polygon in enumerate(polygons):
+        # pycocotools would read a list of four numbers as a box.
         if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2:
             raise DataError(f"{where}: polygon {number}: expected [x, y, x, y, …] of at least three points")
         points = [finite_number(value, f"{where}: polygon {number}") for value in polygon]
         if problem := COORDINATE.exceeded(max(map(abs, points))):
             raise DataError(f"{where}: polygon {number}: {problem}")
         corners = list(zip(points[0::2], points[1::2], strict=True))
+        # pycocotools walks the outline at five times the resolution: its memory follows the length, not the image.
         boundary += sum(map(math.dist, corners, [*corners[1:], corners[0]]))
     if not polygons:
         raise DataError(f"{where}: no polygon")
@@ -70,11 +72,12 @@ def _runs(counts: Any, where: str) -> list[int]:
 
 
 def _unpacked(text: str, where: str) -> list[int]:
-    """Unpack run lengths: five bits a character, lowest first; from the third run on, deltas from two runs before."""
+    """Unpack run lengths: five bits a character, lowest first; from the fourth run on, deltas from two runs before."""
     runs: list[int] = []
     value = shift = 0
     for character in text:
         code = ord(character) - 48
+        # A number has at most 13 characters (65 bits), however long the text is.
         if not 0 <= code < 64 or shift > 60:
             raise DataError(f"{where}: not COCO's compressed run lengths")
         value |= (code & 31) << shift

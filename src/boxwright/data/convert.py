@@ -85,6 +85,7 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = iter)
         images.append({"id": index + 1, "file_name": name, "height": height, "width": width})
         for number, label in enumerate(sample.labels.tolist()):
             row = coco_annotation(sample, number, dataset.categories.by_label(label))
+            # From 1: pycocotools notes a match by the annotation's id, and takes 0 for no match.
             annotations.append({"id": len(annotations) + 1, "image_id": index + 1, **row})
     categories = [coco_category(item) for item in dataset.categories]
     content = {"images": images, "annotations": annotations, "categories": categories}
@@ -181,6 +182,7 @@ def _write_image(
         plain = f"{make_folder(folder / _plain_stem(parent)).name}/{plain}"
     for number in itertools.count(1):
         stem = plain if number == 1 else f"{plain}-{number}"
+        # a.jpg and A.jpg are one file on Windows and macOS.
         key = (stem if by_stem else f"{stem}{suffix}").lower()
         if key not in taken and _is_free(folder / f"{stem}{suffix}", data):
             break

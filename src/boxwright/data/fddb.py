@@ -22,6 +22,7 @@ from boxwright.data.wider_face import face_label
 from boxwright.types import Categories, Category, Sample
 
 _FACE = Categories((Category(0, 1, "face"),))
+# FDDB's names, such as 2002/08/11/big/img_591, have no suffix; the files are .jpg.
 _NAME = re.compile(r"\S*img_\d+$")
 _ELLIPSE = 5
 _FIRST_BYTES = 4096
@@ -54,6 +55,7 @@ def ellipse_boxes(ellipses: NDArray[np.float64]) -> NDArray[np.float64]:
         ellipses: float64 [N, 5] as half length, half width, angle to the horizontal in radians, x and y of the center.
     """
     long, short, angle, x, y = ellipses.reshape(-1, _ELLIPSE).T
+    # Along an axis, an ellipse extends √((a cos θ)² + (b sin θ)²) from its center.
     half_width = np.hypot(long * np.cos(angle), short * np.sin(angle))
     half_height = np.hypot(long * np.sin(angle), short * np.cos(angle))
     return np.stack([x - half_width, y - half_height, x + half_width, y + half_height], 1)
@@ -116,6 +118,7 @@ class FddbDataset:
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
         one = self.images[index]
+        # The date's folders become part of the name: the last part alone need not be unique.
         return read_file(self._image(one)), f"{one.name.replace('/', '_')}.jpg"
 
 

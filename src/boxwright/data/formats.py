@@ -32,6 +32,7 @@ def detect_format(path: str | Path) -> DataFormat:
     `_annotations.coco.json`, VOC for any other folder, Open Images for .csv, WIDER FACE and FDDB for a .txt that starts
     like theirs, TFRecord otherwise.
     """
+    # The beginning of the file decides before its ending: both of these end in .txt.
     if is_wider_face(path):
         return "wider_face"
     if is_fddb(path):
@@ -71,6 +72,7 @@ def open_dataset(
     kind = detect_format(path)
     if kind == "coco" and is_folder(path):
         path = Path(path) / ROBOFLOW_ANNOTATIONS
+    # `convert` writes a label map with these two formats; in the others, classes have an order.
     beside = (Path(path) if kind == "voc" else Path(path).parent) / "label_map.pbtxt"
     if label_map is None and kind in ("voc", "tfrecord") and is_file(beside):
         label_map = beside
@@ -92,6 +94,7 @@ def open_dataset(
             image_folder,
             categories,
             load_masks=load_masks,
+            # No configuration says how many there are.
             num_keypoints=None,
             allow_paths_outside=allow_paths_outside,
         )

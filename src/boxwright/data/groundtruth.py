@@ -69,6 +69,7 @@ class MergeLabels:
         height, width = sample.image.shape[:2]
         unit = np.array([width, height, width, height], np.float32)
         places = (sample.boxes / unit * _BINS).astype(np.int64)
+        # np.unique sorts by coordinates; the rank restores the order in which objects first appear.
         _, firsts, group = np.unique(places, axis=0, return_index=True, return_inverse=True)
         order = np.argsort(firsts, kind="stable")
         rank = np.empty_like(order)

@@ -31,6 +31,7 @@ def load_label_map(path: str | Path) -> Categories:
         raise DataError(f"label map {error}") from None
     if not label_map.item:
         raise DataError(f"label map {path}: no items; expected item {{ id: 1 name: 'something' }}")
+    # Ids and names share the table: an integer never equals a text.
     seen: dict[object, int] = {}
     for number, item in enumerate(label_map.item, start=1):
         where = f"label map {item.location('id') or item.location('name') or path}: item {number}"

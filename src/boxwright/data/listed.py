@@ -75,6 +75,7 @@ class ListedDataset:
         return data, found
 
     def _check(self, number: int, listed: str, found: str) -> None:
+        # Without its folder, so that the data may move.
         if listed and found and _plain(found) != listed:
             raise DataError(
                 f"{self.path}: sample {number} is {Path(found).name}, and was {listed} when the data were split; "
@@ -93,6 +94,7 @@ def read_sample_list(path: str | Path) -> list[tuple[int, str]]:
         number, _, name = line.strip().partition(" ")
         if not number or number.startswith("#"):
             continue
+        # int() alone would accept digits of other scripts, and underscores.
         if not (number.isascii() and number.isdecimal() and len(number) < 12):
             raise DataError(f"{path}: line {place}: expected a number and a file's name, found {line[:60]!r}")
         rows.append((int(number), name.strip()))

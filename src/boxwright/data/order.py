@@ -17,6 +17,7 @@ from boxwright.base.errors import ConfigError
 
 # (epoch, sample index): with the seed, these determine a sample's augmentation.
 Key = tuple[int, int]
+# Draws of sources are seeded in blocks of this size, so that a stream can start in any of them.
 _BLOCK = 4096
 # Separates the random draws of sources from those of the order.
 _SOURCES = 0x736F7572
@@ -80,6 +81,7 @@ def _one_source(
             return
         order = indices
         if settings.shuffle:
+            # The first source has the order that it has alone; the others must not share it.
             entropy = [settings.seed, epoch, first] if first else [settings.seed, epoch]
             order = np.random.default_rng(entropy).permutation(indices)
         if settings.group and wide is not None:
@@ -116,6 +118,7 @@ def _mixed(sizes: Sequence[int], settings: StreamSettings, start: int) -> Iterat
     weights = np.asarray(settings.source_weights, np.float64)
     weights = weights / weights.sum()
     if settings.num_epochs:
+        # With a last epoch, exhausted sources are skipped, so that counts of draws do not tell the position: replay.
         yield from islice(_drawn_keys(sizes, settings, weights, 0), start, None)
     else:
         yield from _drawn_keys(sizes, settings, weights, start)

@@ -88,6 +88,7 @@ class OwnDataset:
             sample = item if isinstance(item, Sample) else self._of_pair(item)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             raise DataError(f"{self.name}: sample {index}: {type(error).__name__}: {error}") from None
+        # A label outside the classes would otherwise be found only by an index error on the device.
         strange = sorted(set(sample.labels.tolist()) - {category.label for category in self._categories})
         if strange:
             raise DataError(f"{self.name}: sample {index}: label {strange[0]} is of no class")
@@ -105,9 +106,11 @@ class OwnDataset:
         if isinstance(target, Mapping) and "annotation" in target:
             boxes, labels, crowd = self._of_voc(target["annotation"])
         elif isinstance(target, Mapping):
+            # torchvision's detectors reserve label 0 for the background.
             boxes, labels = np.asarray(target["boxes"], np.float32).reshape(-1, 4), np.asarray(target["labels"]) - 1
             crowd = np.asarray(target.get("iscrowd", np.zeros(len(labels))), np.bool_)
         else:
+            # COCO's annotations have x, y, width, height.
             boxes = np.array([row["bbox"] for row in target], np.float32).reshape(-1, 4)
             boxes[:, 2:] += boxes[:, :2]
             labels = np.array([self._ids[int(row["category_id"])] for row in target], np.int64)
@@ -126,6 +129,7 @@ class OwnDataset:
 
 def _pixels(image: Any) -> NDArray[np.uint8]:
     """Return an image as uint8 [H, W, 3]; floats are in 0..1, as torchvision has them."""
+    # A PIL image, of whatever release or subclass.
     if hasattr(image, "convert"):
         return np.asarray(image.convert("RGB"), np.uint8)
     array = np.asarray(image)

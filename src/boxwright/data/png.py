@@ -33,6 +33,7 @@ def check_png(data: bytes) -> None:
 def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
     """Yield the chunks that pixels depend on, up to the last IDAT, with verified checksums."""
     position, begun, view = len(_SIGNATURE), False, memoryview(data)
+    # A chunk has at least 12 bytes: length, type and checksum, of 4 each.
     while position + 12 <= len(data):
         (length,) = struct.unpack_from(">I", data, position)
         kind, end = data[position + 4 : position + 8], position + 8 + length
@@ -66,6 +67,7 @@ def _unpacked(unpacker: zlib._Decompress, body: memoryview, wanted: int) -> int:
     """Decompress a piece of the rows in steps that bound memory; return the number of bytes."""
     count, rest = 0, bytes(body)
     try:
+        # More rows than the header announces are not decompressed: they may be gigabytes.
         while rest and not unpacker.eof and count <= wanted:
             count += len(unpacker.decompress(rest, _STEP))
             rest = unpacker.unconsumed_tail

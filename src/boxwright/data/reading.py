@@ -19,6 +19,7 @@ from boxwright.base.files import cause, read_file, shown
 from boxwright.base.limits import COORDINATE
 from boxwright.types import Categories, Sample
 
+# Characters of a file's own text in a message: a hostile file may have megabytes there.
 _MOST_SHOWN = 60
 
 
@@ -70,6 +71,7 @@ def finite_number(value: Any, where: str) -> float:
     if isinstance(value, bool | int | float):
         try:
             number = float(value)
+        # An integer of more than 308 digits, which JSON allows.
         except OverflowError:
             number = math.inf
         if math.isfinite(number):
@@ -87,6 +89,7 @@ def whole_number(value: Any, where: str) -> int:
     number = finite_number(value, where)
     if number != int(number):
         raise DataError(f"{where}: expected a whole number, found {value}")
+    # Not int(number): a float has no room for ids above 2**53.
     return int(value)
 
 
@@ -97,6 +100,7 @@ def read_text(path: Path) -> str:
         DataError: If it cannot be read, or is not UTF-8.
     """
     try:
+        # Editors on Windows start a file with a byte order mark, which would become part of the first word.
         return read_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{shown(path)}: not UTF-8: {error}") from None
@@ -135,6 +139,7 @@ def inside(folder: Path, name: str, where: str, *, allow_outside: bool) -> Path:
         raise DataError(f"{where}: {shown(name)!r} is not a file name: it has a null byte")
     path = folder / name
     if not allow_outside:
+        # Compared as paths: as text, /data-old would begin like /data.
         beyond = os.path.relpath(os.path.abspath(path), os.path.abspath(folder)).split(os.sep)[0] == os.pardir
         if beyond:
             raise DataError(

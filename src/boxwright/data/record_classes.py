@@ -27,6 +27,7 @@ def classes_of_records(paths: Sequence[str]) -> Categories:
     bare = 0
     for texts, labels in _texts_and_labels(paths):
         bare += len(labels) if not texts else 0
+        # 0 stands for no label. Lists of different lengths are reported when the record is decoded.
         for text, label in zip(texts, labels or [0] * len(texts), strict=False):
             ids[text] = max(label, ids.get(text, 0))
     if not ids:
@@ -35,6 +36,7 @@ def classes_of_records(paths: Sequence[str]) -> Categories:
             + (f"{bare} objects have class numbers but no names" if bare else "there are no objects")
             + "; set a label_map"
         )
+    # Only texts without a label take these, in alphabetical order.
     free = [number for number in range(1, len(ids) + 1) if number not in ids.values()]
     numbered = {text: ids[text] or free.pop(0) for text in sorted(ids)}
     double = next((n for n in numbered.values() if list(numbered.values()).count(n) > 1), None)

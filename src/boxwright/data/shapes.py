@@ -84,6 +84,7 @@ def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int, radii
     """Return an image, masks [N, H, W] and labels, which must not be modified."""
     rng = np.random.default_rng([seed, index])
     image = textured_background(rng, size)
+    # A count of 0 is drawn again as 0 or 1, which halves the number of empty images.
     wanted = int(rng.integers(0, max_objects + 1)) or int(rng.integers(0, 2))
     masks: list[NDArray[np.bool_]] = []
     whole: list[int] = []
@@ -120,6 +121,7 @@ def _outline(
 ) -> NDArray[np.bool_]:
     """Return the mask of one shape at random place and rotation; it may cross the border."""
     height, width = size
+    # Uniform in the logarithm: small shapes are as frequent as large ones.
     radius = float(np.exp(rng.uniform(np.log(radii[0]), np.log(radii[1])))) * min(size)
     center = rng.uniform(0.3 * radius, [width - 0.3 * radius, height - 0.3 * radius])
     angle, stretch = rng.uniform(0, 2 * np.pi), rng.uniform(0.8, 1.25)
@@ -127,6 +129,7 @@ def _outline(
     canvas = Image.new("1", (width * _OVERSAMPLE, height * _OVERSAMPLE))
     ImageDraw.Draw(canvas).polygon([(float(x), float(y)) for x, y in points * _OVERSAMPLE], fill=1)
     fine = np.asarray(canvas).astype(np.uint8)
+    # A pixel belongs to the shape if two of its four quarters do.
     inside = fine[::2, ::2] + fine[::2, 1::2] + fine[1::2, ::2] + fine[1::2, 1::2]
     return np.asarray(inside >= _OVERSAMPLE)
 
@@ -142,6 +145,7 @@ def paint(rng: np.random.Generator, image: NDArray[np.float32], mask: NDArray[np
     """Fill a mask with a shaded color that differs from what is beneath it."""
     beneath = image[mask].mean(0)
     color = rng.uniform(0, 255, 3)
+    # Some channel differs by 60 of 255 levels, or the shape might be invisible.
     while np.abs(color - beneath).max() < 60:
         color = rng.uniform(0, 255, 3)
     y, x = np.nonzero(mask)

@@ -13,6 +13,7 @@ from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
 from boxwright.types import Categories, Sample
 
+# COCO's bounds, in square pixels of the stored image.
 _SMALL, _LARGE = 32.0**2, 96.0**2
 
 
@@ -80,6 +81,7 @@ def suspicion(box: list[float], height: int, width: int) -> str:
         return "no area"
     if x_min >= width or y_min >= height or x_max <= 0 or y_max <= 0:
         return "outside the image"
+    # Records store shares of the image in float32, so that an edge on the border may come back slightly outside.
     if x_min < -0.01 or y_min < -0.01 or x_max > width + 0.01 or y_max > height + 0.01:
         return "crosses the border"
     if min(x_max - x_min, y_max - y_min) <= 1:
@@ -101,6 +103,7 @@ def survey_dataset(
         progress: Wraps the indices, for a progress bar.
     """
     survey, shown = Survey(), []
+    # Unique, since a small data set has fewer samples than there are pictures.
     wanted: NDArray[np.int64] = np.unique(np.linspace(0, len(dataset) - 1, num_pictures).astype(np.int64))
     for index in progress(range(len(dataset))):
         try:

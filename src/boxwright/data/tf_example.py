@@ -48,6 +48,8 @@ class RecordFields:
 BOXES_ONLY = RecordFields()
 
 
+# Built here, since generated code does not run on releases of protobuf older than its compiler's; in a pool and package
+# of its own, as TensorFlow registers the same messages where both are imported.
 def _example_class() -> Any:
     """Return the protobuf class of tf.train.Example: a map to oneofs of three lists."""
     file = descriptor_pb2.FileDescriptorProto(name="boxwright/example.proto", package="boxwright.tf", syntax="proto3")
@@ -68,6 +70,7 @@ def _example_class() -> Any:
         add(file.message_type.add(name=name), "value", 1, kind, kinds.LABEL_REPEATED)
     feature = file.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
+    # Field numbers of TensorFlow's feature.proto: on the wire there are no names.
     for number, name in enumerate(("BytesList", "FloatList", "Int64List"), start=1):
         snake = name.replace("List", "_list").lower()
         add(feature, snake, number, kinds.TYPE_MESSAGE, kinds.LABEL_OPTIONAL, f".boxwright.tf.{name}", oneof=True)
@@ -292,6 +295,7 @@ def _masks(
             return None
         if numbers.size != count * size[0] * size[1]:
             raise DataError(f"{where}: {key} has {numbers.size} numbers for {count} masks of {size[0]}×{size[1]}")
+        # As in TF, any level above 0 belongs to the object, be it 1 or 255.
         return (numbers.reshape(count, *size) > 0).astype(np.uint8)
     values = _bytes(features, key, where)
     if count and not len(values):
@@ -320,6 +324,7 @@ def _keypoints(
     visible = _floats(features, "image/object/keypoint/visibility", where)
     if len(visible) not in (0, len(x)):
         raise DataError(f"{where}: image/object/keypoint/visibility has {len(visible)} values for {len(x)} keypoints")
+    # TF's decoder takes a point for labeled unless its x is NaN.
     if not len(visible):
         visible = (~np.isnan(x)).astype(np.float32)
     points = np.stack([x * size[1], y * size[0], visible], axis=1)
@@ -370,6 +375,7 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
     feature["image/height"].int64_list.value.append(height)
     feature["image/width"].int64_list.value.append(width)
     sides = zip(("xmin", "ymin", "xmax", "ymax"), (width, height, width, height), sample.boxes.T, strict=True)
+    # Divided in float64, so that rounding to the record's float32 is the only one.
     for side, length, values in sides:
         feature[f"image/object/bbox/{side}"].float_list.value.extend((values.astype(np.float64) / length).tolist())
     feature["image/object/class/label"].int64_list.value.extend((sample.labels + 1).tolist())
@@ -385,6 +391,7 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
             feature[f"{_ATTRIBUTE}{name}"].int64_list.value.extend(column.tolist())
     if sample.masks is not None:
         feature["image/object/mask"].bytes_list.value.extend([encode_png(mask * 255) for mask in sample.masks])
+    # Without it, the order of a map's keys varies, and so would the bytes of equal records.
     return bytes(example.SerializeToString(deterministic=True))
 
 

@@ -32,6 +32,7 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(.*)")
 _WILD_INDEX = re.compile(r"-[?*\[][^/]*$")
+# zlib's window sizes: 15 bits for both; 16 more ask for gzip's header.
 _WBITS = {"gzip": 31, "zlib": 15}
 _CHUNK = 1 << 20
 # An index file: this mark; the records' size, time and offsets as int64; a SHA-256 of all before it.
@@ -155,10 +156,12 @@ def _detect(path: Path) -> Literal["none", "gzip", "zlib"]:
         head = file.read(_HEADER.size)
     if not head:
         return "none"
+    # First, since a record's length may begin with the bytes that mark gzip or zlib; its checksum decides.
     if len(head) == _HEADER.size and _HEADER.unpack(head)[1] == masked_crc(head[:8]):
         return "none"
     if head[:2] == b"\x1f\x8b":
         return "gzip"
+    # zlib's two header bytes are a multiple of 31 (RFC 1950, section 2.2).
     if head[0] == 0x78 and len(head) > 1 and (head[0] * 256 + head[1]) % 31 == 0:
         return "zlib"
     return "none"
@@ -191,6 +194,7 @@ def _unpack_into(source: BinaryIO, plain: BinaryIO, path: Path, kind: str) -> No
             while chunk:
                 if unpacker.eof:  # one file may hold several streams
                     unpacker = zlib.decompressobj(wbits=_WBITS[kind])
+                # At most a chunk at a time: a few kilobytes may decompress to gigabytes.
                 plain.write(unpacker.decompress(chunk, _CHUNK))
                 chunk = unpacker.unconsumed_tail or unpacker.unused_data
         if not unpacker.eof:
@@ -261,6 +265,7 @@ def _scan(plain: Path, path: Path, size: int) -> NDArray[np.int64]:
                 )
             offsets.append(offset)
             offset = end
+            # Bodies are skipped here; the checksum of each is compared when it is read.
             file.seek(offset)
     return np.array(offsets, np.int64)
 

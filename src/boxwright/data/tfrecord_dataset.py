@@ -45,6 +45,7 @@ class TFRecordDataset:
         self.name = ", ".join(str(path) for path in paths)
         self.categories = categories
         self._wanted = wanted
+        # Without paths, the call on an empty list raises the error that names the field.
         found = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
         sources = [[TFRecordFile(path, compression) for path in some] for some in found]
         self.files = [file for source in sources for file in source]
@@ -65,6 +66,7 @@ class TFRecordDataset:
     def _locate(self, index: int) -> tuple[TFRecordFile, int]:
         if not 0 <= index < len(self):
             raise IndexError(index)
+        # Right: an index at the end of a file belongs to the next one that has records.
         number = int(np.searchsorted(self._ends, index, side="right"))
         return self.files[number], index - int(self._ends[number - 1] if number else 0)
 
@@ -85,6 +87,7 @@ class TFRecordDataset:
                 self._wanted,
                 self._unknown,
             )
+        # Dictionaries keep their order: these were added by this record, so each class is reported once.
         for name, place in list(self._unknown.items())[known:]:
             warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are dropped", stacklevel=2)
         if not sample.id:

@@ -65,11 +65,13 @@ class VocDataset:
         self.name = f"{root}" + (f" ({image_set})" if image_set else "")
         refuse_unfinished(self.root)
         self._annotations = _existing(self.root, _ANNOTATION_FOLDERS, "*.xml", "annotations")
+        # Never exhausted: the last candidate is the folder itself.
         self._images = next(folder for folder in (self.root / name for name in _IMAGE_FOLDERS) if is_folder(folder))
         self.stems = self._read_list(image_set) if image_set else self._all_stems()
         self.categories = categories or self._find_categories()
 
     def _all_stems(self) -> list[str]:
+        # The order of a folder's files depends on the file system; samples are numbered by this list.
         return sorted(path.stem for path in self._annotations.glob("*.xml"))
 
     def _read_list(self, image_set: str) -> list[str]:
@@ -133,6 +135,7 @@ class VocDataset:
     def _image_path(self, stem: str, filename: str) -> Path:
         candidates = [self._images / f"{stem}{suffix}" for suffix in _SUFFIXES]
         if filename:
+            # Without a folder in <filename>, so that no annotation can point elsewhere.
             candidates.insert(0, self._images / Path(filename).name)
         for path in candidates:
             if is_file(path):
@@ -181,6 +184,7 @@ def _read_xml(path: Path) -> ET.Element:
             if declared is None:
                 raise
             text = data.decode(declared[1].decode())
+            # Without the declaration, which would still name the old encoding.
             return ET.fromstring(text[text.index("?>") + 2 :].encode())
     except (ET.ParseError, ValueError, LookupError, RecursionError) as error:
         raise DataError(f"{path}: not XML: {error}") from None

@@ -210,9 +210,11 @@ def _with_landmarks(path: Path, lines: list[tuple[int, str]]) -> Iterator[_Image
         if image is None:  # cannot happen: `_images` checked the first line
             continue
         width = len(line.split())
+        # The published validation labels have boxes alone.
         values = _numbers(line, f"{shown(path)}: line {number}", _BOX if width < least else least)
         image.boxes.append(values[:_BOX])
         points = np.array(values[_BOX:least] or [-1.0] * (least - _BOX)).reshape(-1, _POINT)
+        # Unknown points are -1 in both coordinates, too.
         known = np.asarray(points[:, :2].min(1) >= 0)[:, None]
         rows = np.concatenate([np.where(known, points[:, :2], 0.0), known], 1)
         image.landmarks.append(rows.flatten().tolist())
@@ -245,6 +247,7 @@ def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]
         path = folder / f"wider_{subset}_val.mat"
         tables = _matlab(path)
         try:
+            # A cell of MATLAB is an array of objects, each an array again: ravel opens one level.
             events = [str(np.ravel(event)[0]) for event in np.ravel(tables["event_list"])]
             per_event = zip(events, np.ravel(tables["file_list"]), np.ravel(tables["gt_list"]), strict=True)
             for event, files, lists in per_event:
@@ -252,6 +255,7 @@ def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]
                     stem = f"{event}/{np.ravel(file)[0]}"
                     if stem not in numbers_of:
                         raise DataError(f"{shown(path)}: image {stem} is not in the annotations")
+                    # MATLAB counts from 1.
                     rows = np.ravel(chosen).astype(np.int64) - 1
                     for mine in (found[number] for number in numbers_of[stem]):
                         if len(rows) and not 0 <= rows.min() <= rows.max() < len(mine):

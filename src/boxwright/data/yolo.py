@@ -161,6 +161,7 @@ def _label_path(image: Path) -> Path:
     """Return the path of an image's labels: the last `images` in its path becomes `labels`."""
     parts = list(image.parts[:-1])
     for place in range(len(parts) - 1, -1, -1):
+        # Ultralytics' loader replaces the last `images`, too; the folder above may have the same name.
         if parts[place] == "images":
             parts[place] = "labels"
             break
@@ -181,11 +182,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _names(given: Any, path: Path) -> list[str]:
     """Return the names of classes 0, 1, …, given as list or mapping."""
+    # By text, since YAML keys of mixed types have no order.
     if isinstance(given, dict) and sorted(given, key=str) == sorted(range(len(given)), key=str):
         given = [given[number] for number in range(len(given))]
     if (
         not isinstance(given, list)
         or not given
+        # YAML reads a class named 7 as a number, which is fine, and one named no as False, whose spelling is lost.
         or not all(isinstance(name, str | int) and not isinstance(name, bool) for name in given)
     ):
         raise DataError(f"{path}: names: expected a list of class names, or a mapping from 0, 1, … to them")

@@ -72,6 +72,7 @@ class AutoAugment:
             kind, drawn = OPERATIONS[operation.name], rng.random()
             if kind.patch is not None:
                 sample = in_boxes(sample, kind.patch, argument, operation.probability / _RARER, rng)
+            # TF applies an operation where floor(drawn + probability) is 1.
             elif kind.image is not None and drawn + operation.probability >= 1:
                 sample = kind.image(sample, argument, rng)
         return sample
@@ -93,6 +94,7 @@ def in_boxes(sample: Sample, patch: Patch, argument: float, probability: float, 
     for x_min, y_min, x_max, y_max in boxes[rng.permutation(len(boxes))]:
         if rng.random() + probability < 1:
             continue
+        # TF's corners are whole pixels that both belong to the box.
         window = np.s_[max(y_min, 0) : min(y_max, height - 1) + 1, max(x_min, 0) : min(x_max, width - 1) + 1]
         if image[window].size:
             image[window] = patch(image[window], argument, rng)
@@ -157,6 +159,7 @@ def _whole(most: float) -> Callable[[float], float]:
 
 
 def _blending(share: float) -> float:
+    # From nearly the degenerate image (0.1) through the image itself (1) to as far beyond it (1.9).
     return share * 1.8 + 0.1
 
 
@@ -221,6 +224,7 @@ def _parse(text: str) -> tuple[tuple[Operation, ...], ...]:
     )
 
 
+# The policies of TF's `autoaugment_utils`, as the search left them: with operations of probability 0.
 _V0 = """
 TranslateX_BBox 0.6 4 Equalize 0.8 10
 TranslateY_Only_BBoxes 0.2 2 Cutout 0.8 8

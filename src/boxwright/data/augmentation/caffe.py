@@ -22,6 +22,7 @@ from boxwright.data.augmentation.functional.pixels import canvas_of
 from boxwright.types import Sample
 
 _INTERPOLATIONS = (cv2.INTER_LINEAR, cv2.INTER_AREA, cv2.INTER_NEAREST, cv2.INTER_CUBIC, cv2.INTER_LANCZOS4)
+# `max_trials` of SSD's published batch samplers.
 _TRIALS = 50
 _Pixels = NDArray[np.uint8]
 
@@ -78,10 +79,12 @@ class RandomExpand:
 
     probability: float = 0.5
     max_ratio: float = 4.0
+    # The mean of ImageNet's channels that VGG subtracts, rounded: the canvas becomes about 0.
     color: tuple[int, int, int] = (123, 117, 104)
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, expanded or unchanged."""
+        # Caffe leaves an image that could hardly grow.
         if rng.random() >= self.probability or self.max_ratio - 1 < 0.01:
             return sample
         ratio = rng.uniform(1, self.max_ratio)
@@ -125,6 +128,7 @@ class OverlapCrop:
         """Draw windows, [*count, 4] in units of the image."""
         scale = rng.uniform(*self.scales, count)
         least, most = self.aspect_ratios
+        # Bounded so that neither side, scale × √ratio or scale / √ratio, is longer than the image's.
         ratio = np.sqrt(rng.uniform(np.maximum(least, scale**2), np.minimum(most, 1 / scale**2)))
         sides = np.stack([scale * ratio, scale / ratio], -1)
         corners = rng.uniform(0, 1 - np.minimum(sides, 1))

@@ -82,6 +82,7 @@ class DistortColor:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
+        # TF's constants; its message has no fields for them.
         brightness, saturation = RandomBrightness(32 / 255), RandomSaturation(0.5, 1.5)
         hue, contrast = RandomHue(0.2), RandomContrast(0.5, 1.5)
         orders = ((brightness, saturation, hue, contrast), (brightness, contrast, saturation, hue))

@@ -41,6 +41,7 @@ class CopyPaste:
         if rng.random() >= self.probability:
             return sample
         pasted = self._objects(self.others(rng), sample, rng)
+        # An image with masks takes no objects without: `overlay` would drop the masks of all.
         if not len(pasted.boxes) or (sample.masks is not None and len(sample.boxes) and pasted.masks is None):
             return sample
         height, width = sample.image.shape[:2]
@@ -56,6 +57,7 @@ class CopyPaste:
         seen = _fitted(crop(chosen, window, np.ones(len(chosen.boxes), np.bool_), clip_boxes=True), chosen)
         most = min(self.max_objects or len(seen.boxes), len(seen.boxes))
         count = int(rng.integers(1, most + 1)) if most else 0
+        # In the order of the other image, so that only the choice is random.
         picked = seen.keep(np.sort(rng.permutation(len(seen.boxes))[:count]))
         return pad(picked, np.zeros((height, width, other.image.shape[2]), other.image.dtype), (0, 0))
 

@@ -39,6 +39,7 @@ class Mosaic:
             return sample
         height, width = self.size or (sample.image.shape[0], sample.image.shape[1])
         x, y = int(width * rng.uniform(*self.center)), int(height * rng.uniform(*self.center))
+        # The others went through the steps before this one, as this image did.
         four = [sample, *(self.others(rng) for _ in range(3))]
         canvas = _canvas(four, (height, width), self.color)
         # Of each quadrant: its size, and whether it lies before the point, along x and y.

@@ -34,6 +34,7 @@ class DrawnOthers:
 
     def __call__(self, rng: np.random.Generator) -> Sample:
         """Return a sample; a `DataError` if it cannot be read."""
+        # Drawn from all, the same image included: to exclude it would need its index, which augmentation does not know.
         return self.before(self.dataset[int(rng.integers(0, len(self.dataset)))], rng)
 
 

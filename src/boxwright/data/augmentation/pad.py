@@ -116,6 +116,7 @@ def _on_canvas(sample: Sample, least: Size, most: Size, color: Color, rng: np.ra
 
 def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Size:
     """Draw two integers from `low` to `high`, excluded; `high` if the range is empty."""
+    # NumPy refuses an empty range; TF returns its end.
     first, second = (int(rng.integers(a, b)) if b > a else b for a, b in zip(low, high, strict=True))
     return first, second
 
@@ -123,4 +124,5 @@ def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Siz
 def _canvas(image: Pixels, size: Size, color: Color) -> Pixels:
     """Return a canvas of one color, with the image's data type."""
     levels = image.mean((0, 1)) if color is None else np.asarray(color)
+    # By `like`, a mean is rounded for uint8; the canvas would truncate it.
     return canvas_of(size, like(image, levels.astype(np.float32)), image)

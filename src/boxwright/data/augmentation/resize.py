@@ -50,6 +50,7 @@ class RandomScale:
         """Return a new sample."""
         factor = np.float32(rng.uniform(*self.factors))
         height, width = (max(int(np.float32(side) * factor), 1) for side in sample.image.shape[:2])
+        # TF's function asks for aligned corners here, unlike in its resizers.
         return resize(sample, height, width, align_corners=True)
 
 

@@ -45,6 +45,7 @@ class TorchvisionTransform:
         """Return a new sample; a `DataError` if its image is no longer uint8."""
         size = (sample.image.shape[0], sample.image.shape[1])
         target: dict[str, Any] = {
+            # Copies: a transform may work in place, and samples are never modified.
             "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(sample.boxes.copy()), format="XYXY", canvas_size=size),
             "labels": torch.arange(len(sample.boxes)),
         }

@@ -65,6 +65,7 @@ def gray(image: Pixels) -> Pixels:
 
 def stretch(image: Pixels, factor: float) -> Pixels:
     """Return an image with channels scaled about their means: TF's contrast."""
+    # Each channel has its own mean, and so its own table of levels.
     stretched = np.empty_like(image)
     for channel in range(image.shape[2]):
         mean = np.float32(image[..., channel].mean())
@@ -88,6 +89,7 @@ def saturate(image: Pixels, factor: float) -> Pixels:
 
 def turn_hue(image: Pixels, delta: float) -> Pixels:
     """Return an image with the hue of HSV rotated by a share of the circle, -0.5 to 0.5."""
+    # torchvision expects floats in 0..1, and 8 bits as they are.
     colors = image[..., :_COLORS] if image.dtype == np.uint8 else image[..., :_COLORS] / LARGEST
     pixels = F.adjust_hue(torch.from_numpy(np.ascontiguousarray(colors)).permute(2, 0, 1), delta)
     turned = pixels.permute(1, 2, 0).numpy()

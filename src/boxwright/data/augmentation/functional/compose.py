@@ -25,6 +25,7 @@ def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
     """
     joined: dict[str, Any] = {}
     for declared in OBJECT_FIELDS:
+        # A sample without objects lacks no field: it has no rows to add.
         rows: list[NDArray[Any] | None] = [getattr(s, declared.name) for s in samples if len(s.boxes)]
         known = [row for row in rows if row is not None]
         if not rows:

@@ -29,6 +29,7 @@ def equalize(image: Levels) -> Levels:
     equal = np.empty_like(image)
     for channel in range(image.shape[2]):
         counts = np.bincount(image[..., channel].reshape(-1), minlength=256)
+        # Pillow's rule: the last level that occurs does not count.
         step = (counts.sum() - counts[np.flatnonzero(counts)[-1]]) // 255
         table = np.arange(256)
         if step:
@@ -39,6 +40,7 @@ def equalize(image: Levels) -> Levels:
 
 def posterize(image: Levels, bits: int) -> Levels:
     """Return an image with only the upper bits, at least one."""
+    # Strength 2 gives 0 bits; TF's shift operators clamp the shift of 8 to 7, which keeps the highest bit.
     return image & np.uint8((0xFF << (8 - max(bits, 1))) & 0xFF)
 
 

@@ -43,6 +43,7 @@ def mirror(sample: Sample, axis: int, permutation: Sequence[int] = ()) -> Sample
 
     def boxes(old: Array) -> Array:
         new = old.copy()
+        # Edges are continuous coordinates; only indices of pixels need length - 1.
         new[:, axis], new[:, axis + 2] = length - old[:, axis + 2], length - old[:, axis]
         return new
 
@@ -179,6 +180,7 @@ def resize(
 
 def hide_outside(points: Array, height: int, width: int) -> Array:
     """Return points [N, P, 3] with those outside an image invisible."""
+    # Points on the border are inside, as in TF's `prune_outside_window`.
     inside = (points[..., :2] >= 0).all(-1) & (points[..., :2] <= [width, height]).all(-1)
     return np.concatenate([points[..., :2], (points[..., 2] * inside)[..., None]], -1).astype(np.float32)
 

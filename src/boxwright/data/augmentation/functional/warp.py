@@ -19,6 +19,7 @@ from boxwright.data.augmentation.functional.geometry import hide_outside
 from boxwright.types import Sample
 
 FILL = 128
+# The share of the image that TF's `_check_bbox_area` gives to a box that became empty.
 _LEAST_SIDE = np.float32(0.05)
 Array = NDArray[Any]
 # Rows (a, b, c) and (d, e, f): the new pixel (x, y) is the old one at (ax + by + c, dx + ey + f).
@@ -109,6 +110,7 @@ def shift(sample: Sample, pixels: float, axis: int) -> Sample:
     height, width = sample.image.shape[:2]
     boxes = np.trunc(sample.boxes)
     boxes[:, axis] = np.maximum(0, boxes[:, axis] - int(pixels))
+    # TF shifts the image by the fraction too, boxes by whole pixels.
     boxes[:, axis + 2] = np.minimum((width, height)[axis], boxes[:, axis + 2] - int(pixels))
     sound = _nonempty(boxes / np.array([width, height] * 2, np.float32), height, width)
     return _moved(sample, translation(pixels, 0) if axis == 0 else translation(0, pixels), sound)
