@@ -169,6 +169,23 @@ def test_a_constant_of_equal_values(tmp_path: Path) -> None:
         FrozenGraph(path)["FeatureExtractor/x/BatchNorm/gamma"]
 
 
+def test_a_frozen_graph_of_two_stages(tmp_path: Path) -> None:
+    """Names as in the recorded detectors of two stages: both extractors and all predictors, R-FCN's too."""
+    names = [
+        "FirstStageFeatureExtractor/InceptionV2/InceptionV2/Conv2d_1a_7x7/depthwise_weights",
+        "Conv/weights",
+        "FirstStageBoxPredictor/ClassPredictor/biases",
+        "SecondStageFeatureExtractor/InceptionV2/Mixed_5a/Branch_0/Conv2d_0a_1x1/BatchNorm/gamma",
+        "SecondStageBoxPredictor/BoxEncodingPredictor/weights",
+        "SecondStageBoxPredictor/reduce_depth/biases",
+    ]
+    arrays = {name: np.full(2, number, np.float32) for number, name in enumerate(names)}
+    path = tmp_path / "frozen_inference_graph.pb"
+    path.write_bytes(frozen_graph(arrays))
+    found = FrozenGraph(path)
+    assert {name: array.tolist() for name, array in found.items()} == {n: a.tolist() for n, a in arrays.items()}
+
+
 def test_a_graph_of_something_else(tmp_path: Path) -> None:
     graph = GraphDef()
     graph.node.add(name="dense/kernel", op="Const")

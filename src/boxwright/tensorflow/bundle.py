@@ -31,6 +31,7 @@ from boxwright.tensorflow.sstable import read_table
 from boxwright.tensorflow.varint import read_varint
 
 # Type numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.
+# 11, 12, 13, 15 and 16 are quantized types, read as the integers that they are stored as.
 DTYPES: dict[int, str] = {
     1: "float32",
     2: "float64",
@@ -54,6 +55,7 @@ DTYPES: dict[int, str] = {
     22: "uint32",
     23: "uint64",
 }
+# The names of data files have five digits.
 _MOST_SHARDS = 100_000
 # Smaller files may be error pages or Git LFS pointers.
 _SMALLEST = 100_000
@@ -133,6 +135,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
         missing = [extent for name, extent in zip(names, entry.slices, strict=True) if name not in self._raw]
         if missing:
             raise CheckpointError(f"{self.prefix}: {key}: the slice {missing[0]} is missing")
+        # Counted before the whole is allocated, whose shape may be damaged.
         elements = sum(math.prod(self._raw[name].shape) for name in names)
         if min(entry.shape, default=0) < 0 or elements != math.prod(entry.shape):
             raise CheckpointError(f"{self.prefix}: {key}: its slices do not fill shape {list(entry.shape)}")
@@ -223,6 +226,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
             raise CheckpointError(f"{self.prefix}: {key} lies in data file {entry.shard} of {len(self._shards)}")
         path = self._shards[entry.shard]
         try:
+            # Opened for each tensor, so that a bundle keeps no file open.
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if instead := diagnose_wrong_file(path) if size < _SMALLEST else "":
@@ -362,4 +366,5 @@ def newest_of(folder: Path, checkpoints: Sequence[Path]) -> Path:
     for candidate in (folder / named[1], folder / Path(named[1]).name) if named else ():
         if candidate in checkpoints:
             return candidate
+    # By numbers: as text, ckpt-9 would come after ckpt-10.
     return max(checkpoints, key=lambda path: [*map(int, re.findall("[0-9]{1,18}", path.name))])

@@ -44,6 +44,7 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
         raise CheckpointError(f"{prefix}: {wrong} is not the key of a variable")
     data = bytearray()
     table = {b"": _header()}
+    # Reversed, so that the plain integer types win over the quantized ones of the same NumPy type.
     numbers = {
         np.dtype(name): number for number, name in sorted(DTYPES.items(), reverse=True) if name not in _NOT_NUMPY
     }
@@ -55,6 +56,7 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
         entry = BundleEntry(dtype=numbers[array.dtype], offset=len(data), size=len(body), crc32c=masked_crc(body))
         for side in array.shape:
             entry.shape.dim.add(size=side)
+        # A scalar's shape is empty, and protobuf would leave it out.
         entry.shape.SetInParent()
         table[key.encode()] = entry.SerializeToString()
         data += body
@@ -74,6 +76,7 @@ _NOT_NUMPY = ("string", "bfloat16")
 
 def _header() -> bytes:
     header = BundleHeader(num_shards=1)
+    # TensorFlow's kTensorBundleVersion.
     header.version.producer = 1
     return bytes(header.SerializeToString())
 

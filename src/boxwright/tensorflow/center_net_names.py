@@ -28,6 +28,7 @@ _HEADS = "_prediction_head_dict"
 
 def _numbered(layers: Iterable[nn.Module], path: str, first: int = 0) -> Named:
     """Number layers as Keras; a separable convolution is one layer."""
+    # Keras counts only layers with weights, so that activations and resizes leave no gap.
     for number, layer in enumerate(layers, start=first):
         place = f"{path}/layer_with_weights-{number}"
         if isinstance(layer, nn.Sequential) and len(layer) == 2:

@@ -31,10 +31,15 @@ _VARIABLES = (
 )
 _SCOPES = (
     "FeatureExtractor/",
-    "FirstStageFeatureExtractor/",
-    "SecondStageFeatureExtractor/",
+    # Without a slash: one for each feature map, BoxPredictor_0/ and so on.
     "BoxPredictor",
     "WeightSharedConvolutionalBoxPredictor/",
+    "FirstStageFeatureExtractor/",
+    # The first convolution of a region proposal network has no scope around it.
+    "Conv/",
+    "FirstStageBoxPredictor/",
+    "SecondStageFeatureExtractor/",
+    "SecondStageBoxPredictor/",
 )
 
 

@@ -72,4 +72,6 @@ def check_head(head: ConvolutionalHead) -> None:
 def learned_names(norm: nn.Module) -> list[str]:
     """Return our names of a normalization's variables in TensorFlow: statistics, and gain and bias if trainable."""
     known = (name for name in NORM if hasattr(norm, name))  # of groups there are no statistics
+    # TensorFlow creates no gamma where scale is false, and no beta where center is; here these are constants.
+    # Frozen weights look the same: weights are loaded and named before anything is frozen.
     return [name for name in known if "running" in name or getattr(norm, name).requires_grad]

@@ -49,6 +49,7 @@ class SavedSlices(Mapping[str, "NDArray[Any]"]):
         except ValueError as error:
             raise CheckpointError(f"{where}: {error}") from None
         self._slices: dict[str, list[bytes]] = {}
+        # By the name in each value: a table's keys encode it as ordered code, which need not be decoded then.
         for value in table.values():
             self._slices.setdefault(_name(value, where), []).append(value)
 

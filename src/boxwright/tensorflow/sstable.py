@@ -23,6 +23,7 @@ _MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5
 _UNCOMPRESSED, _SNAPPY = 0, 1
+# LevelDB's defaults for writing; readers accept any.
 _BLOCK_SIZE = 4096
 _RESTART_EVERY = 16
 
@@ -60,6 +61,7 @@ def read_table(data: bytes, where: str, most: Limit = INDEX_BYTES) -> dict[bytes
         size, read = 0, 0
         for _, handle in _entries(_block(data, index, where)):
             (offset, length), _ = _read_handle(handle, 0)
+            # A crafted index could name one block many times, and multiply its size.
             if offset < read:
                 raise ValueError(f"the block at byte {offset} overlaps the one before")
             read = offset + length
@@ -97,6 +99,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(block) < 4:
         raise ValueError("a block is shorter than its end")
     (restarts,) = struct.unpack("<I", block[-4:])
+    # Restart points serve binary search; a table is read as a whole here.
     end = len(block) - 4 * (restarts + 1)
     position, key = 0, b""
     while position < end:
@@ -127,6 +130,7 @@ def write_table(items: Mapping[bytes, bytes]) -> bytes:
         if sum(len(k) + len(v) for k, v in pending) > _BLOCK_SIZE:
             flush()
     flush()
+    # The footer must name a block of metadata, even an empty one.
     meta = _append_block(out, [])
     handles = meta + _append_block(out, index)
     return bytes(out) + handles.ljust(_FOOTER_SIZE - 8, b"\0") + struct.pack("<Q", _MAGIC)

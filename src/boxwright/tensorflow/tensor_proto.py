@@ -28,6 +28,7 @@ def check_sizes(tensors: Iterable[tuple[int, Sequence[int]]]) -> None:
     A few bytes may stand for a large constant tensor.
     """
     shapes = [shape for dtype, shape in tensors if dtype in _TYPES and min(shape, default=0) >= 0]
+    # 8 bytes, the widest of the types, bound each number.
     total = sum(8 * math.prod(shape) for shape in shapes)
     if problem := CHECKPOINT_BYTES.exceeded(total):
         raise ValueError(problem)

@@ -245,6 +245,7 @@ def _weight_shared(head: WeightSharedHead, _: SSD) -> Named:
 def _tower(tower: Tower, scope: str) -> Named:
     for number, conv in enumerate(tower.convs):
         yield from slim_layer(conv, f"{scope}/conv2d_{number}")
+    # Levels share the convolutions of a tower, but each has its own normalization.
     for position, norm in enumerate(tower.norms):
         level, number = divmod(position, len(tower.convs))
         if isinstance(norm, nn.BatchNorm2d):

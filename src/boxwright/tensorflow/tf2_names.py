@@ -163,6 +163,7 @@ def _tower(tower: Tower, scope: str, head: str) -> Named:
     for position, norm in enumerate(tower.norms):
         level, number = divmod(position, len(tower.convs))
         if isinstance(norm, nn.BatchNorm2d):
+            # A round of a tower is three layers: convolution, normalization, activation.
             yield norm, f"_box_predictor/_base_tower_layers_for_heads/{head}/{level}/{3 * number + 1}"
 
 

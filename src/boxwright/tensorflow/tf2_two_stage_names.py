@@ -69,6 +69,7 @@ def _by_depth(branches: list[nn.Module]) -> list[nn.Module]:
         layers = [layer for layer in branch.modules() if not list(layer.children())]
         # A convolution, its normalization and its activation are one layer each, as is a pool.
         distances += [(position - len(layers), number, layer) for position, layer in enumerate(layers)]
+    # Without the layers themselves, which cannot be compared.
     return [layer for _, _, layer in sorted(distances, key=lambda item: item[:2])]
 
 

@@ -77,6 +77,7 @@ def _variables(
     family = next((family for kind, family in _FAMILIES.items() if isinstance(network, kind)), None)
     if family is None or not isinstance(network, Network):
         return Variables({}, {"": f"no {version} names are known for a {type(network).__name__}"})
+    # By identity: namers yield modules, and equal ones occur several times in a network.
     ours = {id(module): name for name, module in network.named_modules()}
     found = Variables({}, {})
     for name in (*network.parts.backbone, *network.parts.necks, *network.parts.heads):

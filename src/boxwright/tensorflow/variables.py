@@ -177,6 +177,7 @@ def from_tensorflow(
             key = average or key
         if key is not None:
             array = np.asarray(arrays[key])
+            # Quantized weights have scales in other variables, without which they mean nothing.
             if not np.issubdtype(array.dtype, np.floating):
                 raise CheckpointError(f"{key}: weights are floating-point numbers, found {array.dtype}")
             values[name], keys[name] = _tensor(variable, array), key
@@ -191,6 +192,7 @@ def from_tensorflow(
 
 
 def _tensor(variable: TfVariable, array: NDArray[Any]) -> Tensor:
+    # A copy in C order: `to_ours` may return a transposed view of the checkpoint's bytes.
     return torch.from_numpy(np.array(variable.to_ours(array), order="C"))
 
 
