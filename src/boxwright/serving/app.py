@@ -52,6 +52,7 @@ def make_app(
     """
     decoders = Decoders(settings, counters.count_replaced)
     runner = _Runner(model, settings, decoders)
+    # Without FastAPI's pages, which load scripts from a public CDN, and know nothing of bodies that are read by hand.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan(model, decoders, watch=watch))
     app.state.ready, app.state.decoders = True, decoders
     app.add_middleware(Guard, counters=counters, browsers=Browsers(settings.host, settings.allow_host), api_key=api_key)
@@ -133,6 +134,7 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Ru
         served = model.current
         counters.waiting.set(served.batcher.waiting)
         counters.held.set(runner.held.bytes)
+        # Or each replaced file would leave a series of its hash behind.
         counters.version.clear()
         counters.version.labels(model.name, served.sha256[:12]).set(served.version)
         return Response(generate_latest(counters.registry), media_type="text/plain; version=0.0.4")
@@ -149,8 +151,10 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Ru
             batch = {name: value[None] for name, value in row.items()}
             found = found_objects(batch, 0, size, served.detector.categories).above(least)
             if "image/png" in request.headers.get("accept", "") or request.query_params.get("draw") == "1":
+                # In a thread, or all requests would wait while a picture is drawn and compressed.
                 drawn = await run_in_threadpool(_drawn, image, found, least)
                 share.add(len(drawn))
+                # From here on the response holds the memory, until the client has read it.
                 return HeldResponse(drawn, held.pop_all(), "image/png")
         return _json({**_objects(found), "model": model.name, "version": served.version})
 
@@ -260,6 +264,7 @@ async def _watch(model: ServedModel) -> None:
         try:
             newest = model.stamp()
             if newest != stamp:
+                # Before the reload, so that a file that cannot be served is reported once, not every two seconds.
                 stamp = newest
                 if await run_in_threadpool(model.reload):
                     _LOG.info("now serving version %d", model.current.version)

@@ -181,6 +181,7 @@ class Connection(H11Protocol):
         if unsent and (self._unsent == 0 or unsent < self._unsent):
             self._unsent = unsent
             self._set_clock(self._settings.idle_s, self._close_unread)
+            # close() still sends what is buffered, which abort() drops.
             self.transport.close()
         elif unsent or self._asks:
             self.transport.abort()

@@ -198,6 +198,7 @@ class Decoders:
         self._free.append(child)
 
     async def _work(self, child: _Child, question: _Question, deadline: float) -> DecodedRequest:
+        # Until an answer has arrived whole, the process is out of step with its requests, and only of use if replaced.
         why = "died"
         try:
             left = min(max(deadline - time.monotonic(), _LEAST_WORK_S), _MOST_WORK_S)
@@ -294,6 +295,7 @@ def _started(settings: ServerSettings) -> _Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), file),
+            # Several processes decode side by side: more threads would only compete.
             env={**child_environment(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
     except OSError:
@@ -301,6 +303,7 @@ def _started(settings: ServerSettings) -> _Child:
         os.close(file)
         raise
     finally:
+        # The child has its own copy; while this one is open, the socket would not show that the child has ended.
         theirs.close()
     ours.setblocking(False)
     return _Child(process, ours, file)

@@ -6,6 +6,7 @@ import re
 
 from boxwright.serving.requests import BadRequest
 
+# A boundary has at most 70 characters (RFC 2046, section 5.1.1).
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s";,]{1,70}))\s*(?:;|$)', re.IGNORECASE)
 _FILENAME = re.compile(rb";\s*filename\*?=", re.IGNORECASE)
 _MOST_PARTS, _MOST_HEADER_BYTES = 100, 8192
@@ -31,6 +32,7 @@ def file_of_form(body: bytes, content_type: str) -> bytes:
 def _files(body: bytes, boundary: bytes) -> list[bytes]:
     between = b"\r\n--" + boundary
     place = body.find(between[2:])
+    # Some clients begin with an empty line, of two bytes.
     if place not in (0, 2) or body[:place].strip():
         raise BadRequest(400, "the form cannot be read: it does not begin with its boundary")
     place += len(between) - 2

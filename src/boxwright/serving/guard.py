@@ -17,6 +17,7 @@ from boxwright.serving.browsers import Browsers
 
 _LOG = logging.getLogger("boxwright.serving")
 _OPEN_TO_ALL = ("/healthz", "/readyz", "/")
+# nginx's status for a client that closed the connection; it is only counted, never sent.
 _GONE = 499
 
 
@@ -104,6 +105,7 @@ class Guard:
         except Exception as error:  # no traceback leaves the server
             _LOG.error("a request failed: %s", _line(error))
             _LOG.debug("traceback:", exc_info=error)
+            # The head of an answer is sent: uvicorn can only break the connection.
             if status:
                 raise
             await error_response(500, "internal error; the server's log has the reason")(scope, receive, counted)
@@ -121,6 +123,7 @@ class Guard:
             return error_response(*refusal)
         if self._key and scope["path"] not in _OPEN_TO_ALL:
             given = headers.get(b"authorization", b"")
+            # In constant time: the duration must not tell how many characters were right.
             if not hmac.compare_digest(given, b"Bearer " + self._key):
                 return error_response(401, "an API key is required: Authorization: Bearer …")
         return None

@@ -20,6 +20,7 @@ from boxwright.runtime.trial import try_in_child
 from boxwright.serving.batcher import Batcher
 from boxwright.serving.settings import ServerSettings
 
+# Exports resize pictures of any size; a small one tells the outputs' shapes, and initializes the runtime.
 _WARM_UP = (64, 64, 3)
 
 
@@ -68,6 +69,7 @@ class ServedModel:
         self.current = self._open(read_export_file(self.path), 1)
 
     def _open(self, file: ExportFile, version: int) -> Served:
+        # Before any library parses the file.
         if not self._allow_edited:
             check_seal(file)
         try_in_child(file, self._opener, self._closing.is_set)
@@ -107,6 +109,7 @@ class ServedModel:
             if file.sha256() == old.sha256:
                 return False
             self.current = self._open(file, old.version + 1)
+        # After the swap: new requests go to the new version while this waits for the old ones.
         old.batcher.close()
         return True
 

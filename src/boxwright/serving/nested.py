@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from boxwright.serving.requests import BadRequest
 
 _IMAGE, _CHANNELS = 3, (1, 3, 4)
+# Compared by exact type: bool is an int, but true is not a pixel.
 _NUMBERS = {int, float}
 
 
@@ -63,6 +64,7 @@ def picture_of_numbers(values: NDArray[np.uint8], shape: Sequence[int], where: s
 def bytes_of(numbers: list[Any], where: str) -> NDArray[np.uint8]:
     """Return whole numbers in 0..255 as a flat uint8 array."""
     try:
+        # bytes() checks types and range in C, and needs an eighth of the memory of an int64 array.
         return np.frombuffer(bytes(numbers), np.uint8)
     except ValueError:
         raise BadRequest(400, f"{where}: expected numbers from 0 to 255") from None

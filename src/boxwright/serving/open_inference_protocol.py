@@ -169,6 +169,7 @@ def _files(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArra
         if place != len(data):
             raise BadRequest(400, f"{_INPUT}: lengths within the binary data do not add up")
     elif isinstance(data, list):
+        # One more than announced is enough to see that there are too many.
         files = [decode_base64(one, f"picture {number}") for number, one in enumerate(data[: count + 1])]
     else:
         raise BadRequest(400, f"{_INPUT}: expected data")

@@ -49,6 +49,7 @@ def pictures_of(given: Sequence[Any], settings: ServerSettings, where: Sequence[
         sizes = [_size(one, name) for one, name in zip(given, names, strict=True)]
         check_sizes(sizes, settings, names)
         return [
+            # Upright, as no annotation refers to the stored pixels of a client's photo.
             decode_image(one, name, upright=True) if isinstance(one, bytes) else picture_of_list(one, name)
             for one, name in zip(given, names, strict=True)
         ]

@@ -73,6 +73,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then accept connections."""
+        # uvicorn would accept connections by itself, without a limit.
         await super().startup(sockets=[])
         for one in sockets or []:
             one.listen(self.config.backlog)

@@ -14,6 +14,7 @@ class ServerSettings:
     """How requests are accepted and answered; `boxwright serve` has an option for each."""
 
     host: str = setting("127.0.0.1", "The address to listen on; 0.0.0.0 for all networks.")
+    # TensorFlow Serving's port for REST.
     port: int = setting(8501, "The port; 0 for any free one.", least=0, most=65535)
     max_batch: int = setting(8, "The largest batch of pictures.", least=1)
     batch_wait_ms: float = setting(2.0, "Milliseconds that the first picture of a batch waits for others.", least=0)

@@ -46,6 +46,7 @@ def parse_request(content: dict[str, Any], settings: ServerSettings) -> PredictR
     signature = content.get("signature_name", "serving_default")
     if not isinstance(signature, str):
         raise BadRequest(400, f"signature_name: expected text, found {type(signature).__name__}")
+    # TensorFlow Serving's words, by which clients may know the cause.
     if signature not in ("serving_default", ""):
         raise BadRequest(400, f'Serving signature name: "{signature[:60]}" not found in signature def')
     if ("instances" in content) == ("inputs" in content):
@@ -96,6 +97,7 @@ def answer(asked: PredictRequest, rows: Sequence[Row]) -> bytes:
 
 def numbers(values: Sequence[NDArray[np.float32]]) -> bytes:
     """Return arrays as comma-separated JSON; converted one by one, to let other threads run in between."""
+    # orjson takes contiguous arrays with at least one dimension: outputs may be views, and counts scalars.
     return b",".join(orjson.dumps(np.array(value, order="C")[None], option=_ARRAYS)[1:-1] for value in values)
 
 
