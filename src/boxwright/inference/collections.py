@@ -20,6 +20,7 @@ from boxwright.inference.stores import Store, is_address, open_file, open_parque
 
 _RECORDS = re.compile(r"\.tf_?records?|\.records?|-[0-9]{5}-of-[0-9]{5}$", re.IGNORECASE)
 _ARCHIVES = (".tar", ".tar.gz", ".tgz")
+# Rows of Parquet in memory at a time, each of which holds an image file.
 _BATCH = 64
 _CHUNK = 1 << 20
 
@@ -61,6 +62,7 @@ def units_of(words: Sequence[str], size: int) -> list[Unit]:
     Raises:
         DataError: If nothing matches, or a file is of an unknown kind.
     """
+    # Only files that the user named are refused: a folder may have other files beside its images.
     named = set(words)
     files = [(address, _kind(address)) for word in words for address in _files(word)]
     strange = next((address for address, kind in files if kind == "other" and address in named), None)
@@ -175,6 +177,7 @@ def _column(schema: Any, wanted: str, address: str) -> str:
         if wanted not in schema.names:
             raise DataError(f"{address}: no column {wanted!r}; found {', '.join(schema.names)[:400]}")
         return wanted
+    # Bytes first: the files that paths name may be on another machine.
     for suits in (
         lambda field: pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type),
         lambda field: pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0,

@@ -113,6 +113,7 @@ def _opened(url: str, seconds: float) -> Any:
         _WebRedirects,
     ):
         opener.add_handler(handler())
+    # Some servers answer 403 to urllib's own name.
     request = urllib.request.Request(url, headers={"User-Agent": "boxwright", "Accept": "image/*, */*;q=0.5"})
     return opener.open(request, timeout=seconds)
 
@@ -128,6 +129,7 @@ def _read(answer: Any, url: str, until: float) -> bytes:
     data = bytearray()
     if expected is not None and (problem := DOWNLOAD_BYTES.exceeded(expected)):
         raise DataError(f"{url}: {problem}")
+    # read1 returns what has arrived, so that the limits are checked even while a server trickles bytes.
     while chunk := answer.read1(_CHUNK):
         data += chunk
         if problem := DOWNLOAD_BYTES.exceeded(len(data)):

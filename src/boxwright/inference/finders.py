@@ -86,6 +86,7 @@ class ModelSource:
             return None, None
         if self.path.suffix in EXPORTS:
             raise fixed(self.path)
+        # Not at the top, as an exported detector opens without PyTorch.
         from boxwright.checkpoints.restore import stored_config
         from boxwright.config.load import load_config
         from boxwright.config.overrides import with_overrides
@@ -111,6 +112,7 @@ def finder_with(detect: Finder, settings: PredictionSettings) -> Finder:
     """Return a finder that applies the least score, and tiles if requested; ConfigError for an unknown `merge`."""
     if settings.merge not in MERGES:
         raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
+    # Low scores may continue a track; what does not is removed after tracking.
     least = least_score(settings.min_score) if settings.track else settings.min_score
 
     def above(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:

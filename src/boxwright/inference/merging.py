@@ -40,6 +40,7 @@ def suppressed(views: list[View]) -> FoundObjects:
     found, cut = _joined(views)
     boxes = found.boxes.astype(np.float64)
     kept: list[int] = []
+    # The last key sorts first: whole objects before those that a border may have cut, each by score.
     for row in np.lexsort((-found.scores, cut)):
         others = boxes[[other for other in kept if found.labels[other] == found.labels[row]]]
         own = boxes[row : row + 1]
@@ -102,4 +103,5 @@ def _best_first(found: FoundObjects) -> FoundObjects:
 
 def _lies_in(part: NDArray[np.float64], wholes: NDArray[np.float64]) -> bool:
     """Return whether most of a box [1, 4] lies in one of others [N, 4]."""
+    # COCO's measure for crowds: the intersection over the area of the first box alone.
     return bool((overlaps_of_crowds(part, wholes) >= _PART).any())

@@ -81,10 +81,12 @@ def predict(
     names = _names(sources, Path(out), settings)
     with unfinished(out, "predictions") as folder, Stages() as stages:
         pairs = ((source, frame) for source in sources for frame in source.frames())
+        # With a file among the sources, no picture may be skipped.
         live = all(source.live for source in sources)
         reading = (stages.newest if live else stages.ahead)("read", itertools.islice(pairs, settings.frames or None))
         found = stages.ahead("network", _detected(reading, look, settings))
         draw = partial(_drawn, names=names, folder=folder, settings=settings)
+        # With several threads, a live picture would wait until as many more have arrived.
         drawn = stages.spread("draw", draw, found, 1 if live else _DRAWN_AT_ONCE)
         written = stages.ahead("write", _written(drawn, names, folder))
         pictures, objects = 0, 0
@@ -107,6 +109,7 @@ def _detected(
         if settings.track and source.moving:
             tracker = tracker if tracked is source and tracker else Tracker(settings.min_score)
             tracked, found = source, tracker.update(found, frame.time or 0.0)
+        # Tracked objects stay even below the least score.
         yield _Processed(source, frame, found if tracked is source else found.above(settings.min_score))
 
 

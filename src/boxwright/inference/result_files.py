@@ -84,6 +84,7 @@ class _CocoDataset:
         self._images: list[dict[str, Any]] = []
         self._categories: Categories | None = None
         self._labels: set[int] = set()
+        # Annotations come first, one by one; images and categories are complete only at the end.
         file.write(b'{"annotations": [')
 
     def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
@@ -128,6 +129,7 @@ class _Table:
     def _write(self, cells: list[Any]) -> None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(cells)
+        # A file's name may not be UTF-8: Python then holds lone surrogates.
         self._file.write(text.getvalue().encode("utf-8", "backslashreplace"))
 
 

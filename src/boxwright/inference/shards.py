@@ -99,6 +99,7 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
         )
 
 
+# What changes the results; a run may be resumed on another device, or in another precision.
 _RESULT_SETTINGS = ("min_score", "multi_scale", "tile", "overlap", "merge")
 
 
@@ -118,6 +119,7 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     """Compute the missing parts of a unit, and yield each when it is written; OutputError if one cannot be."""
     store = Store(job.out)
     there = [name for name in store.names() if name.startswith(_stem(unit))]
+    # A unit's images have a fixed order, so that the rows written tell where to continue.
     skipped = sum(_counted(store, name).rows for name in there)
     items = itertools.islice(items_of(unit, job.column), skipped, None)
     about = {

@@ -45,6 +45,7 @@ class ImageSource:
     """An image file."""
 
     name: str
+    # Without annotations, these two are attributes of the class, not fields.
     live = False
     moving = False
 
@@ -125,6 +126,7 @@ class CameraSource:
                 if not given:
                     return
                 seconds = (cv2.getTickCount() - start) / cv2.getTickFrequency()
+                # OpenCV's channels are blue, green, red.
                 yield Frame(np.ascontiguousarray(picture[..., ::-1]), self.name, number, seconds)
                 number += 1
         finally:
@@ -153,6 +155,7 @@ def _sources(word: str) -> list[Source]:
                 "object stores are supported if --out ends in .parquet"
             )
         return [VideoSource(word, live=True)] if kind in _LIVE else [_on_the_web(word)]
+    # A file may be named 0.
     if camera and not is_file(word):
         return [CameraSource(int(camera.group(1) or camera.group(2) or 0))]
     return [_of_file(path) for path in find_files([word])]

@@ -66,6 +66,7 @@ class Stage(Generic[T]):
         with self.changed:
             self.changed.wait_for(lambda: self.ready or self._done or self.ended)
             self.awaited_s += time.perf_counter() - start
+            # Items that were made before an error are taken before it is raised.
             if self.ready and not self.ended:
                 self.changed.notify_all()
                 return self.ready.popleft()

@@ -81,6 +81,7 @@ class Store:
         """Return the addresses of all files in it, recursively, sorted."""
         if not is_address(self.address):
             return sorted(str(path) for path in Path(self.address).rglob("*") if path.is_file())
+        # PyArrow lists paths without the scheme.
         scheme = self.address.split("://", 1)[0]
         return sorted(f"{scheme}://{path}" for path in _listed(self.address, recursive=True))
 

@@ -16,6 +16,7 @@ from boxwright.inference.merging import View
 from boxwright.types import Finder, FoundObjects
 
 Merge = Callable[[list[View]], FoundObjects]
+# Tiles that a detector gets together: all of a large image would not fit in memory.
 _AT_ONCE = 4
 
 
@@ -52,6 +53,7 @@ def _starts(length: int, tile: int, overlap: float) -> list[int]:
         return [0]
     step = max(tile * (1 - overlap), 1.0)
     count = math.ceil((length - tile) / step) + 1
+    # The side is longer than a tile, so that there are at least two.
     return [round(number * (length - tile) / (count - 1)) for number in range(count)]
 
 

@@ -13,6 +13,7 @@ from boxwright.types.found import chosen
 
 # The track of an object seen for the first time, which may not persist.
 NO_TRACK = -1
+# ByteTrack's lower threshold, from which a box may continue a track.
 _UNSURE = 0.1
 _LOST_S = 1.0
 
@@ -38,6 +39,7 @@ class Tracker:
             raise DataError("--track needs the library Trackers: pip install 'boxwright[track]'") from None
         self._min_score = min_score
         self._tracker = ByteTrackTracker(
+            # In frames of the library's nominal rate, 30 per second.
             lost_track_buffer=round(30 * _LOST_S),
             track_activation_threshold=min_score,
             high_conf_det_threshold=min_score,
@@ -58,6 +60,7 @@ class Tracker:
         if not len(numbered):
             return replace(found.first(0), tracks=np.zeros(0, np.int64))
         rows, tracks = numbered.data["row"], numbered.tracker_id
+        # The library has its own order; rows are best first.
         order = np.argsort(rows, kind="stable")
         rows, tracks = rows[order], tracks[order].astype(np.int64)
         kept = (tracks != NO_TRACK) | (found.scores[rows] >= self._min_score)

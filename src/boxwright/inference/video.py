@@ -93,6 +93,7 @@ def _options(address: str) -> dict[str, str]:
         formats, protocols = _MEDIA, "file"
     elif kind in ("http", "https"):
         formats, protocols = _ON_THE_WEB, _FROM_THE_WEB
+    # Over UDP, a lost packet would damage all pictures up to the next key frame.
     transport = {"rtsp_transport": "tcp"} if kind.startswith("rtsp") else {}
     return {
         "format_whitelist": formats,
@@ -177,6 +178,7 @@ class VideoWriter:
         if (self._stream.height, self._stream.width) != even.shape[:2]:
             raise OutputError(f"{self._path}: pictures change their size from one to the next; a video cannot")
         frame = _library().VideoFrame.from_ndarray(even, format="rgb24")
+        # Times must increase, or the file cannot be written: streams repeat them, and rounding may, too.
         self._last = max(self._last + 1, round(seconds * _TICKS))
         frame.pts, frame.time_base = self._last, Fraction(1, _TICKS)
         self._container.mux(self._stream.encode(frame))
@@ -188,6 +190,7 @@ class VideoWriter:
 
     def _begin(self, width: int, height: int) -> Any:
         name = next(name for name in _ENCODERS if name in _library().codecs_available)
+        # The rate is nominal: each picture has its own time.
         stream = self._container.add_stream(name, rate=30)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.time_base = stream.codec_context.time_base = Fraction(1, _TICKS)
