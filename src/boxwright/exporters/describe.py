@@ -41,6 +41,7 @@ def weights_sha256(detector: Detector) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(detector.network.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        # As bytes, since NumPy has no bfloat16.
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
@@ -63,6 +64,7 @@ def describe(
         metric: A metric's name and value, if known.
     """
     preprocessor, nms = detector.preprocessor, suppression_of(detector)
+    # The variable of reproducible-builds.org: equal weights then give equal files.
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     created = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
     return Metadata(

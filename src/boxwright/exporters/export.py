@@ -176,6 +176,7 @@ def export(
     _check(path, kind, images)
     if accuracy is not None and format != "onnx":
         raise ExportError("int8 requires --format onnx")
+    # A .pt2 opens with PyTorch alone, which has no such operator.
     suppression: Suppression = "padded" if format == "pt2" and nms == "operator" else nms
     training = detector.training
     detector.eval()
@@ -249,6 +250,7 @@ def _made(
     """Return the model that `kind.save` takes, with as many candidates as needed, its output names, and the report."""
     kind = FORMATS[metadata.format]
     dtype = torch.float32 if metadata.input["type"] == "float_image_tensor" else torch.uint8
+    # More candidates make each later run slower: the fewest that suffice are taken.
     for times in _TIMES:
         made = kind.make(detector, suppression, times, dtype)
         made = quantized(made, images) if metadata.precision == "int8" else made

@@ -86,6 +86,7 @@ def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor
         "num_detections": valid.sum(1),
         "detection_anchor_indices": found.anchors,
     }
+    # Rows of padding are 0 in these outputs, as in TF's.
     if found.multiclass_scores is not None:
         outputs["detection_multiclass_scores"] = found.multiclass_scores * valid[..., None]
     if found.keypoints is not None:

@@ -50,6 +50,7 @@ def quantized(model: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
             calibrate_method=quantization.CalibrationMethod.MinMax,
+            # By the names in the prepared file: preparation merges and renames nodes.
             nodes_to_exclude=_outside(onnx.load(prepared).graph),
         )
         return onnx.load(target)

@@ -83,6 +83,7 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
     rules = operator_arguments(post.nms)
     options = {
         "max_detections": rules["max_total"],
+        # Only the fast kind reads this one; that kind suppresses across classes, so it is not used.
         "max_classes_per_detection": 1,
         "detections_per_class": rules["max_per_class"],
         "use_regular_nms": True,

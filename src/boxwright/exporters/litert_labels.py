@@ -25,6 +25,7 @@ def model_metadata(size: tuple[int, int], scale: Sequence[float], offset: Sequen
         labels: The name of the packed file with the class names; empty for none.
     """
     writer = _Writer()
+    # The libraries compute (pixel - mean) / deviation.
     mean, deviation = [-b / a for a, b in zip(scale, offset, strict=True)], [1 / a for a in scale]
     most, least = ([a * value + b for a, b in zip(scale, offset, strict=True)] for value in (255.0, 0.0))
     image = writer.table(writer.byte(_RGB), writer.table_field(writer.whole(size[1]), writer.whole(size[0])))
@@ -112,6 +113,7 @@ class _Writer:
 
     def _vector(self, values: Sequence[Any], prepend: Callable[[Any], None]) -> Field:
         self._builder.StartVector(4, len(values), 4)
+        # Flatbuffers are written from their end.
         for value in reversed(values):
             prepend(value)
         return self.reference(self._builder.EndVector())

@@ -19,6 +19,7 @@ from boxwright.runtime.optional import require_library
 OPERATOR = "TFLite_Detection_PostProcess"
 _IDENTIFIER = b"TFL3"
 _ALIGNMENT = 16  # of weights, for vector loads
+# The earliest that zip can store, so that equal detectors give equal files.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -37,6 +38,7 @@ class Lite:
         """
         import flatbuffers
 
+        # A model is packed twice, before and after the comparison, and must not keep the first metadata.
         kept = list(self._model.buffers), list(self._model.metadata or [])
         for name, content in metadata.items():
             self._model.metadata = [*(self._model.metadata or []), self._entry(name, content)]
@@ -120,6 +122,7 @@ def _tensor(schema: Any, graph: Any, name: str, shape: list[int], buffer: int) -
 
 def _operator(schema: Any, model: Any, given: list[int], found: list[int], options: dict[str, Any]) -> Any:
     code, step = schema.OperatorCodeT(), schema.OperatorT()
+    # Older interpreters only read the deprecated field, of 8 bits.
     code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
     code.customCode, code.version = OPERATOR.encode(), 1
     model.operatorCodes.append(code)

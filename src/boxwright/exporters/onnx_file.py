@@ -64,6 +64,7 @@ def _non_max_suppression(
         by_class,
         numbers(max_per_class),
         op.Constant(value_floats=[iou_threshold]),
+        # The least score: between -1, which marks pairs of other classes, and 0.
         op.Constant(value_floats=[-0.5]),
     )
     places = op.Gather(chosen, numbers(0, 2), axis=1)
@@ -100,6 +101,7 @@ def _prune(graph: Any) -> None:
         if needed & set(node.output):
             needed |= set(node.input)
             nodes.append(node)
+    # As bytes: deleting from a repeated field invalidates its messages.
     kept = [node.SerializeToString() for node in reversed(nodes)]
     del graph.node[:]
     for data in kept:

@@ -135,6 +135,7 @@ def compare(
     seen = _Inputs(preprocessed)
     raw, suppression, whole = _RawOutputs(), _Detections("suppression"), _Detections("detections")
     nms = suppression_of(detector)
+    # No overlap reaches 2: without suppression, nothing is a tie of it.
     threshold = 2.0 if nms is None else getattr(nms.suppression, "iou_threshold", 1.0)
     for number, image in enumerate(images):
         outputs, own = session.run(image[None]), _Own(detector, image)
@@ -410,6 +411,7 @@ def _batches(session: Session, images: Pictures) -> Stage:
     """Compare a picture by itself with the same picture in a batch of three."""
     largest, where = 0.0, ""
     for number, image in enumerate(images[:2]):
+        # The first picture of the batch differs, so that a row that depends on another shows.
         single, batch = session.run(image[None]), session.run(np.stack([image[:, ::-1], image, image]))
         for name, value in single.items():
             for row in (1, 2):

@@ -17,6 +17,7 @@ from boxwright.models.detector import Detector
 from boxwright.postprocessing.nms import decompositions, pair_decompositions
 
 LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
+# All different and above 1: torch.export would treat equal sides as one, and a side of 1 as a constant.
 _EXAMPLE = (2, 64, 80, 3)
 Suppression = Literal["operator", "padded", "none"]
 

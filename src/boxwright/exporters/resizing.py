@@ -94,6 +94,7 @@ class FitIntoSquare(nn.Module):
 
 def _length(images: Tensor, dim: int) -> Tensor:
     """Return the length of a side as float32 []."""
+    # A tensor, as the length is only a symbol while the graph is made.
     return torch.full((), images.shape[dim], dtype=torch.float32, device=images.device)
 
 

@@ -12,6 +12,7 @@ from boxwright.runtime.metadata import KEY
 from boxwright.runtime.optional import require_library
 from boxwright.runtime.sessions import open_session
 
+# The defaults of `boxwright serve`.
 _MOST, _DELAY_US = 8, 2000
 
 
@@ -35,6 +36,7 @@ def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -
         *(_tensor("input", value, "TYPE_UINT8" if _is_uint8(value, onnx) else "TYPE_FP32") for value in graph.input),
         *(_tensor("output", value, "TYPE_FP32") for value in graph.output),
         f"dynamic_batching {{ max_queue_delay_microseconds: {_DELAY_US} }}",
+        # A JSON string is also a valid string of protobuf's text format.
         f'parameters {{ key: "{KEY}" value {{ string_value: {json.dumps(metadata.to_json())} }} }}',
     ]
     model = make_folder(Path(folder) / name / "1")

@@ -89,6 +89,7 @@ def found_objects(
     count = int(outputs["num_detections"][number])
     height, width = size
     scale = np.array([height, width, height, width], np.float32)
+    # From TensorFlow's ymin, xmin, ymax, xmax.
     boxes = (outputs["detection_boxes"][number, :count] * scale)[:, [1, 0, 3, 2]]
     keypoints = _rows(outputs, "detection_keypoints", number, count)
     anchors = _rows(outputs, "detection_anchor_indices", number, count)

@@ -74,6 +74,7 @@ class Metadata:
             )
         known = {item.name: item for item in fields(cls)}
         try:
+            # Unknown fields are ignored: an additional one does not need a new schema.
             metadata = cls(**{name: value for name, value in content.items() if name in known})
             metadata.classes()
         except (TypeError, DataError, AttributeError) as error:

@@ -46,6 +46,7 @@ def unpacked_members(data: bytes, name: str) -> Members:
             raise ExportError(
                 f"{name} contains {member[:80]!r}, which `boxwright export` does not write and may be code"
             )
+    # Readers differ in which of the two they take.
     if len(dict(found)) < len(found):
         raise ExportError(f"{name} contains two members with the same name")
     return dict(found)
@@ -56,6 +57,7 @@ def packed_members(members: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for member, content in members.items():
+            # ZipInfo's default time is 1980, so that equal programs give equal files.
             archive.writestr(zipfile.ZipInfo(f"{_FOLDER}/{member}"), content)
     return buffer.getvalue()
 

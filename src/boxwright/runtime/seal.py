@@ -40,6 +40,7 @@ def digest_of(parts: Sequence[bytes]) -> str:
     """Return the SHA-256 of parts and their lengths, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:
+        # Without lengths, bytes could move from the end of a part to the start of the next.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()

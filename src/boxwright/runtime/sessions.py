@@ -69,6 +69,7 @@ class OnnxSession:
         self._name = file.name
         _refuse_external_data(file)
         options = runtime.SessionOptions()
+        # Only fatal errors: the others arrive as exceptions, and need not be printed as well.
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or runtime_threads()
         with translated(ExportError, f"{file.name} cannot be opened by ONNX Runtime"):

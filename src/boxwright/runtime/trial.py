@@ -69,6 +69,7 @@ def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _n
             child.wait()
             if hasattr(os, "killpg"):
                 with suppress(OSError):
+                    # The child leads a group of its own: processes that a library started end with it.
                     os.killpg(child.pid, Signals.SIGKILL)
         said.seek(0)
         answer = _answer_in(said.read())
