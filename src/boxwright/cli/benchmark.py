@@ -60,6 +60,7 @@ def benchmark_command(
     from boxwright.runtime.measure import load
 
     names = [*models, *(compare or [])]
+    # Results are kept by name.
     if len(set(names)) < len(names):
         raise ConfigError("the same model is named twice")
     for name in names:
@@ -67,6 +68,7 @@ def benchmark_command(
             require_checkpoint(Path(name))
     contenders = open_contenders(names, settings)
     sizes = batch or [1, 8]
+    # At both ends: another program may start, or stop, in between.
     before, busy = load()
     timings, counted = time_contenders(
         contenders, _pictures(images or []), count_progress("measure")(sizes), settings.rounds

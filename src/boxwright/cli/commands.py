@@ -54,6 +54,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command and its arguments; fail with a list of commands if the name is unknown."""
         name = args[0]
+        # With underscores, so that exporter-main-v2 is known, too.
         normal = ctx.token_normalize_func(name) if ctx.token_normalize_func else name
         if not name.startswith("-") and not {name, normal} & {*COMMANDS, *_ALIASES}:
             close = difflib.get_close_matches(name, [*COMMANDS, *_ALIASES], n=1)
@@ -76,6 +77,7 @@ def load_command(name: str) -> Any:
     command = getattr(import_module(f"boxwright.cli.{module}"), attribute)
     if isinstance(command, typer.Typer):
         return get_command(command)
+    # Completion would add two options to each command's help, and Rich's help would cut long names of options.
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(name, cls=PlainCommand, short_help=line)(with_settings(command))
     return get_command(app)

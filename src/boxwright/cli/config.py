@@ -57,6 +57,7 @@ def show(
         if format is Format.JSON:  # it has no comments
             errors.print(note, markup=False)
         else:
+            # As a comment, so that the output is still a configuration.
             print(f"# {note}")
     print(dump_message(config, format.value), end="")
 
@@ -101,6 +102,7 @@ def _build(config: TrainEvalPipelineConfig) -> None:
     from boxwright.builders.tensorflow_version import explain_version
 
     missing = missing_for_training(config)
+    # What is missing must not hide contradictions in the rest.
     buildable = config.replaced()
     if missing:
         buildable.clear("train_config")
@@ -169,6 +171,7 @@ def _find(path: str) -> tuple[type[Message], str | None]:
     message: type[Message] = TrainEvalPipelineConfig
     parts = [part for part in path.split(".") if part]
     for number, part in enumerate(parts):
+        # The index in a path such as eval_input_reader[0] does not change the message.
         name = part.split("[")[0]
         specs = message.fields
         if name not in specs:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from boxwright.evaluation.results import Evaluation
 
+# Soft wrapping leaves long lines to the terminal: Rich's own breaks would cut paths that users copy, in files too.
+# Texts that are not ours are printed with markup=False: Rich takes words in brackets for styles.
 console = Console(highlight=False, soft_wrap=True, emoji=False)
 errors = Console(highlight=False, soft_wrap=True, emoji=False, stderr=True)
 T = TypeVar("T")
@@ -61,6 +63,7 @@ def metrics_table(metrics: dict[str, float]) -> Table:
 
     table = Table(Column(overflow="fold"), Column(no_wrap=True), show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in metrics.items():
+        # COCO's convention: -1 where there is no object to measure on.
         table.add_row(name, f"{value:.4f}" if value >= 0 else "none to measure")
     return table
 

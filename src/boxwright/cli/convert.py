@@ -81,9 +81,11 @@ def _write(dataset: Dataset, target: Path, image_set: str, num_shards: int) -> N
     progress = count_progress(f"convert {len(dataset)} images")
     if target.suffix == ".json":
         write_coco(dataset, target, progress=progress)
+    # The suffix may be a shard's number, as in train.record-00000-of-00010.
     elif "record" in target.suffix or ".record" in target.name:
         write_tfrecords(dataset, target, num_shards=num_shards, progress=progress)
     elif target.suffix in (".yaml", ".yml"):
+        # Roboflow's name of the split.
         split = "val" if image_set == "valid" else image_set
         write_yolo(dataset, target, split if split in ("train", "val", "test") else "train", progress=progress)
     elif target.suffix in (".txt", ".csv", ".xml", ".zip", ".pbtxt"):

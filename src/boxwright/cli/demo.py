@@ -48,6 +48,7 @@ def demo_command(
         suggest("train", "--pipeline_config_path", config_path, "--model_dir", out / "model")
         return
     model_dir = out / "model"
+    # A schedule must be longer than its warmup, which takes at most 100 steps in the demos.
     steps = (
         []
         if num_train_steps is None
@@ -66,6 +67,7 @@ def demo_command(
             RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1),
             {"console": Narrator(progress, config)},
         )
+    # Interrupted: the command that resumes was printed at the start.
     if config.train_config and done < config.train_config.num_steps:
         return
     console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}", markup=False)

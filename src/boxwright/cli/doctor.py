@@ -57,6 +57,7 @@ def doctor_command(
     findings: list[Finding] = []
 
     def progress(what: str, items: Iterable[int]) -> Iterable[int]:
+        # With --json, the output is nothing but JSON.
         return items if settings.as_json else progress_of(what, items)
 
     if _is_configuration(config):
@@ -104,6 +105,7 @@ def _of_configuration(
     buildable = all(
         finding.check not in ("configuration", "fields") or finding.verdict != "fatal" for finding in findings
     )
+    # A rehearsal on data that cannot be read would only repeat the finding.
     readable = all(finding.check != "empty_images" or finding.verdict != "fatal" for finding in findings)
     if settings.steps and buildable and readable:
         findings += check_speed_and_memory(loaded, settings.workers, settings.device)
@@ -168,6 +170,7 @@ def _print(findings: list[Finding]) -> None:
     table = Table("verdict", "check", "finding and remedy", box=None, padding=(0, 2, 0, 0))
     for finding in findings:
         text = finding.found + (f"\n→ {finding.remedy}" if finding.remedy else "")
+        # As Text, since a finding may quote brackets from a configuration.
         table.add_row(f"[{_COLORS[finding.verdict]}]{finding.verdict}[/]", finding.check, Text(text))
     console.print(table)
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in _COLORS}

@@ -78,6 +78,7 @@ def _evaluate(
     model_dir: Path, config_path: Path | None, out: Path | None, changes: list[str], settings: EvaluationSettings
 ) -> None:
     """Evaluate once; write and print the result."""
+    # Before the imports below, which take seconds.
     require_checkpoint(model_dir)
     from boxwright.base.files import write_whole
     from boxwright.builders.learning_rate import learning_rates

@@ -34,6 +34,7 @@ class Format(str, Enum):
     EXECUTORCH = "executorch"
 
 
+# In the list of formats all the same, so that users of other exporters get the reason and what to use instead.
 _REFUSED = {
     Format.SAVEDMODEL: "a SavedModel needs TensorFlow to write; --format onnx has the same names, and `boxwright serve` "
     "speaks TensorFlow Serving's protocol",
@@ -125,6 +126,7 @@ def _write_export(
     from boxwright.loading.configuration import run_folder
 
     path = target or run_folder(source) / "export" / _NAMES[chosen]
+    # On the CPU, whatever the machine has: graphs are traced and compared there.
     detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
     pictures, origin = comparison_pictures(images, config, detector)
     console.print(f"compared on {len(pictures)} images: {origin}", markup=False)

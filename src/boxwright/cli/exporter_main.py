@@ -57,6 +57,7 @@ def exporter_command(
 
     config = load_config(pipeline_config_path, [flags.config_override] if flags.config_override else [])
     detector, config, step = restore_detector(trained_checkpoint_dir, config=config)
+    # The name in TensorFlow's exports, whatever the step.
     write_tensorflow_checkpoint(detector, output_directory / "checkpoint" / "ckpt-0", step=step)
     write_description(output_directory, config, detector.categories)
     pictures, origin = comparison_pictures(images or [], config, detector)

@@ -55,4 +55,5 @@ def print_choices(choices: Sequence[Choice]) -> None:
     table = Table(*columns, box=None, show_header=False, padding=(0, 2, 0, 0))
     for choice in choices:
         table.add_row(*map(Text, (choice.what, choice.chosen, choice.why)))
+    # The console's soft wrapping would keep the last column from folding.
     console.print(table, soft_wrap=False)

@@ -127,6 +127,7 @@ def _describe(path: str) -> None:
     from boxwright.runtime.export_file import is_as_written, read_export_file
     from boxwright.runtime.metadata_reader import read_metadata
 
+    # An edited file is described as well; the row of its checksum says that it is edited.
     metadata = read_metadata(path, allow_edited=True)
     classes = metadata.classes()
     names = "unknown" if classes is None else ", ".join(f"{item.id} {item.title}" for item in classes)

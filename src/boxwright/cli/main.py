@@ -57,6 +57,7 @@ def from_absl(arguments: list[str]) -> list[str]:
         name, _, value = argument.removeprefix("--").partition("=")
         if argument.startswith("--") and name in _SWITCHES and value:
             kept.append(f"--{name}" if value.lower() in ("true", "t", "1", "yes", "y") else f"--no{name}")
+        # TensorFlow's documents add these flags of absl's log to every command.
         elif argument not in ("--alsologtostderr", "--logtostderr"):
             kept.append(argument)
     return kept
@@ -76,6 +77,7 @@ def main() -> None:
     """Run a command; print a BoxwrightError as one line and exit with status 1."""
     _escape_unprintable()
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # same call, without the source line
+    # Python allows signal handlers to be set only there.
     if threading.current_thread() is threading.main_thread():
         raise_on_sigterm()
     try:
@@ -84,7 +86,9 @@ def main() -> None:
         errors.print(f"error: {error}", style="red", markup=False)
         sys.exit(1)
     except BrokenPipeError:  # the reader of our output has exited, as head does
+        # Python flushes the output once more at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # 128 plus the signal's number, as shells count: SIGPIPE here, SIGINT and SIGTERM below.
         sys.exit(141)
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""

@@ -117,6 +117,7 @@ def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
         if weights.holds.startswith("the detector"):
             print(f'  fine_tune_checkpoint: "{weights.file}" fine_tune_checkpoint_type: "detection"')
     two_stage = config.model.faster_rcnn if config.model is not None else None
+    # The third stage predicts masks, which the readers must then load.
     masks = two_stage is not None and two_stage.number_of_stages == 3
     _next_steps(name, "    load_instance_masks: true\n    mask_type: PNG_MASKS\n" if masks else "")
 

@@ -100,6 +100,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(
             spec.name,
             inspect.Parameter.KEYWORD_ONLY,
+            # Typer's repeatable options take lists; None shows no default in the help.
             default=list(spec.default) or None if isinstance(spec.default, tuple) else spec.default,
             annotation=_option(spec, get_type_hints(kinds[name])[spec.name]),
         )
@@ -109,6 +110,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     explicit = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, p in own.items() if name not in shown]
     needed = [p for p in explicit if p.default is inspect.Parameter.empty]
     others = [p for p in explicit if p.default is not inspect.Parameter.empty]
+    # Typer creates the command from these attributes.
     run.__signature__ = inspect.Signature([*needed, *generated, *others])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in (*explicit, *generated)}
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -119,6 +121,7 @@ def _option(spec: dataclasses.Field[Any], hint: Any) -> Any:
     """Return the annotation from which Typer creates a field's option."""
     name, meta = spec.name, spec.metadata
     kind = list[str] | None if isinstance(spec.default, tuple) else hint
+    # A switch that is on by default needs a name that turns it off.
     flags = meta["flags"] or (f"--{name}/--no_{name}" if spec.default is True else f"--{name}",)
     bounds = {"min": meta["least"], "max": meta["most"]}
     return Annotated[kind, typer.Option(*flags, help=meta["help"], rich_help_panel=meta["panel"], **bounds)]

@@ -86,6 +86,7 @@ def predict_command(
     from boxwright.inference.predict import predict
     from boxwright.inference.sources import find_sources
 
+    # Before the model is opened, which takes seconds: a missing image is named at once.
     opened = find_sources(sources)
     require_checkpoint(model_dir)
     detector = model.open()
@@ -147,6 +148,7 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
 
     require_pyarrow()
     spread = engine_of(many.engine, model.settings.device)
+    # Workers share the CPUs; a single process leaves the number to its runtime.
     threads = max((os.cpu_count() or 1) // many.workers, 1) if many.workers > 1 else 0
     job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
     units = units_of(words, many.part_size)
@@ -182,6 +184,7 @@ def _watch_parts(parts: Iterator[Part], units: int) -> None:
         start, images, seen = time.monotonic(), 0, set[str]()
         for part in parts:
             images += part.rows
+            # part-000017-00003.parquet is of the unit before the last hyphen.
             seen.add(part.name[: part.name.rindex("-")])
             rate = images / max(time.monotonic() - start, 1e-9)
             bar.update(task, completed=len(seen), rate=f"{rate:.1f} images/s", numbers=(f"{images} images",))

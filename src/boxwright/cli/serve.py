@@ -51,18 +51,21 @@ def serve_command(
     from boxwright.serving.model import ServedModel
     from boxwright.serving.server import Server
 
+    # Before the runtime and the server start threads, each of which would get an arena.
     share_arenas()
     counters = Counters()
     served = ServedModel(model, name, settings, counters.observe, exports.__name__, allow_edited=settings.allow_edited)
     app = make_app(served, settings, counters, api_key=key, watch=watch)
     config = uvicorn.Config(
         app,
+        # Connections extend this protocol; uvicorn would choose httptools where it is installed.
         http="h11",
         ws="none",
         host=settings.host,
         port=settings.port,
         log_level="warning",
         server_header=False,
+        # Our own timer, which also ends half-sent requests, comes first.
         timeout_keep_alive=int(settings.idle_s) + 1,
         timeout_graceful_shutdown=max(int(settings.grace_s), 1),
         ssl_certfile=certfile,
@@ -100,6 +103,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, socket.IPPROTO_TCP)
         try:
+            # A restarted server need not wait until the kernel has forgotten the old connections.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
         except OSError:
@@ -149,6 +153,7 @@ def _key(path: Path | None) -> str:
         lines = _read("--api_key_file", path).decode().splitlines()
     except UnicodeDecodeError:
         lines = []
+    # Without the line break that editors append.
     key = lines[0].strip() if lines else ""
     if not key or not key.isprintable():
         raise ConfigError(f"--api_key_file {path}: expected a text file whose first line is the key")

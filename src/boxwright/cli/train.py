@@ -88,6 +88,7 @@ def _numbers(values: Mapping[str, float]) -> list[str]:
 class TfFlags:
     """The flags of model_main_tf2.py that the run's settings lack."""
 
+    # Defaults are TensorFlow's, so that its command lines mean the same here.
     num_train_steps: int | None = setting(None, "Total steps; overrides train_config.num_steps.", _TF, 1)
     checkpoint_dir: Path | None = setting(
         None, "Do not train: evaluate each new checkpoint in this folder, as boxwright evaluate --watch does.", _TF
@@ -242,6 +243,7 @@ def _configured(
         changed = apply_tf_overrides(load_config(path, overrides), parse_hparams(flags.hparams_overrides))
         console.print("\n".join(changed), markup=False)
         overrides += changed
+    # From the file again: a preset's learning rates follow the batch size when it is read.
     config = load_config(path, overrides)
     if words.batch == "auto":
         from boxwright.builders.missing import require_for_training

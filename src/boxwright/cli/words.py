@@ -135,6 +135,7 @@ def _rates(config: TrainEvalPipelineConfig, wanted: float) -> list[str]:
     fields |= {f"schedule[{number}].learning_rate": step.learning_rate * share for number, step in enumerate(steps)}
     if not warm:
         fields[base] = wanted
+    # Rates of 0 are unset and stay so; repr keeps all digits.
     return [f"{path}.{name}={value!r}" for name, value in fields.items() if value > 0 or name == base]
 
 
@@ -175,6 +176,7 @@ def _weights(config: TrainEvalPipelineConfig, source: str) -> list[str]:
     if source != "timm":
         train = config.train_config
         chosen = train is not None and (train.fine_tune_checkpoint_type or train.from_detection_checkpoint)
+        # Without a type in the configuration, whatever fits is restored: the file may be of any model.
         kind = [] if chosen else ["train_config.fine_tune_checkpoint_type=transfer"]
         return [f"train_config.fine_tune_checkpoint={_quoted(source)}", *kind]
     name, model = _model(config)
