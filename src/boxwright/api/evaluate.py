@@ -63,10 +63,12 @@ def _detector_metrics(
     settings: dict[str, Any],
 ) -> dict[str, float]:
     """Return the metrics of a detector on its device."""
+    # Only here, as paths of exported files need no PyTorch.
     from boxwright.models.detector import Detector
 
     if not isinstance(detector, Detector):
         raise ConfigError(f"evaluate: expected a path, a Model or a Detector, found {type(detector).__name__}")
     if config is None:
         raise ConfigError("evaluate(detector): pass config=..., with eval_config and eval_input_reader")
+    # The path only names the model in messages.
     return metrics_of(OpenModel(Path("detector"), detector, 0), config, overrides, **settings)

@@ -48,6 +48,7 @@ def draw_history(history: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -
 def _draw(axes: Axes, rows: Sequence[Mapping[str, Any]], names: Sequence[str], title: str) -> None:
     for name in names:
         points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
+        # Markers for few points: a line through a single evaluation would be invisible.
         axes.plot(*zip(*points, strict=True), label=name.rpartition("/")[2], marker="." if len(points) < 20 else "")
     axes.set_title(title if names else f"{title}: nothing was logged")
     axes.set_xlabel("step")

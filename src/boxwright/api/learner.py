@@ -76,6 +76,7 @@ class Learner:
         require_for_training(plan_of)
         plan = build_training(plan_of, workers=workers, seed=seed)
         data = build_dataset(plan_of.train_input_reader, "train_input_reader") if own is None else own
+        # As `train` does, so that the first weights are the same.
         torch.manual_seed(seed)
         built = build_detector(plan_of, data.categories) if detector is None else with_classes(detector, data)
         self.detector = placed(built, open_device(device))
@@ -107,6 +108,7 @@ class Learner:
         examples = training_examples(
             self._config, self._dataset, self.detector, self._state.seed, skip_bad=self._plan.stream.skip_bad
         )
+        # The position counts samples, not steps: a caller's batches may have other sizes.
         stream = training_batches(examples, self._plan.stream, self._state.samples)
         device = next(self.detector.parameters()).device
         with closing(on_device(_or_raise(iter(stream)), device)) as batches:

@@ -43,6 +43,7 @@ def load(
     Raises:
         BoxwrightError: If there is no detector, it is damaged, or the options do not apply to it.
     """
+    # `import boxwright` imports this module, and should not wait for configurations.
     from boxwright.config.load import load_config
     from boxwright.data.label_map import load_label_map
 
@@ -159,6 +160,7 @@ class Model:
         detections = self._model.finder()([picture.image for picture in pictures])
         for picture, objects in zip(pictures, detections, strict=True):
             kept = objects if min_score is None else objects.above(min_score)
+            # A least score that the caller names also says what is drawn.
             yield Result(kept, picture.image, picture.source, DRAWN_FROM if min_score is None else 0.0)
 
     def optimize(self) -> Model:

@@ -34,6 +34,7 @@ def copied_config(config: Config, overrides: Overrides = ()) -> TrainEvalPipelin
         return load_config(config, overrides)
     if not isinstance(overrides, Mapping):
         return with_overrides(config, overrides)
+    # TensorFlow's overrides change a configuration in place.
     changed = copy.deepcopy(config)
     apply_tf_overrides(changed, overrides)
     return changed
@@ -45,6 +46,7 @@ def use_own_data(config: TrainEvalPipelineConfig, dataset: Dataset | Collection)
     known = load_label_map(as_here(reader.label_map_path)) if reader.label_map_path else None
     reader.set("external_input_reader", ExternalInputReader(), None)
     config.set("train_input_reader", reader, None)
+    # New messages do not know yet where they are, which refusals name.
     config.set_path()
     return as_dataset(dataset, known)
 

@@ -46,6 +46,7 @@ def is_one(images: Any) -> bool:
         return not _is_several(images)
     if isinstance(images, bytes | bytearray | Image.Image):
         return True
+    # Arrays and tensors, without importing PyTorch to ask for its type; below, `detach` marks a tensor.
     return hasattr(images, "ndim") and images.ndim < _BATCH
 
 
@@ -107,6 +108,7 @@ def _is_float(image: Any) -> bool:
 
 def _is_several(path: str | os.PathLike[str]) -> bool:
     text = os.fspath(path)
+    # A file whose name has brackets is a file, not a pattern; an address may contain any of these characters.
     return "://" not in text and (is_folder(text) or (not os.path.exists(text) and any(c in text for c in "*?[")))
 
 
@@ -134,6 +136,7 @@ def _as_hwc(image: Any, where: str) -> NDArray[Any]:
         raise DataError(f"{where}: expected {_KINDS}, found {type(image).__name__}")
     if is_tensor:
         tensor = image.detach().cpu()
+        # NumPy has no bfloat16.
         image = (tensor.float() if _is_float(tensor) else tensor).numpy()
     array: NDArray[Any] = image
     if array.ndim == _IMAGE - 1:

@@ -141,8 +141,10 @@ class Result:
     @overload
     def __getitem__(self, rows: Any) -> Result: ...
     def __getitem__(self, rows: Any) -> FoundObject | Result:
+        # It usually comes from `result.names() == "cat"`, a list compared with a text, and would select object 0.
         if isinstance(rows, bool | np.bool_):
             raise TypeError("expected a number, a slice, or a mask with a value for each object, found one boolean")
+        # An array or tensor without dimensions is a number, too.
         if isinstance(rows, int | np.integer) or getattr(rows, "ndim", 1) == 0:
             number = int(rows)
             if not -len(self) <= number < len(self):
@@ -150,6 +152,7 @@ class Result:
             return self._object(number % len(self))
         if not isinstance(rows, slice):
             rows = np.asarray(rows)
+            # An empty list becomes an array of floats, which cannot select.
             rows = rows.astype(np.int64) if rows.size == 0 and rows.dtype != np.bool_ else rows
         return self._selected(rows)
 
@@ -167,6 +170,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return HTML of the picture with a table below it, for notebooks."""
+        # JPEG, as a notebook's file keeps every picture that was shown.
         data = base64.b64encode(encode_jpeg(self._drawn(None))).decode()
         shown = self.above(self.drawn_from)
         rows = "".join(

@@ -59,6 +59,7 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """The newest metrics of the first eval_input_reader; empty if there was no evaluation."""
         rows = [row for row in self.history if "evaluation" in row]
+        # A run may evaluate several readers; the first one's name is on the first line.
         rows = [row for row in rows if row["evaluation"] == rows[0]["evaluation"]]
         return {name: value for name, value in rows[-1].items() if name not in _NO_METRICS} if rows else {}
 

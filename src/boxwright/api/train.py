@@ -86,8 +86,10 @@ def train(
     own = None if dataset is None else use_own_data(plan, dataset)
     if detector is not None:
         use_own_detector(plan, detector)
+    # After the caller's data are known, whose number of samples decides.
     if epochs is not None:
         plan.train_config.num_steps = steps_of_epochs(plan, epochs, own)[0]  # type: ignore[union-attr]  # it has one, or that raised
+    # Standard output belongs to the caller's program.
     console = Console(stderr=True)
     named = named_listeners(listeners)
     if listeners is None and is_watched(console) and plan.train_config is not None:
