@@ -82,6 +82,7 @@ def facts_of(records: Sequence[Record], images: int, counts: Counter[str], unrea
         images=images,
         size=(int(np.median(heights)), int(np.median(widths))),
         aspect=aspect,
+        # In logarithms, so that 3:4 and 4:3 are equally far from a square.
         aspect_spread=float((np.abs(np.log(aspects / aspect)) > np.log(4 / 3)).mean()),
         sides=np.concatenate(sides),
         relative_sides=np.concatenate(relative),

@@ -66,6 +66,7 @@ def recognize(data: str | Path, *, allow_paths_outside: bool = False) -> Recogni
     if path.suffix == ".config":
         raise DataError(f"{shown(data)} is a configuration; pass it as --config")
     refuse_unfinished(path)
+    # Formats with a file of a fixed name come first: such a folder may hold others, such as .json files, too.
     for kind in (_yolo, _roboflow_coco, _records, _voc, _coco, _open_images):
         found = kind(path)
         if found is not None:
@@ -81,6 +82,7 @@ def _with_paths_outside(found: Recognized) -> Recognized:
     readers = [copy.deepcopy(reader) for reader in (found.train, found.held_out) if reader is not None]
     for reader in readers:
         own = getattr(reader, str(reader.which("input_reader")))
+        # TFRecords hold their images, and have no such field.
         if "allow_paths_outside" in own.fields:
             own.allow_paths_outside = True
     return replace(found, train=readers[0], held_out=readers[1] if len(readers) > 1 else None)
@@ -260,8 +262,10 @@ def _images_of(file: Path, root: Path) -> Path:
     roots = dict.fromkeys((root, file.parent, file.parent.parent))
     names = ("", *words, "images", "JPEGImages", *(f"images/{word}" for word in words))
     candidates: list[Path] = [folder / name for folder in roots for name in names]
+    # Only the beginning of the file, which may have hundreds of megabytes.
     first = re.search(r'"file_name"\s*:\s*"([^"]+)"', beginning_of(file))
     if first is not None:
+        # Decodes JSON's escapes, such as \u00e9.
         named: str = json.loads(f'"{first[1]}"')
         for folder in candidates:
             if is_file(folder / named):

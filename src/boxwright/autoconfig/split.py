@@ -61,6 +61,7 @@ def choose_held_out(groups: Sequence[Sequence[int]], prints: Fingerprints) -> se
     """
     total = sum(len(group) for group in groups)
     wanted = min(max(round(total * _SHARE), 1), _MOST)
+    # By hashes of the files, which is as good as shuffled, and the same wherever the data lie.
     ordered: list[Sequence[int]] = sorted(groups, key=lambda group: min(prints.exact[row] for row in group))
     chosen: set[int] = set()
     for group in ordered:

@@ -120,6 +120,7 @@ def start_run(
         _wait_for(path)  # the first of torchrun's processes writes it
     if is_file(path):
         first = (path.read_bytes().decode("utf-8", "replace").splitlines() or [""])[0]
+        # The first line names data and preset: the same command continues, another one must not change the run.
         if first != f"# {_header(data, settings)}":
             raise ConfigError(f"{path} was written for other data or another preset ({first[2:]}); use another folder")
         return path, ()
@@ -219,6 +220,7 @@ def _tried(
     fits, measured = fitting_batch(config, plan.batch_size, settings.device)
     if settings.batch_size() is None and fits < plan.batch_size:
         plan = _of_batch(plan, preset, fits, data, settings)
+    # As if reading and learning did not overlap, so that the run is no longer than requested.
     seconds = measured.predicted(measured.seconds, plan.batch_size) + plan.batch_size * measured.sample_seconds
     if settings.minutes is not None:
         steps = max(int(60 * settings.minutes / seconds), _LEAST_STEPS)

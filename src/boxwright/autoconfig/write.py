@@ -60,6 +60,7 @@ def schedule_text(optimizer: m.Optimizer, num_steps: int, steps: int) -> m.Optim
     """Return an optimizer with its learning rate schedule stretched from `num_steps` to `steps`."""
     stretched = copy.deepcopy(optimizer)
     for message, name in find_fields(stretched, _STEPS):
+        # 0, which turns warmup or burn-in off, stays 0.
         if value := getattr(message, name):
             setattr(message, name, max(round(value * steps / num_steps), 1))
     return stretched
