@@ -52,6 +52,7 @@ def _beside(model: Path) -> Path | None:
     from boxwright.checkpoints.zoo_archive import is_archive
 
     beside = run_folder(model) / "pipeline.config"
+    # An archive has a configuration of its own; what is beside it belongs to something else.
     return beside if is_file(beside) and not is_archive(model) else None
 
 

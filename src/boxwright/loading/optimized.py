@@ -35,6 +35,7 @@ def optimized(detector: Detector, precision: str, *, compile: bool) -> Detector:
         return detector.optimize(compile=compile, dtype=torch.bfloat16)
     if precision == "float32":
         return detector.optimize(compile=compile)
+    # Copied first, as optimizing cannot be undone.
     rounded = copy.deepcopy(detector).optimize(compile=compile, dtype=torch.bfloat16)
     whole = detector.optimize(compile=compile)
     height, width = detector.preprocessor.resizer.output_size or _SIZE

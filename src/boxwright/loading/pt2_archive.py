@@ -44,6 +44,7 @@ def checked_members(members: Members, name: str) -> Members:
         _check_table(content, folder, pattern, members, f"{name}: {table}")
         checked[table] = json.dumps(content).encode()
     checked[_GRAPH] = json.dumps(checked_graph(_json(members, _GRAPH, name), name)).encode()
+    # The loader expects the member, and takes an empty one for no inputs.
     return {**checked, _SAMPLE_INPUTS: b""}
 
 
@@ -82,6 +83,7 @@ def _elements(about: dict[str, Any], here: str) -> int:
         count = 1
         for side in about["tensor_meta"]["sizes"]:
             count *= side["as_int"]
+        # JSON may have floats or true as sides.
         if type(count) is not int or not 0 <= count < 2**63:
             raise ValueError
     except (KeyError, TypeError, ValueError):

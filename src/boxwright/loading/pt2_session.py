@@ -33,6 +33,7 @@ class Pt2Session:
             with quiet():
                 program = torch.export.load(io.BytesIO(checked))
                 self._module = program.module()
+            # The keys of the dictionary that the program returns.
             self.output_names: tuple[str, ...] = tuple(program.call_spec.out_spec.context)
         self._name = file.name
         self._dtype = np.float32 if self.metadata.input.get("type") == "float_image_tensor" else np.uint8
