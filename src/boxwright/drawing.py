@@ -43,6 +43,7 @@ NAME_AND_SCORE = Captions()
 
 def color_of(label: int) -> Color:
     """Return the color of a label, which is far from those of adjacent labels."""
+    # Steps of the golden ratio spread any number of hues over the circle.
     red, green, blue = colorsys.hsv_to_rgb((0.11 + label * 0.618034) % 1.0, 0.85, 1.0)
     return int(red * 255), int(green * 255), int(blue * 255)
 
@@ -84,6 +85,7 @@ def draw_boxes(
         x_min, y_min, x_max, y_max = np.clip(box * zoom, least, most).tolist()
         color = color_of(int(label))
         draw.rectangle(
+            # Pillow draws the last pixel too; a box ends before it.
             (x_min, y_min, x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max),
             outline=color,
             width=line,
@@ -140,6 +142,7 @@ def _canvas(image: NDArray[np.uint8], fit: int) -> tuple[Image.Image, float]:
     else:
         zoom = float(max(-(-_LEAST_SIDE // min(height, width)), 1))
         zoom = min(zoom, PICTURE_SIDE.value / max(height, width))
+        # Whole factors, so that all pixels of an enlarged image have one size.
         zoom = float(int(zoom)) if zoom >= 1 else zoom
     canvas = Image.fromarray(image)
     if zoom == 1:
