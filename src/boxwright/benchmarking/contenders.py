@@ -52,6 +52,7 @@ def time_contenders(
     timings: list[Timing] = []
     counted: dict[str, Facts] = {}
     for size in sizes:
+        # Fewer pictures than a batch holds are repeated.
         given = [pictures[number % len(pictures)] for number in range(size)]
         calls = {name: one.prepare(given) for name, one in contenders.items()}
         timings += measure(calls, size, rounds)

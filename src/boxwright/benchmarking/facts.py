@@ -65,6 +65,7 @@ def _peak_mib(run: Run) -> float:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         run()
+        # 0 if the network runs on the CPU of a machine with a GPU.
         if (most := torch.cuda.max_memory_allocated() - before) > 0:
             return most / 2**20
     os.environ.setdefault(

@@ -43,6 +43,7 @@ def _torchvision(name: str, settings: BenchmarkSettings) -> Contender:
 def _inferences(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
     """Return inferences of a Boxwright detector; operations are counted in the network that is not optimized."""
     plain = _detector(name, settings)
+    # Each contender opens a detector of its own: optimizing changes it, and operations are counted before that.
     contenders = {name: Contender(_inference(_detector(name, settings).optimize()), plain, _inference(plain))}
     if settings.compile:
         contenders[f"{name}, compiled"] = Contender(_inference(_detector(name, settings).optimize(compile=True)))

@@ -30,6 +30,7 @@ def count_preset(name: str) -> PresetCost:
         inputs, true_sizes = detector.preprocess(torch.zeros(1, *PICTURE, 3))
         operations = count_operations(detector.network, lambda: detector.network(inputs, true_sizes))
     height, width = inputs.shape[2:]
+    # PyTorch's counter takes a multiplication and an addition for two operations.
     return PresetCost(height, width, count_parameters(detector.network), operations // 2)
 
 

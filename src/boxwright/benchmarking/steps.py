@@ -45,6 +45,7 @@ def their_step(model: nn.Module, pictures: Pictures) -> Run:
     device = next(model.parameters()).device
     images = [torch.from_numpy(one).to(device).permute(2, 0, 1).float() / 255 for one in pictures]
     boxes = _boxes(len(images), *images[0].shape[-2:]).to(device)
+    # 0 is torchvision's background.
     targets = [{"boxes": one, "labels": torch.ones(_OBJECTS, dtype=torch.int64, device=device)} for one in boxes]
     update = _update(model.train())
     return lambda: update(lambda: torch.stack(list(model(images, targets).values())).sum())
@@ -54,6 +55,7 @@ def _boxes(count: int, height: int, width: int) -> Tensor:
     """Return synthetic boxes, float [count, 8, 4], xyxy in pixels, always the same."""
     generator = torch.Generator().manual_seed(0)
     corners = torch.rand(count, _OBJECTS, 2, 2, generator=generator).sort(dim=2).values
+    # At least a twentieth of each side, and inside the image after the division below.
     corners[:, :, 1] += 0.05
     return corners.flatten(2) * torch.tensor([width, height, width, height]) / 1.05
 
@@ -67,6 +69,7 @@ def _update(network: nn.Module) -> Callable[[Callable[[], Tensor]], None]:
         optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss())
         optimizer.step()
+        # A step only queues its kernels; its time ends when they have run.
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 

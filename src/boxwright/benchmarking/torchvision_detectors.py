@@ -29,6 +29,7 @@ def torchvision_detector(name: str) -> nn.Module:
         raise ConfigError(f"torchvision:{name}: expected NAME or NAME@SIDE, with a name of: {', '.join(known)}")
     sides = {"min_size": int(side), "max_size": int(side)} if side else {}
     try:
+        # 91 is the number of torchvision's published detectors: COCO's largest id, 90, and the background.
         model: nn.Module = torchvision.models.get_model(
             kind, weights=None, weights_backbone=None, num_classes=91, **sides
         )
