@@ -47,9 +47,11 @@ class BackgroundWriter:
         """As `poll`, when the checkpoint that is being written is there or has failed."""
         if self._writing is None:
             return
+        # Forgotten before its result is asked for, so that a failure is raised once and not again at each poll.
         writing, self._writing = self._writing, None
         path = writing.result()
         if self._message:
+            # Not `format`: the message may name a metric of a class, whose name may have braces.
             self._say(self._message.replace("{path}", str(path)))
 
     def __enter__(self) -> BackgroundWriter:
@@ -59,5 +61,6 @@ class BackgroundWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._thread.shutdown(wait=True)
+        # An error that ends the run is the one to report; a failed checkpoint must not take its place.
         if error is None:
             self.wait()

@@ -24,6 +24,8 @@ def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "aut
     tried = copy.deepcopy(config)
     if tried.train_config is None:
         raise ConfigError("train_config is not set; there is no batch to fit")
+    # A rehearsal tries 1, 2 and the configured size; memory is predicted from the first two, so no larger batch is
+    # tried.
     tried.train_config.batch_size = 2
     measured = rehearse(tried, device)
     return fitting(measured, most), measured

@@ -26,6 +26,8 @@ def copied(content: Content) -> Content:
 def contribute(content: Any) -> None:
     """Hand this process's rows to the one that copies content, and keep nothing."""
     if isinstance(content, DTensor):
+        # A collective operation: processes meet only if all visit the same tensors in the same order, as `_copied`
+        # does.
         gathered(content.detach())
     elif isinstance(content, dict | list | tuple):
         for value in content.values() if isinstance(content, dict) else content:
@@ -33,11 +35,12 @@ def contribute(content: Any) -> None:
 
 
 def _copied(value: Any, known: dict[_Key, Tensor]) -> Any:
-    """Copy tensors into memory of the CPU; those that are one, as shared weights are, stay one."""
+    """Copy tensors into memory of the CPU; a tensor that appears twice, as shared weights do, is copied once."""
     if isinstance(value, DTensor):
         return gathered(value.detach()).cpu()
     if isinstance(value, Tensor):
         key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())
+        # All tensors without elements have the address 0 and would pass for one.
         if key not in known or not value.numel():
             known[key] = value.detach().to("cpu", copy=True)
         return known[key]

@@ -18,6 +18,7 @@ def data_parallel(losses: nn.Module) -> DistributedDataParallel:
     return DistributedDataParallel(
         losses,
         device_ids=[device.index] if device.type == "cuda" else None,
+        # Gradients lie in the buffers that are exchanged; otherwise each process holds them twice.
         gradient_as_bucket_view=True,
         # Statistics are read in evaluations and checkpoints alone, which take the leader's; training reads a batch's.
         broadcast_buffers=False,
@@ -26,6 +27,7 @@ def data_parallel(losses: nn.Module) -> DistributedDataParallel:
 
 def exchanging_gradients(module: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
     """Return the context of a forward and backward pass: its gradients are exchanged, or stay in this process."""
+    # FSDP2 has a switch that stays as it is set, where DistributedDataParallel has a context.
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(enabled)
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not enabled else nullcontext()

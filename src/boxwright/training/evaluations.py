@@ -90,12 +90,15 @@ class Evaluations:
         processes.copy_from_leader(state.detector.network.statistics())
         with self._averaged_weights(), whole_weights(losses):
             for data in self.sets:
+                # A signal reaches processes at different times, and an evaluation is one of all: they stop together or
+                # wait forever.
                 if processes.largest(int(stop_requested())):
                     break
                 images = evaluate_in_processes(state.detector, data, processes, workers=self._workers, run=self._run)
                 known = known and len(images) < WORTH_A_PROCESS
                 if processes.leads:
                     found.append(summarize_in_process(images, data.plan, counted_categories(data)))
+        # Outside of the average: a checkpoint holds the weights from which training continues.
         kept = content()
         if found:
             self._pending = _Pending(state.step, kept, found)
@@ -127,6 +130,7 @@ class Evaluations:
         selection = state.selection.after(pending.step, found[0].metrics)
         self._pending, state.selection, step = None, selection, pending.step
         rate = self._learning_rates(step)
+        # After a request to stop the last readers have no results.
         for data, one in zip(self.sets, found, strict=False):
             if self._log is not None:
                 self._log.tell(step, Evaluated(one.metrics, one.pictures, data.name, tuple(one.notes), rate))
@@ -140,6 +144,7 @@ class Evaluations:
         if average is None or not self.sets[0].plan.use_average:
             yield
             return
+        # Averages are of parameters only: statistics of normalization are the network's own in both.
         own = {name: p.detach().clone() for name, p in network.named_parameters()}
         network.load_state_dict(average.shadow, strict=False)
         try:

@@ -27,6 +27,7 @@ def training_examples(
     transforms = (
         build_augmentation(config, dataset),
         *build_groundtruth(config, dataset.categories, detector.num_classes),
+        # Masks are the largest part of a batch; they are not resized, padded and sent to a network that ignores them.
         *(() if detector.network.learns_masks else (without_masks,)),
     )
     return TrainingExamples(dataset, Chain(transforms), detector.preprocessor.resizer, seed, skip_bad=skip_bad)

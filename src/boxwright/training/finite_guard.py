@@ -42,6 +42,7 @@ def check_step(report: StepReport, state: TrainingState) -> None:
 
     Statistics of normalization are not among what goes back: a step restores them itself.
     """
+    # A report lost its batch when the step was known to be finite; reading it again would cost a wait.
     if report.batch is None or report.finite:
         return
     state.go_back(report.before)

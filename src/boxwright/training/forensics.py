@@ -37,7 +37,9 @@ from boxwright.training.losses import LossModule
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Categories, Targets
 
+# Per process. The dump itself holds all images; the drawings are for a person to look through.
 _MOST_IMAGES = 64
+# Each dump is as large as a checkpoint, and a diverged run that skips such steps would fill the disk.
 _MOST_FOLDERS = 10
 _NAMED = 20
 Replay = dict[str, Any]
@@ -136,6 +138,7 @@ def replay_step(folder: str | Path) -> Replay:
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories)
     detector.network.load_state_dict(content["network"])
+    # One process replays the parts of all: there is nobody to share statistics with, and waiting would never end.
     for module in detector.modules():
         if isinstance(module, SyncBatchNorm2d):
             module.alone = True
@@ -167,6 +170,7 @@ def _watch(detector: Detector, plan: TrainingPlan, batch: Batch) -> tuple[list[s
 @contextmanager
 def _watching(network: nn.Module, found: list[str]) -> Iterator[None]:
     """Collect modules whose output, and parameters whose gradient, is not finite."""
+    # A container returns what one of its leaves computed, so only leaves can be to blame first.
     leaves = [(name, module) for name, module in network.named_modules() if not list(module.children())]
     handles: list[Any] = [module.register_forward_hook(_output_hook(name, found)) for name, module in leaves]
     for name, parameter in network.named_parameters():
@@ -196,6 +200,7 @@ def _gradient_hook(name: str, found: list[str]) -> Callable[[Tensor], None]:
     return hook
 
 
+# Checkpoints are read with weights_only, which refuses dataclasses; tensors, lists and dictionaries pass.
 def _plain(batch: Batch) -> dict[str, Any]:
     batch = batch.to("cpu")
     targets = {f.name: getattr(batch.targets, f.name) for f in fields(batch.targets)}

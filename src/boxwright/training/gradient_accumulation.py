@@ -50,6 +50,7 @@ def accumulate_gradients(
     correction = None
     for number, part in enumerate(parts):
         last = number == len(parts) - 1
+        # Gradients of the parts add up in place and are exchanged once, with the last.
         with exchanging_gradients(module, enabled=last):
             forward: Forward = module(part.images, part.true_sizes, part.targets)
             counts.append(_counts(forward.terms))
@@ -97,6 +98,7 @@ def _counts(terms: Mapping[str, LossTerm]) -> Tensor:
 def counts_of(losses: LossModule, parts: Sequence[Batch]) -> Tensor:
     """Return the counts of some parts together, [n], after a forward pass of each that leaves no trace."""
     counts = []
+    # Dropout and samplers draw here what they will draw when these parts have their turn, so the counts are the same.
     with torch.random.fork_rng(random_devices(parts[0].images.device)):
         for part in parts:
             # Copies take the changes of normalization's statistics, which a backward pass to come still reads.

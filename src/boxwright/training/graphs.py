@@ -100,6 +100,7 @@ def _compiled(run: Callable[..., Any], backend: Backend) -> Callable[..., Any]:
 @contextmanager
 def _graph_step(what: str) -> Iterator[None]:
     """Begin a step of compiled graphs; what keeps them from being captured is raised as TrainingError."""
+    # A graph writes into the same memory at each replay; this says that results of the last step are no longer needed.
     torch.compiler.cudagraph_mark_step_begin()
     try:
         with torch._dynamo.config.patch(recompile_limit=_MOST_SHAPES):
@@ -117,6 +118,7 @@ def _graph_step(what: str) -> Iterator[None]:
 
 def check_capture(error: RuntimeError) -> None:
     """Raise TrainingError where an error says why PyTorch's compiler captured nothing."""
+    # PyTorch has no exception type for this; the text is Inductor's.
     reason = next((line for line in str(error).splitlines() if "skipping cudagraph" in line), None)
     if reason is not None:
         raise TrainingError(f"--cuda_graphs: nothing was captured: {reason}") from None

@@ -46,5 +46,6 @@ def initialize(detector: Detector, config: m.TrainEvalPipelineConfig, plan: Trai
         share = start.min_share if is_tensorflow(source) or is_archive(source) else 1.0
         loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=share)
         processes.log.info(f"from {source}:\n{loaded}")
+    # Reached only by a new run without a checkpoint, so that nothing else ever needs the network.
     elif plan.pretrained:
         processes.log.info(load_pretrained(detector.network, processes.from_leader))

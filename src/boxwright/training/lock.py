@@ -34,6 +34,7 @@ def run_lock(folder: str | Path) -> Iterator[str]:
     """
     path = make_folder(folder) / LOCK
     try:
+        # Without O_TRUNC: until the lock is ours, the content names the process that has it.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise TrainingError(f"{path}: cannot be written to: {cause(error)}") from None
@@ -93,6 +94,7 @@ def _lives(holder: dict[str, object]) -> bool:
     if holder.get("host") != socket.gethostname() or not isinstance(process, int):
         return False
     try:
+        # Signal 0 is not sent; it asks whether the process exists. EPERM means that it does, as another user's.
         os.kill(process, 0)
     except ProcessLookupError:
         return False

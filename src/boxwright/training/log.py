@@ -223,6 +223,7 @@ class JsonLines:
 
     def _line(self, values: dict[str, object]) -> None:
         self._file.write(json.dumps(values) + "\n")
+        # A killed run keeps what it has logged.
         self._file.flush()
 
     def close(self) -> None:
@@ -250,6 +251,7 @@ class TensorBoard:
         self._tag_of = tag_of
         self._folder, self._evaluated, self._described = model_dir, evaluated, start
         self._before: dict[str, int] = {}
+        # TensorBoard drops what an earlier process logged from here on: those steps are done again.
         self._train = EventFile(model_dir / "train", purge_step=start + 1)
         self._eval: dict[str, EventFile] = {}
 
@@ -323,6 +325,7 @@ def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[
     targets = batch.targets.to("cpu")
     for row in range(min(len(batch), most)):
         image = np.ascontiguousarray(batch.images[row].permute(1, 2, 0).cpu().numpy())
+        # Gray inputs have one channel; boxes are drawn in color.
         image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
         valid = targets.valid[row].numpy()
         labels = targets.labels[row].numpy()[valid].tolist()
@@ -342,6 +345,8 @@ def _forget_after(path: Path, step: int, evaluated: int) -> None:
     for line in read_file(path).decode(errors="replace").splitlines():
         values = _parsed(line)
         done = values.get("step")
+        # Evaluations may be logged after later steps, so they have a limit of their own: the last that the checkpoint
+        # has.
         if isinstance(done, int) and done <= (evaluated if "evaluation" in values else step):
             kept.append(line + "\n")
     write_whole(path, "".join(kept))

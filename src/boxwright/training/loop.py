@@ -33,6 +33,7 @@ from boxwright.training.step_report import StepReport
 from boxwright.training.stop import Ending, agreed_batches
 from boxwright.training.transfer import on_device
 
+# After so many the weights or the data are at fault, which no further step would mend.
 _MOST_SKIPPED_IN_A_ROW = 20
 
 
@@ -70,6 +71,7 @@ class Loop:
         if self.settings.cuda_graphs:
             self.learner.module = graphed(self.learner.losses, self.plan)
         self.device = next(self.state.detector.parameters()).device
+        # A run that starts at 0 has no checkpoint yet: -1, so that --checkpoint_at_start saves one.
         self.progress = _Progress(saved=self.state.step or -1)
         self.step_log = StepLog(self.log, self.state, self.plan, self.settings, self.processes)
 
@@ -89,6 +91,8 @@ class Loop:
                 self.writer.poll()
                 self._collect_when_ready()
                 self.step_log.log_step(report, batch)
+                # Saved first: a kill during the evaluation costs no steps, and the resumed run evaluates what it
+                # resumed from.
                 if self._is_due(self.settings.checkpoint_every_n):
                     self._save()
                 if self._is_due(self._evaluate_every):
@@ -213,9 +217,11 @@ class Loop:
         if self.progress.skipped_in_a_row >= _MOST_SKIPPED_IN_A_ROW:
             raise TrainingError(f"{where}; {_MOST_SKIPPED_IN_A_ROW} steps in a row were left out") from None
         self.processes.log.info(f"{where}; the step is skipped")
+        # Counted all the same: the schedule and the stream of data go on as if the step had been taken.
         self.state.advance(self.plan.stream.batch_size)
 
     def _is_due(self, every: int) -> bool:
+        # The last step is saved and evaluated by `_finish`, for whatever reason it is the last.
         return self.state.step % every == 0 and self.state.step < self.plan.num_steps
 
     def _save(self) -> None:
@@ -263,6 +269,7 @@ class Loop:
             if evaluated is not None and evaluated.best:
                 message = f"best so far: {selection.metric} {selection.best:.4f}: {{path}}"
                 self.writer.write(partial(self.store.save_best, evaluated.step), evaluated.content, message)
+            # It was saved before its evaluation; with it, a resumed run neither repeats nor forgets the evaluation.
             if evaluated is not None and self.progress.saved == evaluated.step:
                 self.writer.write(partial(self.store.save, evaluated.step, began=self.state.began), evaluated.content)
         return self.state.selection

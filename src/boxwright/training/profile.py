@@ -14,6 +14,7 @@ from boxwright.base.errors import TrainingError
 from boxwright.data.batch import Batch
 
 STAGES = ("data", "forward", "assignment", "losses", "backward", "optimizer")
+# The first steps create the optimizer's slots, let cuDNN try algorithms and use up what workers have prepared.
 _WARM, _MEASURED = 5, 10
 
 

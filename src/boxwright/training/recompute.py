@@ -40,6 +40,7 @@ def _convolutions(module: nn.Module) -> int:
 def _forward(block: nn.Module, plain: Any, *given: Any) -> Any:
     if not block.training:
         return plain(*given)
+    # The reentrant form computes no gradients where no input needs one, as in the block that gets the image.
     return checkpoint(plain, *given, use_reentrant=False, context_fn=partial(_contexts, block))
 
 

@@ -53,10 +53,10 @@ class Rehearsal:
     """What was measured.
 
     Attributes:
-        batches: Sizes of the batches that were learnt from, ascending.
-        memory: Bytes that the process, or the GPU, held at most up to each.
-        available: Bytes that there are for it.
-        sample_seconds: One sample took to be read, augmented and resized by one process.
+        batches: Sizes of the batches that were learned from, ascending.
+        memory: Peak bytes of the process, or of the GPU, up to each.
+        available: Bytes that the run may use.
+        sample_seconds: What one process takes to read, augment and resize a sample.
         killed: Whether the process was killed in the batch after the last.
         split: The size of a batch that fitted in parts alone; 0 for none.
     """
@@ -127,6 +127,7 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
     )
     if rate < needed:
         cores = os.cpu_count() or 1
+        # `needed * sample_seconds` workers would just keep up, with nothing to spare.
         wanted = min(-(-int(needed * found.sample_seconds * 100) // 100) + 1, cores)
         yield Finding("input_speed", "warning", text, f"boxwright train --workers {wanted} ({cores} cores here)")
     else:
@@ -160,12 +161,13 @@ def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> Rehears
         path.write_text(dump_message(config), encoding="utf-8")
         command = [
             sys.executable,
+            # Not the current folder, where a file of the user's could hide a module's name.
             "-P",
             "-m",
             "boxwright.training.rehearsal",
             str(path),
             device,
-        ]  # not the current folder
+        ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
         except subprocess.TimeoutExpired:

@@ -52,6 +52,7 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
                     raise CheckpointError(
                         f"{checkpoint}: {theirs} of {name} has shape {list(value.shape)}, not {list(parameter.shape)}"
                     )
+                # In the weight's memory format, so that updates of tensor lists stay a few kernels.
                 kept = torch.empty_like(parameter)
                 optimizer.state[parameter][ours] = kept.copy_(sign * value).detach()
         restored = sum(name in parameters for name in found)
@@ -62,6 +63,7 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
         state.average.load({name: averages.get(name, names[name]) for name in state.average.shadow})
         said.append(f"average: restored for {len(averages)} of {len(names)} weights; others start at the weight")
     state.step = step_of(arrays)
+    # TF's checkpoint has no position in the data; the stream continues where a run of ours would be at this step.
     state.samples = state.step * batch_size
     for group in optimizer.param_groups:
         # Where moments start fresh, so do corrections for their start.

@@ -59,6 +59,8 @@ class Selection:
         return replace(seen, waited=self.waited + 1)
 
     def _is_better(self, metric: str, value: float) -> bool:
+        # NaN, or TF's -1 for a metric without groundtruth: such an evaluation is never the best, but patience counts
+        # it.
         if value != value or (value < 0 and not lower_is_better(metric)):  # nothing to measure
             return False
         if self.best is None:

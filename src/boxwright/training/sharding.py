@@ -41,6 +41,7 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     network = state.detector.network
     device = next(network.parameters()).device.type
+    # FSDP2 refuses parameters that are channels-last.
     network.to(memory_format=torch.contiguous_format)
     before = dict(network.named_parameters())
     mesh = init_device_mesh(device, (count,))
@@ -98,6 +99,8 @@ def whole_weights(module: nn.Module) -> Iterator[None]:
     finally:
         for block in blocks:
             block.reshard()
+            # As `fully_shard` has it: the root stays gathered after its forward pass, as its backward pass is the next
+            # to come.
             block.set_reshard_after_forward(block is not module, recurse=False)
 
 

@@ -35,7 +35,7 @@ class TrainingState:
         average: The weights' moving average, or None.
         scaler: The scale of float16's gradients; disabled in other precisions.
         seed: Decides order, augmentation and what the network draws at random.
-        parts: In how many parts a batch is learnt from because memory is too small for less.
+        parts: The number of parts in which a batch is learned from, because memory is too small for fewer.
         samples: Samples seen: where the stream of data resumes.
         began: When the run began, in seconds since 1970.
         updating: Whether an update has begun and not ended: weights may be half-changed.
@@ -114,6 +114,7 @@ class TrainingState:
                 self.scaler.load_state_dict(content["scaler"])
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             lines = str(error).splitlines() or [type(error).__name__]
+            # The first line of load_state_dict's message only says that there are errors.
             first = lines[min(1, len(lines) - 1)].strip()
             raise CheckpointError(f"the checkpoint is of another network ({first}); use another model_dir") from None
         self.step, self.samples, self.parts = content["step"], content["samples"], max(content["parts"], 1)
@@ -161,4 +162,5 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
 
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Make what the network draws at random (dropout, sampled anchors) follow from the step alone."""
+    # SeedSequence mixes its words, so that neighboring steps and ranks share no stream; torch takes 63 bits.
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1)

@@ -31,6 +31,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
     A second one stops at once, as always.
     """
     asked = threading.Event()
+    # Python lets only the main thread set signal handlers; in another, a run ends by its own rules alone.
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
         return
@@ -40,6 +41,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
         asked.set()
         # Not `print`: a signal may interrupt one, and a buffered stream refuses to be entered twice.
         os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
+        # The handler that was there before takes the second one: KeyboardInterrupt, or the end of the process.
         signal.signal(number, before[signal.Signals(number)])
 
     for number in before:
@@ -84,6 +86,8 @@ def agreed_batches(
                     ending, problem = Ending.FAILED, item
                 else:
                     batch = item
+                    # Streams yield None every now and then while they wait, so that a request is heard although no data
+                    # come.
                     ending = wants_end() if batch is None else ending
             agreed = Ending(processes.largest(ending))
             if agreed is Ending.FAILED:

@@ -101,6 +101,7 @@ def _lock_folder(folder: Path, processes: Processes, resources: ExitStack) -> No
     def acquire() -> None:
         if warning := resources.enter_context(run_lock(folder)):
             processes.log.warning(warning)
+        # Only with the lock held: what is unfinished may otherwise be another run's that is still writing.
         CheckpointStore(folder).tidy()
         clear_worker_folders(folder)
 
@@ -153,12 +154,15 @@ def _prepare(
     _log_unsupported_fields(config, processes)
     if dataset is None:
         dataset = build_dataset(config.train_input_reader, "train_input_reader")
+    # Before anything is written: a mistake there must not leave a folder behind.
     evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
         _lock_folder(model_dir, processes, resources)
     newest: _Newest = processes.from_leader(store.latest)
     if newest is not None:
+        # A resumed run keeps the semantics (TF1's or TF2's) of its beginning, even if the default has changed
+        # meanwhile.
         begun = with_version_of(config, config_of(newest[1], newest[0]))
         if begun is not config:
             config = begun
@@ -166,6 +170,7 @@ def _prepare(
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
+    # Fresh weights are drawn on the CPU and moved then: the same on every device and in every process.
     torch.manual_seed(plan.stream.seed)
     detector = build_detector(config, dataset.categories) if detector is None else with_classes(detector, dataset)
     placed(detector, _device(settings, processes))

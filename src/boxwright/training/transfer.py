@@ -18,6 +18,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
     if device.type != "cuda":
         yield from (batch.to(device) for batch in batches)
         return
+    # On the stream of the step a copy would wait for all kernels that have been launched before it.
     copying = torch.cuda.Stream(device)
     waiting: Batch | None = None
     for batch in batches:
