@@ -34,6 +34,7 @@ class ReLU6(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the input, clamped in place."""
+        # Without gradients nothing is saved, and PyTorch's own in-place operation copies nothing either.
         if input.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             clamped: Tensor = _ClampInPlace.apply(input)
             return clamped

@@ -94,6 +94,7 @@ class AlignDet(Network):
         height, width = true_sizes[:, :1], true_sizes[:, 1:]
         previous = steps[0] if self.anchors_per_location == 1 else _top_anchors(steps[0], self.anchors_per_location)
         for head in self._aligned():
+            # No suppression and no sampling: the next head reads one box per cell, as in the release.
             boxes = clip_boxes(self.start(previous), height, width)
             codes, logits = head(maps, boxes)
             previous = AnchorPredictions(codes, logits, boxes, tuple(maps), size, previous.level_sizes)

@@ -50,6 +50,7 @@ class AnchorLayer(nn.Module):
         self.generator, self.finds_inside = generator, finds_inside
         self.laid_for: tuple[tuple[Size, ...], Size] | None = None
         self.level_sizes: tuple[int, ...] = ()
+        # Not in the state: they follow from the input size, and a checkpoint also loads where that is another.
         self.register_buffer("anchors", torch.zeros(0, 4), persistent=False)
         # The indices of anchors that do not cross the border, and their number on each map.
         self.register_buffer("inside", None, persistent=False)
@@ -92,6 +93,7 @@ class AnchorLayer(nn.Module):
         found: tuple[Tensor, tuple[int, ...]] = self._find_within(maps, input_size)
         return found
 
+    # The number of anchors inside is read from their values, which a graph cannot do.
     @torch.compiler.disable  # type: ignore[misc]  # torch's
     def _find_within(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         grids, device = _grids(maps), maps[0].device

@@ -172,7 +172,9 @@ def make_norm(channels: int, settings: NormSettings | None) -> nn.Module:
             raise settings.refusal(f"a layer's {channels} channels do not divide into {settings.groups} groups")
         return GroupNorm2d(settings.groups, channels, eps=settings.epsilon)
     kind = SyncBatchNorm2d if settings.sync else BatchNorm2d
+    # PyTorch's momentum is the weight of the new batch, TF's decay that of the old average.
     norm = kind(channels, eps=settings.epsilon, momentum=1 - settings.decay)
+    # What TF leaves out stays 1 or 0 here, so that a layer has the same tensors with any settings.
     norm.weight.requires_grad_(settings.scale)
     norm.bias.requires_grad_(settings.center)
     return norm

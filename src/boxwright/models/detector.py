@@ -128,9 +128,11 @@ class Detector(nn.Module):
             The detector itself.
         """
         self.eval().requires_grad_(False)
+        # Folded kernels have other values, and an evaluation reports the loss of the weights that were trained.
         self._penalty = self.regularization()
         height, width = self.preprocessor.resizer.output_size or _TRIAL_SIZE
         device = next(self.parameters()).device
+        # Values that differ: folding is verified on them, and a constant image would hide a wrong channel.
         inputs = torch.linspace(-1, 1, self.preprocessor.resizer.channels * height * width, device=device)
         inputs = inputs.view(1, -1, height, width)
         fold_batch_norms(self.network, lambda: self.predict(inputs))
@@ -207,7 +209,8 @@ class Detector(nn.Module):
     def _look(
         self, images: list[Tensor], judge: Judge | None, number: int
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
-        """Yield as `detect_runs` for images [H, W, 3]; `start` is the index of the first."""
+        """Yield as `detect_runs` for images [H, W, 3]; `number` is the index of the first."""
+        # Twice: images of one size are resized together, and inputs of one size after that share a pass.
         groups = _runs([(*image.shape, image.dtype, image.device) for image in images])
         inputs = [self.preprocessor.inputs_of(_joined([one[None] for one in images[a:b]])) for a, b in groups]
         for first, last in _runs([pixels.shape[1:] for pixels, _ in inputs]):

@@ -65,6 +65,7 @@ def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Ten
     rows = inputs.permute(0, 2, 3, 1).flatten(0, 2)  # [BHW, C], a view
     count = len(rows)
     mean_in = channel_sums(inputs) / count
+    # Centered first: the mean of squares minus the squared mean loses digits where the mean is large.
     centered = rows - mean_in
     covariance = centered.t() @ (centered / count)
     kernel = conv.weight.flatten(1)

@@ -63,6 +63,7 @@ class RegionProposalNetwork(nn.Module):
             inside, level_sizes = self.anchors.within(maps, input_size)
             codes, logits, anchors = codes.index_select(1, inside), logits.index_select(1, inside), anchors[inside]
         elif self.crossing != "keep":
+            # At inference TF clips in any case. Anchors without area stay, as the head's rows, and propose nothing.
             anchors = clip_boxes(anchors, height, width)
         return AnchorPredictions(codes, logits, anchors, tuple(maps), input_size, level_sizes)
 
@@ -114,6 +115,7 @@ class FasterRCNN(Network):
         has_mask_classes = masks is not None and masks.head.columns > 1
         if masks is not None and has_mask_classes:
             own += (ClassLayer("masks.head.predict", masks.head.columns),)
+        # Half of a classifier without a pyramid; dense layers, which no classifier has, with one.
         tail = () if second is None else ("second.features",)
         pyramid = not isinstance(self.neck, nn.Identity)
         return Parts(
@@ -176,6 +178,7 @@ class FasterRCNN(Network):
         if self.masks is not None:
             found = replace(found, instances=self.masks(maps, found, self.second, true_sizes))
         if self.final is not None and not self.training:
+            # Detected here too: features of the final boxes are outputs of the network, before any postprocessor runs.
             detections = self.final.detect(found, true_sizes)
             found = replace(found, final=self.second.at(maps, detections, size, self.final))
         return found

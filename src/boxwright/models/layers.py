@@ -108,6 +108,7 @@ class Conv2d(nn.Conv2d):
         height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         odd = height % 2 == width % 2 == 1
         # A kernel of side 1 needs no padding at any stride.
+        # With stride 1 and an odd kernel SAME is symmetric at any size, which PyTorch pads by itself.
         pad_by_size = padding == "same" and not (height == width == 1 or (stride == 1 and odd))
         uneven = padding == "explicit" and not odd
         if isinstance(padding, int):
@@ -153,6 +154,7 @@ class Dense(Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [N, C', 1, 1] for crops [N, C, side, side]."""
+        # Keras flattens height, width, channels; channels-last weights make this a view.
         rows, kernel = (tensor.permute(0, 2, 3, 1).flatten(1) for tensor in (input, self.weight))
         return F.linear(rows, kernel, self.bias)[:, :, None, None]
 
@@ -168,6 +170,7 @@ class Deconv2d(nn.ConvTranspose2d):
             rule: Initializer and penalty; fan-in and fan-out are as a convolution's.
             bias: Whether a bias is learned; it starts at 0.
         """
+        # This padding makes the output exactly twice as large.
         super().__init__(in_channels, out_channels, kernel_size, 2, padding=(kernel_size - 2) // 2, bias=bias)
         with torch.no_grad():
             rule.initialize(self.weight.transpose(0, 1))

@@ -96,6 +96,7 @@ class MultiScale:
             yield View(image.flip(-1), input_size.size(image), _mirrored(image.shape[-1]), input_size.keeps)
 
 
+# SRN's script drops a box that no other view has found.
 _HALF = Voting(0.5, least_members=2)
 
 
@@ -131,6 +132,7 @@ class ScalePyramid:
         large, small = InputSize(0, 0, larger_than=30).keeps, InputSize(0, 0, smaller_than=100).keeps
         if room > 1:
             plain, base = image, 1.0
+            # An enlargement by 1.5 takes 2.25 times the area.
             scales = [(0.5, large), *((1.5 ** (t + 1), small) for t in range(int(math.log(room, 2.25))))]
             scales.append((math.sqrt(room), small))
         else:
@@ -260,6 +262,7 @@ class MultiScaleDetector:
             height, width = view.size
             resizer = replace(preprocessor.resizer, height=height, width=width)  # type: ignore[type-var]
             preprocessor = preprocessor.with_resizer(resizer)
+        # Of the same network: only the resizer differs from view to view.
         sized = Detector(
             preprocessor,
             plain.network,

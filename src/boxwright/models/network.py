@@ -72,6 +72,7 @@ class Network(nn.Module):
         super().train(mode)
         for part in self.frozen_statistics:
             for module in self.get_submodule(part).modules():
+                # Gain and bias still learn: evaluation mode stops the statistics, not the gradients.
                 if isinstance(module, nn.BatchNorm2d):
                     module.eval()
         return self

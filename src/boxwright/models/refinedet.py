@@ -81,6 +81,7 @@ class RefineDet(Network):
         codes, logits = self.refinement(maps)
         refinement = AnchorPredictions(codes, logits, anchors, tuple(maps), size, level_sizes)
         start, filtered = self.second_step(refinement)
+        # From the maps that the first step saw: conv4_3 and conv5_3 are normalized in both.
         transferred: list[Tensor] = self.transfer(maps)
         plain = isinstance(self.head, AnchorHead)
         boxes = start.expand(inputs.shape[0], -1, -1)

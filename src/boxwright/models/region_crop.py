@@ -60,6 +60,7 @@ class CornerCrop:
 
     def __call__(self, maps: Sequence[Tensor], boxes: Tensor, input_size: Size) -> Tensor:
         """Return float [B · R, C, h, w]."""
+        # By the padded size, in float32 and in TF's order: at the border a rounding decides whether a sample counts.
         places = normalized(boxes, input_size)
         levels = by_relative_size(places, input_size, len(maps))
         crops = crop_and_resize(maps, places, levels, (self.size, self.size), fade=self.fade, pool=self.pool)

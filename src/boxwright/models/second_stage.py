@@ -117,6 +117,7 @@ class BoxClassifier(SecondStage):
     ) -> Tensor:
         """Return the features [B · R, C, H, W] of boxes [B, R, 4] in pixels of the input; 0 where not valid."""
         crops = self._attended("crops", self.crop(maps, boxes, input_size), valid, context)
+        # In training batch statistics include padding, as TF's do.
         features = of_valid_rows(self.features, crops, valid, all_rows=self.training)
         return self._attended("features", features, valid, context)
 

@@ -73,11 +73,13 @@ class MaskPredictor(nn.Module):
     def _positives(self, proposals: Proposals, positive: Tensor) -> _Rows:
         """Return the positive proposals: only these learn masks."""
         count = min(self.most_positives, positive.shape[1])
+        # Positives first, in their order: a fixed number of rows, where a boolean mask would wait for the GPU.
         index = (~positive).byte().argsort(dim=1, stable=True)[:, :count]
         boxes = proposals.boxes.gather(1, index[..., None].expand(-1, -1, 4))
         return _Rows(index, boxes, positive.gather(1, index))
 
     def _logits(self, features: Tensor, valid: Tensor) -> Tensor:
+        # Only statistics of a batch need rows of padding; otherwise their masks are not computed.
         learns = self.training and _learns_statistics(self.head)
         logits = of_valid_rows(self.head, features, valid, all_rows=learns)
         return logits.view(*valid.shape, *logits.shape[1:])

@@ -18,6 +18,7 @@ def of_valid_rows(module: nn.Module, rows: Tensor, valid: Tensor, *, all_rows: b
         valid: bool, N values, in the order of the rows.
         all_rows: Whether to process all rows, when batch statistics include padding, as TF's do.
     """
+    # `bool` waits for the device; it is asked last, and docs/gpu.md lists it.
     if all_rows or torch.compiler.is_compiling() or bool(valid.all()):
         every: Tensor = module(rows)
         return every

@@ -43,6 +43,7 @@ _STAGES = (
 # Pyramid level → (stage, block).
 _TAPS = {1: (0, 0), 2: (1, 1), 3: (2, 1), 4: (4, 2), 5: (6, 0)}
 _SQUEEZE = 0.25
+# Of B0's last block; rates grow linearly from 0 at the first, as in TF.
 _DROP_RATE = 0.2
 
 
@@ -72,6 +73,7 @@ def _blocks(width: float, depth: float) -> Iterator[_Block]:
     channels, number = _round_channels(32, width), 0
     for stage, (wanted, kernel_size, repeats, expansion, stride) in enumerate(_STAGES):
         out = _round_channels(wanted, width)
+        # TF rounds repeats up, where it rounds channels to the nearest multiple of 8.
         for position in range(math.ceil(depth * repeats)):
             step = stride if position == 0 else 1
             yield _Block((stage, position), channels, out, kernel_size, expansion, step, _DROP_RATE * number / base)
@@ -96,6 +98,7 @@ class MBConv(nn.Module):
         self.excite = make_conv(squeezed, expanded, 1, settings.kernel, bias=True)
         self.activation = make_activation(settings.activation)
         self.project = conv_norm_act(expanded, block.out_channels, 1, replace(settings, activation="NONE"))
+        # By rows: each image drops or keeps the block. One that changes shapes has no shortcut and cannot be dropped.
         self.drop = StochasticDepth(block.drop_rate, "row") if same else None
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -159,6 +159,7 @@ class Inception(Backbone):
         widths: dict[str, int] = {}
         channels = in_channels
         for number, item in enumerate(layout.layers):
+            # What has no weights has no scope in TF-Slim.
             name = str(number) if isinstance(item, Pool | Fork) else item.name
             module, channels = made.item(item, channels)
             self.add_module(name, module)
@@ -242,9 +243,11 @@ class _Maker:
 
 def _pool(pool: Pool) -> nn.Module:
     if pool.kind == "average":
+        # TF divides by the pixels that lie within the map; PyTorch's default counts the padding too.
         return nn.AvgPool2d(3, stride=pool.stride, padding=1, count_include_pad=False)
     return MaxPool2d(3, pool.stride) if pool.padding == "same" else nn.MaxPool2d(3, pool.stride)
 
 
 def _normal(deviation: float) -> Callable[[Tensor], object]:
+    # TF cuts at two deviations, PyTorch's default at the values -2 and 2.
     return lambda kernel: nn.init.trunc_normal_(kernel, 0.0, deviation, -2 * deviation, 2 * deviation)

@@ -6,6 +6,7 @@ from boxwright.models.backbones.inception import Block, Conv, InceptionLayout, P
 from boxwright.models.layers import Padding
 
 
+# Residuals are scaled down, without which wide networks of this kind died early in training (section 3.3).
 def _block_35(number: int) -> Residual:
     return Residual(
         f"Repeat/block35_{number}",
@@ -94,6 +95,7 @@ def inception_resnet_v2(
                     (Pool("max", stride=middle_stride, padding=padding),),
                 ),
             ),
+            # Dilation makes up for a stride that was left out (TF-Slim's atrous form).
             *(_block_17(number, 2 // middle_stride) for number in range(1, 21)),
             Block(
                 "Mixed_7a",
@@ -109,6 +111,7 @@ def inception_resnet_v2(
                 ),
             ),
             *(_block_8(f"Repeat_2/block8_{number}") for number in range(1, 10)),
+            # TF-Slim's tenth block is outside of the repeated ones: neither scaled nor activated.
             _block_8("Block8", 1.0, activated=False),
             Conv("Conv2d_7b_1x1", 1, 1536),
         ),

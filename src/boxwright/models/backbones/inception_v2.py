@@ -51,6 +51,7 @@ def _halving(name: str, single: tuple[int, int], double: tuple[int, int]) -> Blo
 INCEPTION_V2 = InceptionLayout(
     "InceptionV2",
     (
+        # Separable as in the paper's appendix; TF-Slim gives this kernel alone a deviation of 1.
         Separable("Conv2d_1a_7x7", 7, 64, stride=2, deviation=1.0),
         Pool("max", stride=2),
         Conv("Conv2d_2b_1x1", 1, 64, deviation=_PROJECT),

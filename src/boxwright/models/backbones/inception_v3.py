@@ -77,11 +77,13 @@ INCEPTION_V3 = InceptionLayout(
         Conv("Conv2d_4a_3x3", 3, 192, padding="valid"),
         Pool("max", stride=2, padding="valid"),
         _block_35("Mixed_5b", 32),
+        # TF-Slim's spelling, different from that of its neighbors; checkpoints have it.
         _block_35("Mixed_5c", 64, ("Conv2d_0b_1x1", "Conv_1_0c_5x5")),
         _block_35("Mixed_5d", 64),
         Block(
             "Mixed_6a",
             (
+                # A 3×3 kernel under a scope that says 1×1, as in TF-Slim.
                 (Conv("Conv2d_1a_1x1", 3, 384, stride=2, padding="valid"),),
                 (
                     Conv("Conv2d_0a_1x1", 1, 64),

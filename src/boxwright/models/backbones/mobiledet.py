@@ -179,6 +179,7 @@ MOBILEDETS = {
 def _he_normal(kernel: Tensor) -> object:
     """Fill a kernel by its fan-in, which for a depthwise kernel is one window."""
     inputs = math.prod(kernel.shape[1:]) if kernel.shape[0] > 1 else math.prod(kernel.shape[2:])
+    # The deviation of a standard normal cut at ±2, by which TF divides so that the cut one has the wanted deviation.
     deviation = math.sqrt(2 / inputs) / 0.87962566103423978
     return nn.init.trunc_normal_(kernel, 0.0, deviation, -2 * deviation, 2 * deviation)
 
@@ -190,6 +191,7 @@ _SETTINGS = ConvSettings(kernel=_RULE, depthwise=_RULE, norm=BatchNormSettings(d
 
 def _scaled(channels: int, factor: float) -> int:
     """Return scaled channels, rounded half up to a multiple of 8, at least 8."""
+    # Not Python's `round`, which takes halves to the even number.
     return max(8, 8 * int(channels * factor / 8 + 0.5))
 
 
@@ -275,5 +277,6 @@ def _layers(
     if squeezes:
         squeezed = _scaled(expanded, 0.25)
         layers["SqueezeExcite"] = SqueezeExcite(expanded, squeezed, settings.kernel, settings.activation, nn.Sigmoid())
+    # TF-Slim numbers scopes by their use, so the projection's name depends on the layers before it.
     layers["Conv_1" if block.expansion else "Conv"] = conv_norm_act(expanded, out, 1, linear)
     return ("IBN" if block.expansion else "IBNNoExpansion"), layers

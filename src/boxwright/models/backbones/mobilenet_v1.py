@@ -54,6 +54,7 @@ class MobileNetV1(Backbone):
         layout = (*_BLOCKS[:11], (512, 2), (256, 1)) if narrow else _BLOCKS
 
         def depth(channels: int) -> int:
+            # Cut off, where MobileNetV2 rounds to a multiple of 8.
             return max(int(channels * depth_multiplier), min_depth)
 
         self.taps = tuple(taps)

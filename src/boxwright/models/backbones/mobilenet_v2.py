@@ -97,6 +97,7 @@ class MobileNetV2(Backbone):
         last_block = int(self.taps[-1])
         for number, (expansion, wanted, stride) in enumerate(_BLOCKS[: last_block + 1]):
             expanded = channels * expansion
+            # Keras cuts off before it rounds, in the blocks but neither in the stem nor in the last convolution.
             width = max(divisible(int(wanted * depth_multiplier)), min_depth)
             blocks.append(InvertedResidual(channels, expanded, width, stride, settings, padding))
             widths[f"{number}/expand"], widths[str(number)] = expanded, width

@@ -68,6 +68,7 @@ MOBILENET_V3_LARGE = MobileNetV3Layout(
         *[_Block(5, 1, 3, 40, _RELU, squeezes=True)] * 2,
         _Block(3, 2, 6, 80, _SWISH),
         _Block(3, 1, 2.5, 80, _SWISH),
+        # The paper's table gives expanded channels, of which 184 is no round multiple of 80.
         *[_Block(3, 1, 184 / 80, 80, _SWISH)] * 2,
         *[_Block(3, 1, 6, 112, _SWISH, squeezes=True)] * 2,
         _Block(5, 2, 6, 80, _SWISH, squeezes=True),

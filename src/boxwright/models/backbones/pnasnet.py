@@ -112,6 +112,7 @@ class _FactorizedReduction(nn.Module):
         self.final_path_bn = make_norm(channels, _NORM)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        # Shifted, so that the second half sees the pixels that the first half's stride skips.
         moved = F.pad(inputs, (0, 1, 0, 1))[..., 1:, 1:]
         halves = [self.path1_conv(inputs[..., ::2, ::2]), self.path2_conv(moved[..., ::2, ::2])]
         outputs: Tensor = self.final_path_bn(torch.cat(halves, dim=1))
@@ -147,6 +148,7 @@ class _Cell(nn.Module):
             combination = nn.Module()
             for side, (state, kind) in zip(("left", "right"), sides, strict=True):
                 width = widths[state] if state < len(widths) else filters
+                # Only a cell's inputs are shrunk; its later states have the small size already.
                 combination.add_module(side, _operation(kind, width, filters, stride if state < 2 else 1))
             self.add_module(f"comb_iter_{number}", combination)
 
@@ -178,6 +180,7 @@ class PnasNet(Backbone):
         super().__init__()
         self.conv0 = make_conv(in_channels, _STEM, 3, _RULE, stride=2, padding="valid")
         self.conv0_bn = make_norm(_STEM, _NORM)
+        # 0 for no output: the first cell has the stem alone, which serves as both inputs.
         widths, strides = [0, _STEM], [1, 1]
         for name, (filters, stride) in _CELLS.items():
             raw = not widths[-2]

@@ -89,6 +89,7 @@ class ResNetV1(Backbone):
             levels: Pyramid levels to return (2 to 5): maps of stride 2 to that power.
         """
         super().__init__()
+        # TF forces convolutions without a bias here, whatever conv_hyperparams say, to agree with TF-Slim's.
         settings = replace(settings, force_bias=False)
 
         def depth(channels: int) -> int:
@@ -99,6 +100,7 @@ class ResNetV1(Backbone):
         self.stem = conv_norm_act(in_channels, channels, 7, settings, stride=2, padding="explicit")
         self.pool = MaxPool2d(3, 2)
         stages = []
+        # Stages beyond the last level would be computed, and learned, for nothing.
         for number, (count, width) in enumerate(zip(blocks[: max(levels) - 1], _WIDTHS, strict=False)):
             out, stride = depth(width * _EXPANSION), 2 if number > 0 else 1
             stages.append(_stage(count, channels, depth(width), out, stride, settings))

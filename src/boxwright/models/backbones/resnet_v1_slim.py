@@ -102,6 +102,7 @@ class ResNetV1Slim(Backbone):
         widths = [max(int(width * depth_multiplier), min_depth) for width in _WIDTHS]
         stride, dilation = 4, 1
         for number, (count, width) in enumerate(zip(blocks[: max(levels) - 1], widths, strict=False), start=1):
+            # The first stage keeps the size that the pool has left.
             self.halved.append(number > 1 and stride < coarsest_stride)
             if self.halved[-1]:
                 stride *= 2

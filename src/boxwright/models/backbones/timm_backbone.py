@@ -54,9 +54,11 @@ class TimmBackbone(Backbone):
         missing = [stride for stride in strides if stride not in reductions]
         if missing:
             raise ConfigError(f"timm/{name} has maps of strides {reductions}, none of {missing}")
+        # Of several maps of one stride the last, which the most layers have contributed to.
         self.levels = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in strides)
         self.channels = tuple(info.channels()[level] for level in self.levels)
         data: dict[str, Any] = getattr(self.body, "pretrained_cfg", None) or {}
+        # ImageNet's, where timm does not say with what a network was trained.
         self.mean = tuple(data.get("mean", (0.485, 0.456, 0.406)))
         self.deviation = tuple(data.get("std", (0.229, 0.224, 0.225)))
 

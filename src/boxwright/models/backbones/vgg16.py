@@ -41,6 +41,7 @@ class VggReduction:
         return range(self.first, self.first + len(self.norm_scales))
 
 
+# SSD's fifth pool keeps stride 16, which fc6 makes up for by twice RefineDet's dilation.
 SSD_VGG = VggReduction((20.0,), (3, 1), 6)
 REFINEDET_VGG = VggReduction((10.0, 8.0), (2, 2), 3)
 # The maps and scales of S³FD (section 3.1), from which RefineDet's authors have their anchors of 4 strides.
@@ -111,6 +112,7 @@ class Vgg16(Backbone):
                 channels = width
             stages.append(nn.Sequential(*layers))
         self.stages = nn.ModuleList(stages)
+        # Caffe rounds the size of a pooled map up, as SAME padding does: 75 becomes 38 in SSD300.
         self.pool, self.last_pool = MaxPool2d(2, 2), MaxPool2d(*reduction.last_pool)
         self.returned = reduction.returned
         outputs = [_STAGES[stage][-1] for stage in self.returned]

@@ -38,6 +38,7 @@ class AlignedHead(nn.Module):
         """
         super().__init__()
         self.output, self.strides = output, tuple(strides)
+        # Two samplings are the release's cheaper variant, whose finest level has a smaller kernel of its own.
         self.of_level = tuple(min(level, len(samplings) - 1) for level in range(levels))
         self.samplings = nn.ModuleList(samplings)
         self.hidden = nn.ModuleList([conv_norm_act(depth, depth, 1, settings) for _ in samplings])

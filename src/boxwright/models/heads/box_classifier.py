@@ -11,6 +11,7 @@ from boxwright.models.batch_norm import NormSettings, make_norm
 from boxwright.models.layers import Dense, KernelRule
 
 CODE_SIZE = 4
+# TF2's dense layers ignore initializer and regularizer of fc_hyperparams; TF1's take them.
 _KERAS = KernelRule()
 
 

@@ -67,6 +67,7 @@ class ConvolutionalHead(AnchorHead):
         self.last_layers = 1 if shape.norm is None else 2
         self.shared, self.boxes, self.classes = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for channels, anchors in zip(in_channels, anchors_per_location, strict=True):
+            # As TF: max_depth 0 leaves these layers out, unless min_depth asks for them.
             depth = max(min(channels, shape.max_depth), shape.min_depth)
             count = shape.layers_before if depth > 0 else 0
             widths = [channels, *[depth] * count]

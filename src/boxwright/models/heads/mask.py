@@ -80,6 +80,7 @@ def upsampling_layers(in_channels: int, depth: int, count: int, settings: ConvSe
 def deconvolving_layers(in_channels: int, depth: int, count: int, settings: ConvSettings) -> nn.Sequential:
     """Return layers that convolve, then double the size by a learned deconvolution (the paper's figure 4, right)."""
     before = _convolutions(in_channels, depth, count, settings)
+    # A kernel of 2 and a stride of 2: no output pixel gets two contributions.
     double = Deconv2d(depth if count else in_channels, depth, 2, settings.kernel, bias=True)
     return nn.Sequential(*before, double, make_activation(settings.activation))
 
@@ -87,4 +88,5 @@ def deconvolving_layers(in_channels: int, depth: int, count: int, settings: Conv
 def depth_between(in_channels: int, num_classes: int) -> int:
     """Return TF's default channels of mask convolutions: a power of two between the numbers of features and classes."""
     total = 2 * math.log2(in_channels) + 3 * math.log2(num_classes)
+    # Python's `round` takes halves to the even number, as TF's does.
     return int(2.0 ** round(total / 5))

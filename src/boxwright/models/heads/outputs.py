@@ -78,5 +78,6 @@ def start_bias(predictor: nn.Sequential, value: float) -> None:
         predictor: Layers that end in a convolution with bias, or its normalization.
     """
     last = predictor[-1]
+    # A normalized predictor has no bias of its own; its normalization's is the last.
     if isinstance(last, nn.Conv2d | nn.BatchNorm2d) and last.bias is not None:
         nn.init.constant_(last.bias, value)

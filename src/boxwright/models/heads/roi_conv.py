@@ -95,6 +95,7 @@ class GuidedConv(BoxSampling):
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
+        # At least a pixel, as the logarithm of an empty box is not finite.
         sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=1).div(stride).log()
         shapes = sides.transpose(1, 2).reshape(boxes.shape[0], 2, *_grid(features)).to(features.dtype)
         return roi_conv(features, self.offsets(shapes), self.conv.weight, self.conv.bias, border="zero")
@@ -121,6 +122,7 @@ class RoIAlignConv(BoxSampling):
 def _offsets_of(in_channels: int, kernel_size: int, settings: ConvSettings) -> Conv2d:
     conv = make_conv(in_channels, 2 * kernel_size**2, 1, settings.kernel, bias=True)
     with torch.no_grad():
+        # Training starts from the plain window: with offsets of 0 the convolution is an ordinary one.
         conv.weight.zero_()
     return conv
 

@@ -120,6 +120,7 @@ class BiFpn(nn.Module):
             """Return the projection of a backbone's map to the pyramid's channels, which later maps have already."""
             if number >= given:
                 return []
+            # TF projects a backbone's map once for each node that reads it, with weights of that node.
             conv = make_conv(in_channels[number], depth, 1, settings.kernel, bias=settings.bias)
             return [conv, make_norm(depth, settings.norm)]
 
@@ -144,6 +145,7 @@ class BiFpn(nn.Module):
                 down[level] = add([(current[level], None), (down[level + 1], Double())])
             up = [down[0]]
             for level in range(1, top + 1):
+                # The coarsest level has no node of the way down between its input and its output.
                 between = [(down[level], None)] if level < top else []
                 up.append(add([(current[level], None), *between, (up[-1], MaxPool2d(3, 2))]))
             current = up

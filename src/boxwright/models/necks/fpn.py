@@ -60,6 +60,7 @@ class FeaturePyramid(nn.Module):
             return nn.Sequential(conv, make_norm(depth, settings.norm), make_activation(settings.activation))
 
         self.laterals = nn.ModuleList([make_conv(c, depth, 1, settings.kernel, bias=True) for c in in_channels])
+        # TF leaves the coarsest map as projected: nothing has been enlarged into it.
         self.smooth = nn.ModuleList([block(1) for _ in in_channels[:-1]])
         self.extra = nn.ModuleList([block(2) for _ in range(extra_levels)])
         self.channels = (depth,) * (len(in_channels) + extra_levels)

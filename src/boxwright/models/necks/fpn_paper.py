@@ -43,6 +43,7 @@ class PaperFeaturePyramid(nn.Module):
         ):
             projected = lateral(level)
             if total is not None:
+                # To the finer map's size, not by 2: an odd size would not fit.
                 projected = projected + F.interpolate(total, size=projected.shape[-2:], mode="nearest")
             total = projected
             levels.insert(0, smooth(total))

@@ -60,6 +60,7 @@ class _Input(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.Conv1x1(self.pool(inputs))
+        # The cheaper order: projected before it is enlarged, and shrunk before it is projected.
         return F.interpolate(outputs, scale_factor=2.0**-self.steps, mode="nearest") if self.steps < 0 else outputs
 
 
@@ -114,6 +115,7 @@ class MnasFpn(nn.Module):
         """
         super().__init__()
         linear = replace(_SETTINGS, activation="NONE")
+        # TF switches the regularizer off for this one layer.
         unpenalized = replace(linear, kernel=replace(linear.kernel, regularizer=Regularizer()))
         self.pool = MaxPool2d(3, 2)
         self.C6_Conv1x1 = conv_norm_act(in_channels[-1], depth, 1, unpenalized)
@@ -136,6 +138,7 @@ def _he_normal(kernel: Tensor) -> object:
 
 
 def _separable(kernel: Tensor) -> object:
+    # He's deviation for a 3×3 depthwise kernel; TF-Slim initializes the pointwise half by the same.
     return nn.init.trunc_normal_(kernel, 0.0, 0.536, -1.072, 1.072)
 
 

@@ -82,6 +82,7 @@ class SecondStepPyramid(nn.Module):
             total = finer + enlarged
             sums.insert(0, total)
         levels = [smooth(level) for smooth, level in zip(self.smooth, sums, strict=True)]
+        # The release takes P6 from C5's projection, where the paper's text has P5.
         coarser = projected[-1]
         for layer in self.extra:
             coarser = layer(coarser)

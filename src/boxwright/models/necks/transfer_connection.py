@@ -53,6 +53,7 @@ class TransferConnection(nn.Module):
         """
         results: list[Tensor] = []
         for level in reversed(range(len(features))):
+            # Not activated yet: the sum with the coarser map is (figure 2).
             transferred = self.linear[level](self.lateral[level](features[level]))
             if results:
                 enlarged = self.enlarge[level](results[-1])

@@ -41,6 +41,7 @@ SSD512_EXTRAS = (
     ExtraMap(128, 256),
     ExtraMap(128, 256),
     ExtraMap(128, 256),
+    # From a map of 2×2 to one of 1×1.
     ExtraMap(128, 256, kernel_size=4, stride=1),
 )
 
