@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+# TF's, in encoding only: added to sides that are divided by, or whose logarithm is taken.
 _EPSILON = 1e-8
 _LEAST_SIDE = 0.1
 

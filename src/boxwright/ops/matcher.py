@@ -13,6 +13,7 @@ from torch import Tensor
 
 UNMATCHED = -1
 IGNORED = -2
+# Caffe's: its bipartite step takes pairs that overlap by more.
 _LEAST_SIMILARITY = 1e-6
 
 
@@ -31,8 +32,7 @@ class Matcher(Protocol):
 
 def has_match(match: Tensor, among: Tensor, count: int) -> Tensor:
     """Return which groundtruth boxes are matched, bool [B, G], by the anchors `among` bool [B, A]."""
-    # An extra column for unmatched anchors, so that there is a column for any number of objects. True is written
-    # directly:
+    # An extra column takes unmatched anchors, and makes one for any number of objects. True is written directly, as
     # CUDA has no scatter maximum of bools.
     found = torch.zeros(len(match), count + 1, dtype=torch.bool, device=match.device)
     return found.scatter_(1, torch.where(among & (match >= 0), match, count), True)[:, :count]

@@ -78,6 +78,7 @@ def _axis(start: Any, end: Any, extent: int, count: int) -> _Axis:
         positions = np.array([np.float32(0.5) * (low + high) * last])
     else:
         step = (high - low) * last / np.float32(count - 1)
+        # In TF's order of operations, as `ops.roi.corners`: a rounding decides whether the last row lies in the mask.
         positions = low * last + np.arange(count, dtype=np.float32) * step
     inside = (positions >= 0) & (positions <= last)
     first, reached = int(inside.argmax()), positions[inside].astype(np.float32)

@@ -43,6 +43,7 @@ class MultiscaleAnchorGenerator:
         anchors = []
         for level, size in zip(range(self.min_level, self.max_level + 1), feature_sizes, strict=True):
             stride = float(2**level)
+            # A size of 1 is TF's default where the image's is not known.
             offset_y, offset_x = (
                 stride / 2 if self.always_half or side % stride == 0 or side == 1 else 0.0 for side in image_size
             )

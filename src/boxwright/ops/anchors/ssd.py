@@ -50,6 +50,7 @@ class SsdAnchorGenerator:
         levels: list[tuple[Pair, ...]] = []
         for level, (scale, following) in enumerate(zip(scales, [*scales[1:], 1.0], strict=True)):
             if level == 0 and reduce_boxes_in_lowest_layer:
+                # TF's constant: the finest level's square has a scale of 0.1, whatever the smallest scale is.
                 levels.append(((0.1, 1.0), (scale, 2.0), (scale, 0.5)))
                 continue
             boxes = [(scale, ratio) for ratio in aspect_ratios]

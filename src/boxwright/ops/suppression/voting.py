@@ -63,6 +63,7 @@ def _groups(boxes: Tensor, scores: Tensor, threshold: float) -> Iterator[tuple[T
     """Yield groups around the best remaining box: indices, the best first, and overlaps with it."""
     order = scores.argsort(descending=True, stable=True)
     overlaps = pairwise_iou(boxes[order], boxes[order])
+    # The overlap of an empty box with itself is 0 / 0, which counts as 0.
     overlaps.fill_diagonal_(1.0)
     left = torch.ones(len(order), dtype=torch.bool, device=boxes.device)
     for best in range(len(order)):
