@@ -15,6 +15,7 @@ from boxwright.ops.box_coder import BoxCoder
 from boxwright.ops.matcher import IGNORED, ArgmaxMatcher
 from boxwright.types import Targets
 
+# In pixels: decoding may leave a box of exactly one pixel a little smaller.
 _ROUNDING = 1e-3
 
 
@@ -46,6 +47,7 @@ class OwnBoxAssigner:
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
         """Return the targets of every anchor."""
         found = self.assigner(anchors, targets)
+        # Without a threshold: the box that an anchor overlaps most, whether or not that is the match.
         own = replace(self.assigner, matcher=ArgmaxMatcher(None))(anchors, targets)
         tiny = ((anchors[..., 2:] - anchors[..., :2]).amin(-1) < 1 - _ROUNDING).expand_as(found.match)
         match = torch.where(tiny, IGNORED, found.match)

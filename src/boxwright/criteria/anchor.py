@@ -126,6 +126,7 @@ class AnchorCriterion:
             "AvgNumIgnoredAnchorsPerImage": ~positive & ~negative,
         }
         per_image = {f"{TARGET_ASSIGNMENT}/{name}": what for name, what in per_image.items()}
+        # Expected weights take the place of mining in `losses`, too.
         if self.miner is not None and self.expected is None:
             codes = predictions.box_codes.float()
             boxes = self.assigner.box_coder.decode(codes, anchors)
@@ -136,6 +137,7 @@ class AnchorCriterion:
             }
         return Description(
             scalars={name: what.sum(1).float().mean() for name, what in per_image.items()},
+            # Boolean masks wait for a GPU, which only described steps do (docs/gpu.md).
             distributions={
                 "Loss/PositiveAnchorLossCDF": losses[positive & counted],
                 "Loss/NegativeAnchorLossCDF": losses[negative & counted],
@@ -145,6 +147,7 @@ class AnchorCriterion:
     def _sampled(self, assigned: AnchorTargets, sampler: BalancedSampler) -> AnchorTargets:
         weights = assigned.class_weights
         candidates = weights.mean(-1) > 0
+        # By the target's class and not by the match: TF's sampler reads what the classifier learns.
         chosen = sampler(self.assigner.columns.with_object(assigned.classes), candidates)
         return replace(
             assigned,

@@ -27,6 +27,7 @@ def as_classes(targets: Targets) -> Targets:
 
 def as_objects(targets: Targets) -> Targets:
     """Return the groundtruth with a single class: a step learns objectness."""
+    # Scores and confidences have a column for each class, and would be read in place of the labels.
     return replace(targets, labels=torch.zeros_like(targets.labels), class_scores=None, confidences=None)
 
 
@@ -123,6 +124,7 @@ def _on_levels(
         box_codes=of_levels(predictions.box_codes),
         class_logits=of_levels(predictions.class_logits),
         anchors=of_levels(predictions.anchors, -2),
+        # The part has no levels: its rows are no longer those that the network's maps laid.
         level_sizes=(),
         filtered=None if predictions.filtered is None else of_levels(predictions.filtered),
     )

@@ -99,6 +99,7 @@ class _SigmoidFocal(torch.autograd.Function):
         slopes = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
         size = rows_at_once(len(rows), columns, logits.device)
         if logits.device.type == "cpu" and not torch.compiler.is_compiling():
+            # PyTorch spreads each operation over all threads, so every core has its share of a chunk in its own cache.
             size = max(_IN_CACHE * torch.get_num_threads() // columns, 1)
         for begin in range(0, len(rows), size):
             part = slice(begin, begin + size)
@@ -131,6 +132,7 @@ class _Softmax(torch.autograd.Function):
         known, column = classes != NO_COLUMN, classes.clamp(min=0)[..., None]
         logs = F.log_softmax(logits, dim=-1)
         losses = logs.gather(-1, column).squeeze(-1).neg_().masked_fill_(~known, 0.0)
+        # In place: the gradient needs probabilities only, and a second tensor of the logits' size is saved.
         ctx.save_for_backward(logs.exp_() if ctx.needs_input_grad[0] else None, column, known)
         return losses
 

@@ -83,6 +83,7 @@ class SoftmaxCrossEntropy:
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
         if targets.ndim == 2:
+            # A softmax has one loss per anchor; TF averages weights that are given for each column.
             return softmax_loss(logits / self.logit_scale, targets) * weights.mean(-1)
         log_probabilities = F.log_softmax(logits / self.logit_scale, dim=-1)
         return -(log_probabilities * targets).sum(-1) * weights.mean(-1)
@@ -146,6 +147,7 @@ class PenaltyReducedFocal:
         probability = torch.sigmoid(logits).clamp(self.clip, 1 - self.clip)
         positive = (1 - probability) ** self.alpha * probability.log()
         negative = (1 - targets) ** self.beta * probability**self.alpha * (1 - probability).log()
+        # Exactly 1: the peak of a Gaussian at the cell of an object. Values just below it are its neighbors.
         return _weigh(-torch.where(targets == 1, positive, negative), weights)
 
 

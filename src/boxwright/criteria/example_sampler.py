@@ -29,6 +29,7 @@ class BalancedSampler:
         kept, negative = positive & candidates, ~positive & candidates
         ratio = (1 - self.positive_fraction) / self.positive_fraction
         wanted = (kept.sum(1).float() * ratio).to(torch.int64)
+        # Lots lie in 0..1, so that 2 ranks after all negatives.
         lots = torch.rand(negative.shape, device=negative.device).masked_fill(~negative, 2.0)
         # By rank, not by index: how many indices there are depends on data, for which a GPU would be waited for.
         rank = lots.argsort(dim=1).argsort(dim=1)
@@ -56,6 +57,7 @@ class MinibatchSampler:
 
     def __call__(self, positive: Tensor, candidates: Tensor) -> Tensor:
         """Return which candidates are examples, bool [B, A]."""
+        # TF's second, static form differs from this only where there are too few candidates, and is not reproduced.
         positives = _draw(positive & candidates, self.most_positives)
         room = self.size - positives.sum(1)
         return positives | _draw(~positive & candidates, self.size, room)
@@ -64,6 +66,7 @@ class MinibatchSampler:
 def _draw(among: Tensor, most: int, count: Tensor | None = None) -> Tensor:
     """Return random elements of each row [B, A], at most `most` or `count` [B]."""
     most = min(most, among.shape[1])
+    # Lots are never below 0, so that -1 is never chosen.
     lots = torch.rand(among.shape, device=among.device).masked_fill(~among, -1.0)
     best = lots.topk(most, dim=1)
     chosen = best.values >= 0

@@ -29,6 +29,7 @@ class Balance:
     def beta(self, positive: Tensor) -> Tensor:
         """Return the weight of negatives, float [B, 1], from each anchor's probability to be positive, float [B, A]."""
         positives = positive.sum(1, keepdim=True)
+        # At least 1: an image in which all anchors match has no negatives to divide by.
         negatives = (positive.shape[1] - positives).clamp(min=1.0)
         return ((self.negative_ratio * positives).clamp(min=self.min_negatives) / negatives).clamp(max=1.0)
 

@@ -34,6 +34,7 @@ def mask_targets(
     object_of = match.clamp(min=0)
     windows = masks.windows.gather(1, object_of[..., None].expand(-1, -1, 4)).flatten(0, 1)
     starts = masks.starts.gather(1, object_of).flatten()
+    # A window without height and width, in which no sample lies.
     windows = windows * (match.flatten() >= 0)[:, None]
     rows, columns = corner_taps(normalized(boxes, input_size).flatten(0, 1), input_size, size, fade=fade)
     top, left, height, width = (side[:, None, None] for side in windows.unbind(1))

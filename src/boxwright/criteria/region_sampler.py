@@ -33,6 +33,7 @@ class RegionSampler:
         if self.add_groundtruth:
             proposals = with_groundtruth(proposals, targets)
         assigned = self.assigner(proposals.boxes, targets)
+        # Padding is no candidate, nor is what matches a groundtruth box without weight.
         candidates = proposals.valid & (assigned.class_weights.mean(-1) > 0)
         positive = assigned.match >= 0
         chosen = self.sampler(positive, candidates)

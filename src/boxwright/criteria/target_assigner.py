@@ -123,6 +123,7 @@ class TargetAssigner:
     @property
     def unit_free(self) -> bool:
         """Whether the result is independent of the units of x and y."""
+        # Overlaps are ratios of areas; distances have a unit.
         return self.box_coder.unit_free and self.similarity is not negative_squared_distance
 
     @torch.no_grad()

@@ -33,6 +33,7 @@ class LossTerm:
     @staticmethod
     def share_count(terms: dict[str, LossTerm]) -> bool:
         """Return whether there is one count, by which all terms are divided."""
+        # The same tensor, not equal values: comparing those would wait for a GPU.
         counts = [term.count for term in terms.values()]
         return counts[0] is not None and all(count is counts[0] for count in counts)
 

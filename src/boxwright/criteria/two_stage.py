@@ -53,6 +53,7 @@ class ProposalCriterion:
         rows = sampled.float().topk(min(self.sampler.size, sampled.shape[1]), dim=1).indices
         sampled, assigned = sampled.gather(1, rows), assigned.rows(rows)
         counts = assigned.class_weights.squeeze(-1) * sampled if self.by_weight else sampled
+        # Images that are not annotated have no loss, but count among those that are averaged, as in TF.
         share = _annotated(targets)[:, None] / counts.sum(1, keepdim=True).clamp(min=1)
         class_losses = self.classification(
             rows_of(predictions.class_logits, rows).float(), assigned.classes, (counts * share)[..., None]
@@ -98,9 +99,11 @@ class BoxClassifierCriterion:
         class_losses = self.classification(
             regions.class_logits.float(), assigned.classes, assigned.class_weights * share[..., None]
         )
+        # Rows of background take the first class's codes, which their weight of 0 leaves out.
         codes = codes_of_classes(regions.box_codes.float(), object_labels(assigned))
         box_losses = self.localization(codes, assigned.box_codes, assigned.box_weights * share)
         if self.miner is not None:
+            # Of every image; TF's returns within its loop, and so mines the batch's first image only.
             chosen = self.miner(class_losses, box_losses, proposals.boxes, assigned.match)
             class_losses, box_losses = class_losses * chosen, box_losses * chosen
         return {
