@@ -38,10 +38,12 @@ class AnchorPostprocessor:
         """Return the detections after suppression, with their anchors' values; boxes are clipped to the true sizes."""
         scores = raw.scores[..., self.background :]
         if predictions.filtered is not None:
+            # Below every threshold, also one of 0 or below.
             scores = scores.masked_fill(predictions.filtered[..., None], -torch.inf)
         if self.candidates is not None and predictions.level_sizes:
             grids = [(level.shape[-2], level.shape[-1]) for level in predictions.feature_maps]
             scores = self.candidates(scores, grids, predictions.level_sizes)
+        # Where fixed shapes did not suffice, the result says so, and `detections_with` repeats it on the CPU.
         found = self.nms.without_wait(raw.boxes, scores, true_sizes.to(raw.boxes))
         keypoints = self._keypoints(predictions)
         return replace(
@@ -55,6 +57,7 @@ class AnchorPostprocessor:
     def decode(self, predictions: AnchorPredictions) -> RawDetections:
         """Return boxes and scores of all anchors."""
         unit = self._unit(predictions)
+        # In float32: coordinates in half precision would be pixels off.
         boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors / unit) * unit
         scores = self.score_converter(predictions.class_logits.float())
         return RawDetections(boxes, scores, predictions.input_size)

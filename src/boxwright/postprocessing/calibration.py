@@ -29,6 +29,7 @@ class PiecewiseLinear:
         right = torch.searchsorted(x, scores.contiguous(), right=True)
         left, right = (right - 1).clamp(min=0), right.clamp(max=len(x) - 1)
         span = x[right] - x[left]
+        # Left of the first point and right of the last both ends are the same point.
         share = torch.where(span > 0, (scores - x[left]) / torch.where(span > 0, span, 1.0), 0.0)
         return y[left] + share * (y[right] - y[left])
 
@@ -59,6 +60,7 @@ class ByColumn:
         """Return [..., C]."""
         columns = list(scores.unbind(-1))
         for number, curve in self.curves.items():
+            # As in TF, curves of ids that the detector lacks have no effect.
             if 0 <= number < len(columns):
                 columns[number] = curve(columns[number])
         return torch.stack(columns, dim=-1)

@@ -38,6 +38,8 @@ class BestOfLevel:
         for number, (part, (height, width)) in enumerate(
             zip(torch.split(scores, list(level_sizes), 1), grids, strict=True)
         ):
+            # The coarsest levels have few cells, whose best boxes take part however little they score, as in the
+            # releases.
             small = height * width < self.any_score_below_cells or number >= len(grids) - self.any_score_coarsest
             flat = part.flatten(1)
             best = flat.topk(min(self.count, flat.shape[1]), dim=1)

@@ -173,6 +173,7 @@ class Nms:
         nothing: then it is exact, for any length of chains of overlaps. Soft suppression, voting and very many
         detections have no such form and synchronize.
         """
+        # On a CPU there is nothing to wait for, and the exact result needs no second attempt.
         if not (boxes.is_cuda and self.is_greedy and fixed_shape.fits_on_gpu(scores, self.max_total_detections)):
             return self(boxes, scores, windows)
         return self.in_rounds(boxes, scores, windows)
@@ -314,6 +315,7 @@ def operator_arguments(nms: Nms) -> dict[str, Any]:
     return {
         "kind": _VOTING[rules.least_members] if isinstance(rules, Voting) else _NAMES[type(rules)],
         "score_threshold": nms.score_threshold,
+        # Soft suppression drops nothing by its overlap.
         "iou_threshold": 1.0 if isinstance(rules, SoftPerClass) else rules.iou_threshold,
         "sigma": rules.sigma if isinstance(rules, SoftPerClass) else getattr(rules, "score_threshold", 0.0),
         "max_per_class": getattr(rules, "max_detections_per_class", most),

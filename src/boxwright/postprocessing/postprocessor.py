@@ -73,6 +73,7 @@ def _selected(
 ) -> tuple[list[Detections], list[Tensor]]:
     found, (sizes, *values) = postprocessor.select(predictions, raw, true_sizes).on_cpu(true_sizes, *others)
     if found.complete is not None and not bool(found.complete.all()):
+        # The whole batch, not single images: incomplete ones are rare, and predictions are of a batch.
         predicted, decoded = each_tensor(predictions, Tensor.cpu), each_tensor(raw, Tensor.cpu)
         found = postprocessor.select(predicted, decoded, sizes)
     return found.to_list(sizes, categories), values

@@ -31,6 +31,7 @@ class RegionProposals:
         """Return the proposals of a batch, clipped to the true sizes [B, 2]."""
         nms = self.nms_in_training if training else self.nms
         boxes = self.box_coder.decode(predictions.box_codes.float(), predictions.anchors)
+        # TF proposes by probabilities, which tie at 1 where logits differ; the lower anchor then comes first.
         scores = predictions.class_logits.float().softmax(-1)[..., 1:]
         return _proposals(nms(boxes, scores, true_sizes.to(boxes)))
 
@@ -64,6 +65,7 @@ class LevelProposals:
         rank = scores if self.score == "logit" else logits[..., 1] - logits[..., 0]
         sizes_of_levels = predictions.level_sizes or (scores.shape[1],)
         chosen, levels = _best_of_levels(rank, sizes_of_levels, per_level)
+        # Decoded after the choice: a few thousand boxes instead of hundreds of thousands.
         anchors = predictions.anchors[chosen]
         codes = predictions.box_codes.float().gather(1, chosen[..., None].expand(-1, -1, 4))
         sizes = true_sizes.to(codes)
@@ -115,10 +117,12 @@ def suppressed_by_level(
         for box, score, count in of_levels
     ]
     boxes, scores = (torch.stack(values, 1) for values in zip(*padded, strict=True))
+    # As in the general way below: a probability of 0 passes, the padding's minus infinity does not.
     nms = Nms(PerClass(iou_threshold, longest), -1.0, longest)
     found = nms(boxes.flatten(0, 1), scores.flatten(0, 1)[..., None], sizes.repeat_interleave(levels, 0))
     ranked = torch.where(found.valid, found.scores, -torch.inf).view(batch, -1)
     rows = ranked.topk(min(most, ranked.shape[1]), 1).indices
+    # Later stages have one shape, whatever the number of anchors.
     missing = most - rows.shape[1]
     return Proposals(
         pad(found.boxes.view(batch, -1, 4).gather(1, rows[..., None].expand(-1, -1, 4)), (0, 0, 0, missing)),

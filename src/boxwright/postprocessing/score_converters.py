@@ -37,5 +37,6 @@ class ScoreConverter:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return scores [..., C]."""
+        # No division by 1, which would be a pass over all logits.
         scaled = logits / self.logit_scale if self.logit_scale != 1.0 else logits
         return self.calibration(self.function(scaled))

@@ -48,6 +48,7 @@ class TwoStagePostprocessor:
         """Return the detections after suppression, clipped to the true sizes, with masks and features."""
         instances, final, masks = predictions.instances, predictions.final, None
         if instances is not None and instances.detections is not None:
+            # The network has detected already, as masks are predicted for detections only.
             found = instances.detections
             masks = masks_of_classes(instances.logits.float(), found.labels).sigmoid()
         elif final is not None:
@@ -75,6 +76,7 @@ class TwoStagePostprocessor:
         nms: Callable[[Tensor, Tensor, Tensor], PaddedDetections],
     ) -> PaddedDetections:
         scores = raw.scores[..., 1:].masked_fill(~predictions.proposals.valid[..., None], -torch.inf)
+        # One box for all classes needs no class axis, and suppression takes it without.
         boxes = raw.boxes.squeeze(2) if raw.boxes.shape[2] == 1 else raw.boxes
         if self.clip_first:
             height, width = true_sizes.to(boxes).view(-1, 2, *[1] * (boxes.ndim - 2)).unbind(1)
@@ -82,6 +84,7 @@ class TwoStagePostprocessor:
         found, all_proposed = nms(boxes, scores, true_sizes.to(boxes)), predictions.proposals.complete
         if found.complete is None or all_proposed is None:
             return found
+        # Proposals may have been incomplete before: the whole is exact only if both are.
         return replace(found, complete=found.complete & all_proposed)
 
 
@@ -104,6 +107,7 @@ class ProposalPostprocessor:
         del raw, true_sizes
         found = predictions.proposals
         numbers = torch.arange(found.scores.shape[1], device=found.scores.device).expand_as(found.scores)
+        # Of the softmax over background and object.
         both = torch.stack([1 - found.scores, found.scores], dim=-1)
         return PaddedDetections(
             found.boxes, found.scores, torch.zeros_like(numbers), numbers, found.valid, found.complete, both
