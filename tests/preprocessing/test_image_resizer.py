@@ -28,6 +28,8 @@ def test_keep_aspect_ratio_sizes(height: int, width: int, wanted: tuple[int, int
         ("pad_to_multiple_resizer { multiple: 0 }", "at least 1"),
         ("keep_aspect_ratio_resizer { per_channel_pad_value: 3 }", "expected three numbers"),
         ("keep_aspect_ratio_resizer { min_dimension: 9 max_dimension: 8 }", "is over max_dimension"),
+        # It shrank every image to one pixel, without a message.
+        ("keep_aspect_ratio_resizer { min_dimension: 0 }", "min_dimension: should be greater than or equal to 1"),
     ],
 )
 def test_bad_configurations(text: str, wanted: str) -> None:

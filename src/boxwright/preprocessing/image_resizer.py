@@ -26,6 +26,7 @@ class Resize(Protocol):
         ...
 
 
+# TF's; other libraries round 0.299, 0.587 and 0.114.
 GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)
 
 
@@ -98,7 +99,7 @@ class KeepAspectRatioResizer:
     """Scale so that the shorter side is `min_dimension`, unless the longer would pass `max_dimension`.
 
     Attributes:
-        min_dimension: The shorter side's target; 0 or less for none.
+        min_dimension: The shorter side's target, at least 1.
         max_dimension: The longer side's limit; 0 or less for none.
         pad_to_max_dimension: Whether to pad below and right to a square of `max_dimension`.
         per_channel_pad_value: The padding's color; empty for 0.
@@ -134,6 +135,7 @@ class KeepAspectRatioResizer:
         """Return the size before padding, computed in float32."""
         sides = np.array([height, width], np.float32)
         larger = self.to_whole(sides * (np.float32(self.min_dimension) / sides.min()))
+        # The rounded side decides, as in TF: one that rounds to the limit is within it.
         if self.max_dimension > 0 and larger.max() > self.max_dimension:
             larger = self.to_whole(sides * (np.float32(self.max_dimension) / sides.max()))
         return max(int(larger[0]), 1), max(int(larger[1]), 1)
@@ -150,6 +152,7 @@ class KeepAspectRatioResizer:
         channels = image.shape[2]
         color = self.per_channel_pad_value or (0.0,) * channels
         padded = constants(color, image.device, image.dtype)
+        # Before any scaling of pixels; `Preprocessor` decides whether the color is scaled too.
         padded = padded.repeat(self.max_dimension, self.max_dimension, 1)
         padded[: image.shape[0], : image.shape[1]] = image
         return padded

@@ -86,4 +86,5 @@ def _as_hwc(image: object, number: int) -> Tensor:
         )
     if tensor.is_floating_point() and not tensor.isfinite().all():
         raise DataError(f"image {number}: some of its pixels are not finite")
+    # A view: gray pixels are copied when images are resized, not before.
     return tensor.expand(-1, -1, 3) if tensor.shape[2] == 1 else tensor[..., :3]

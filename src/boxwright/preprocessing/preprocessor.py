@@ -41,6 +41,7 @@ class PixelScaling:
 
 
 MINUS_ONE_TO_ONE = PixelScaling((2 / 255, 2 / 255, 2 / 255), (-1.0, -1.0, -1.0))
+# TF-Slim's means of red, green and blue; Caffe's models have theirs in whole numbers, listed as blue, green, red.
 VGG_MEAN = PixelScaling((1.0, 1.0, 1.0), (-123.68, -116.779, -103.939))
 CAFFE_MEAN = PixelScaling((1.0, 1.0, 1.0), (-123.0, -117.0, -104.0))
 IMAGENET = PixelScaling.standardize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -72,6 +73,7 @@ class Preprocessor(nn.Module):
         if scale_padding:
             padding = padding * scale + offset
         for name, value in (("scale", scale), ("offset", offset), ("padding", padding)):
+            # They follow from the configuration, so a checkpoint need not have them.
             self.register_buffer(name, value, persistent=False)
 
     def with_resizer(self, resizer: ImageResizer) -> Preprocessor:
@@ -106,6 +108,7 @@ class Preprocessor(nn.Module):
             float32 [B, C, H, W], channels last in memory.
         """
         scaled = pixels.float() * self.scale + self.offset
+        # The one resizer that never pads; the others' padding is filled in after scaling.
         if not isinstance(self.resizer, FixedShapeResizer):
             height, width = pixels.shape[-2:]
             sizes = true_sizes[:, :, None, None]

@@ -26,9 +26,9 @@ class ConditionalShapeResizerResizeCondition(Enum):
 class KeepAspectRatioResizer(Message):
     """Scales an image so its sides fall in a range, keeping its proportions."""
 
-    min_dimension: int = number(600, "[0, 32768]",
+    min_dimension: int = number(600, "[1, 32768]",
         "Target length of the shorter side, px, unless the longer side would exceed max_dimension.")
-    max_dimension: int = number(1024, "[0, 32768]", "Upper limit on the longer side, px.")
+    max_dimension: int = number(1024, "[1, 32768]", "Upper limit on the longer side, px.")
     resize_method: ResizeType = field(ResizeType.BILINEAR, "Interpolation used when resizing the image.")
     pad_to_max_dimension: bool = field(False, "Pad bottom and right so the result is max_dimension x max_dimension px.")
     convert_to_grayscale: bool = field(False, "Convert the resized image to a single grayscale channel.")
