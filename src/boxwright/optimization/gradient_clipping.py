@@ -44,4 +44,5 @@ def clip_each_by_norm(gradients: list[Tensor], norm: Tensor, limit: float) -> No
         norms = [gathered(torch.linalg.vector_norm(one)) for one in gradients]
     else:
         norms = list(torch._foreach_norm(gradients))
+    # As above, a norm of 0 gives infinity, clamped to 1.
     torch._foreach_mul_(gradients, [(limit / own).clamp(max=1.0) for own in norms])

@@ -19,6 +19,7 @@ class MovingAverage:
     def __init__(self, network: nn.Module, decay: float) -> None:
         """Initialize the averages with 0."""
         self.decay = decay
+        # By parameter: `named_parameters` lists a shared weight once, and has no statistics of normalization.
         self.shadow = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
 
     @torch.no_grad()

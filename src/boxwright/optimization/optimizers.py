@@ -46,6 +46,7 @@ class Optimizer(torch.optim.Optimizer):
         Args:
             parameters: What to train; the rate is 0 until it is set.
         """
+        # The count is in the group, so that a checkpoint has it: Adam's bias corrections go on from there.
         super().__init__(parameters, {"lr": 0.0, "count": 0})
         self.rule = rule
 
@@ -189,6 +190,7 @@ class Adam:
         torch._foreach_addcmul_(squares, gradients, gradients, value=0.001)
         divisor = torch._foreach_sqrt(squares)
         torch._foreach_add_(divisor, self.epsilon)
+        # One factor for all weights: Keras corrects the rate, and so leaves epsilon outside of the correction.
         corrected = rate * (1 - 0.999 ** (count + 1)) ** 0.5 / (1 - 0.9 ** (count + 1))
         torch._foreach_addcdiv_(parameters, mean, divisor, value=-corrected)
 
@@ -214,6 +216,7 @@ class AdamW:
             slots: The averages of gradients and of squares.
         """
         mean, squares = slots
+        # Decay before the update, and by the rate of this step: decoupled from the gradient's averages.
         kernels = [p for p in parameters if p.ndim > 1]
         if kernels:
             torch._foreach_mul_(kernels, 1 - rate * self.weight_decay)

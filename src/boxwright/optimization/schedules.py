@@ -40,6 +40,7 @@ class ExponentialDecay:
     def __call__(self, step: int) -> float:
         """Return the rate."""
         if step < self.burnin_steps:
+            # 0 stands for "not set", as in TF.
             return self.burnin_rate or self.rate
         exponent = (step - self.burnin_steps) / self.decay_steps
         return max(self.rate * self.decay_factor ** (math.floor(exponent) if self.staircase else exponent), self.floor)
@@ -102,6 +103,7 @@ class CosineDecay:
         start = self.warmup_steps + self.hold_steps
         if step < start:
             return self.rate
+        # As in TF; the cosine itself would rise again.
         if step > self.total_steps or self.total_steps <= start:
             return 0.0
         return 0.5 * self.rate * (1 + math.cos(math.pi * (step - start) / (self.total_steps - start)))

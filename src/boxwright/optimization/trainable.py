@@ -59,6 +59,7 @@ class Trainable:
         self._biases = [
             name
             for name in self._parameters
+            # Normalization's biases have weights of one dimension.
             if name.endswith(".bias") and shapes.get(f"{name.removesuffix('bias')}weight", 1) > 1
         ]
         self._names = {name: names[name] for name in self._parameters}
@@ -130,6 +131,7 @@ class Trainable:
 def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
     """Return a search function for a pattern, with a time limit: some patterns would take years."""
     try:
+        # The `regex` package, which can stop a search after a time; `re` cannot.
         found = regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError, MemoryError) as error:
         shown = pattern if len(pattern) <= _LONGEST else f"{pattern[:_LONGEST]}…"
