@@ -19,6 +19,7 @@ def precision_and_recall(gains: Floats, losses: Floats, count: float) -> tuple[F
         losses: float64 […, N]; each detection's contribution to false positives.
     """
     right, wrong = np.cumsum(gains, axis=-1), np.cumsum(losses, axis=-1)
+    # COCO's epsilon, for detections before the first that counts.
     return right / np.maximum(right + wrong, np.spacing(1)), right / count
 
 
@@ -38,6 +39,7 @@ def all_points(precision: Floats, recall: Floats, low: float = 0.0, high: float 
     inside = (recall >= low) & (recall <= high)
     if not inside.any():
         return 0.0
+    # TF's: the curve goes on to recall 1 at a precision of 0, whatever part of it is used.
     steps = np.concatenate([[0.0], recall[inside], [1.0]])
     heights = _envelope(np.concatenate([[0.0], precision[inside], [0.0]]))
     return float(np.sum(np.diff(steps) * heights[1:]))

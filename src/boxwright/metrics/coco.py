@@ -21,6 +21,7 @@ from boxwright.types import Categories, FoundObjects, Sample
 _THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)
 # Areas in pixels: all, small, medium, large.
+# Limits are COCO's, 1e10 for infinity; an area of exactly a limit belongs to both ranges.
 _RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))
 _SIZES = ("", " (small)", " (medium)", " (large)")
 _LIMITS = (1, 10, 100)
@@ -118,6 +119,7 @@ class CocoMetrics:
         # By class, best first; ties keep their order.
         order = np.lexsort((-scores, labels))
         ranks = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
+        # As pycocotools, which drops worse detections before it matches any.
         counted = (ranks < _LIMITS[-1]) & np.isin(labels[order], self._known)
         if self.labeled is not None and (classes := self.labeled(sample)) is not None:
             counted &= np.isin(labels[order], classes)
@@ -165,6 +167,7 @@ class CocoMetrics:
         taken = claims != NOBODY
         of_ignored = np.zeros_like(taken)
         for size, row in enumerate(ignored):
+            # A detection without an object has the index -1, which is that of the False that is appended.
             of_ignored[size] = taken[size] & np.append(row, False)[claims[size]]
         judged.right[..., own] = taken & ~of_ignored
         judged.ignored[..., own] = np.where(taken, of_ignored, judged.ignored[..., own])
@@ -187,6 +190,7 @@ class CocoMetrics:
         values = {
             "Precision/mAP": _mean(p[0] for p in precision),
             "Precision/mAP@.50IOU": _mean(p[0, 0] for p in precision),
+            # The sixth of the thresholds 0.5, 0.55, … 0.95.
             "Precision/mAP@.75IOU": _mean(p[0, 5] for p in precision),
         }
         values |= {f"Precision/mAP{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
@@ -207,6 +211,7 @@ class CocoMetrics:
             maps[category.name] = summary["Precision/mAP"]
             values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = maps[category.name]
             if wanted.every:
+                # TF's names of these, with a space where those of all classes have a slash.
                 named = ((name.replace("/", " "), value) for name, value in summary.items())
                 values |= {f"{self._prefix}_{name} ByCategory/{category.name}": value for name, value in named}
         for group, names in wanted.groups.items():

@@ -27,6 +27,7 @@ _THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)
 # Areas in pixels: all, medium, large. COCO has no small persons with keypoints.
 _RANGES = np.array([[0.0, 1e10], [32.0**2, 96.0**2], [96.0**2, 1e10]])
+# COCO's limit for keypoints, where boxes have 100.
 _MOST = 20  # detections of an image
 
 
@@ -68,6 +69,7 @@ class CocoKeypointMetrics:
             known = ", ".join(category.keypoints)
             raise ConfigError(f"{where}.keypoint_label_to_sigmas: {strange[0]!r} is none of the keypoints ({known})")
         self._category, self._indices = category, list(category.keypoint_indices)
+        # As pycocotools, which doubles the published standard deviations before it squares them.
         self._variances = (2 * np.array([sigmas.get(name, DEFAULT_SIGMA) for name in category.keypoints])) ** 2
         self._judged: list[_Judged] = []
         self._objects = np.zeros(len(_RANGES), np.int64)
@@ -100,6 +102,7 @@ class CocoKeypointMetrics:
         # A detection without an object indexes the False that is appended.
         padded = np.pad(ignored, ((0, 0), (0, 1)))
         of_ignored = np.stack([taken[size] & padded[size][claims[size]] for size in range(len(_RANGES))])
+        # COCO's results of keypoints have no box: a detection's area is that of the extent of its keypoints.
         spans = found.max(1, initial=-np.inf) - found.min(1, initial=np.inf) if len(found) else np.zeros((0, 2))
         outside = _outside(spans.prod(1))[:, None]
         self._judged.append(_Judged(scores, taken & ~of_ignored, np.where(taken, of_ignored, outside)))

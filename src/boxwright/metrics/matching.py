@@ -86,8 +86,10 @@ def claim_best_free(overlap: Floats, thresholds: Floats, ignored: Bools, shared:
     order = np.argsort(ignored, axis=1, kind="stable")
     ranked_ignored = np.take_along_axis(ignored, order, axis=1)
     free = np.ones((rules, count), np.bool_)
+    # COCO's, so that rounding cannot keep a perfect overlap below a threshold of 1.
     limits = np.minimum(thresholds, 1 - 1e-10)[:, None]
     rows = np.arange(rules)
+    # A detection that reaches no threshold matches nothing and takes nothing from others.
     for number in np.flatnonzero(overlap.max(axis=1) >= limits.min()):
         ranked = overlap[number][order]
         possible = (ranked >= limits) & (free | shared[order])

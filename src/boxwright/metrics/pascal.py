@@ -116,6 +116,7 @@ class PascalMetrics:
         truth, found = self.rules.kind.of(sample, detections, masks)
         boxes = detections.boxes.astype(np.float64)
         scores, labels = detections.scores.astype(np.float64), detections.labels
+        # TF's evaluators drop empty and inverted boxes before they count.
         usable = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
         present = set(sample.labels.tolist())
         if self.rules.verified_only:
@@ -158,6 +159,7 @@ class PascalMetrics:
             found = np.array(sorted(set(groups[groups != NOBODY].tolist())), np.int64)
             # Detections are sorted best first, so the first of a group is its best.
             best = np.array([int(np.argmax(groups == number)) for number in found], np.int64)
+            # A group is found once, by its best detection; its other ones are no mistakes.
             gains = np.full(len(best), weight)
             self._record(label, scores[best], gains, detections[best], chosen[np.flatnonzero(group)[found]])
 
@@ -168,6 +170,7 @@ class PascalMetrics:
         single = np.flatnonzero(~group)
         claims = claim_best(overlap.union[:, single], self.rules.threshold)
         right, dropped = _first_claims(claims, difficult[single])
+        # Groups are asked last: a detection that matches a single object never counts for a group.
         open_ones = np.flatnonzero(~right & ~dropped)
         groups = np.full(len(claims), NOBODY, np.int64)
         groups[open_ones] = claim_best(overlap.own[open_ones][:, group], self.rules.threshold)
@@ -232,6 +235,7 @@ class PascalMetrics:
         scores = np.concatenate([np.zeros(0), *(image for label in labels for image in self._scores[label])])
         gains = np.concatenate([np.zeros(0), *(image for label in labels for image in self._gains[label])])
         order = np.argsort(-scores, kind="stable")
+        # Gains are weights of groups, too: whatever gains nothing is a false positive.
         precision, recall = precision_and_recall(gains[order], (gains[order] <= 0).astype(np.float64), count)
         matches = Matches.join([image for label in labels for image in self._matches[label]]).select(order)
         return Curve(name, self.rules.threshold, scores[order], gains[order], count, precision, recall, matches)

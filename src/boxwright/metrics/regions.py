@@ -98,6 +98,7 @@ class Masks:
         shape = (len(self.codes), len(objects.codes))
         if 0 in shape:
             return np.zeros(shape)
+        # pycocotools takes a flag for each object, by which it divides by the detection's area.
         found = coco_mask.iou(_packed(self.codes), _packed(objects.codes), [crowds] * shape[1])
         # Two empty masks give 0 over 0.
         return np.nan_to_num(np.asarray(found, np.float64).reshape(shape))

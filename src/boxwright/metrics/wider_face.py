@@ -24,6 +24,7 @@ _EVERY = "all"
 _THRESHOLD = 0.5
 _STEPS = 1000
 _INVALID = "invalid"
+# The tool counts the last pixel as part of a box.
 _LARGER = np.array([0.0, 0.0, 1.0, 1.0])
 
 Floats = NDArray[np.float64]
@@ -93,6 +94,7 @@ class WiderFaceMetrics:
 
     def _curve(self, name: str, column: int, low: float, span: float) -> Curve:
         """Return precision and recall at 1000 thresholds of the scores, from the highest."""
+        # The tool's, from 0.999 down to 0; scores are rescaled by the least and greatest of all images.
         thresholds = 1 - np.arange(1, _STEPS + 1) / _STEPS
         right, counted, faces = np.zeros(_STEPS), np.zeros(_STEPS), 0
         for image in self._images:
