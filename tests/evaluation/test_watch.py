@@ -17,6 +17,7 @@ import boxwright as bw
 from boxwright.cli.main import app, from_absl
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
+from boxwright.evaluation import watch as watching
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.results import Evaluation
@@ -237,6 +238,26 @@ def test_damaged_newest_checkpoint_is_evaluated_once(small_config: Path, tmp_pat
             lambda step, evaluation, _: heard.append(step) if evaluation else None,
         )
     assert (count, heard) == (1, [3])
+
+
+@pytest.mark.slow
+def test_checkpoint_that_appears_while_one_is_opened_is_evaluated_once(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bw.train(bw.load_config(small_config, ["train_config.num_steps=3"]), tmp_path / "m", FAST)
+    listed = iter([1])  # before ckpt-3.pt appears
+    found = watching._newest_step
+    monkeypatch.setattr(watching, "_newest_step", lambda folder: next(listed, None) or found(folder))
+    heard: list[int] = []
+    watch(
+        bw.load_config(small_config),
+        tmp_path / "m",
+        tmp_path,
+        FIRST,
+        WatchSettings(wait_interval=0, timeout=1),
+        lambda step, evaluation, _: heard.append(step) if evaluation else None,
+    )
+    assert heard == [3]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.types import Categories, Category
 
+# TF's default of sample_1_of_n_eval_on_train_examples.
 _NTH_OF_TRAINING = 5
 # The class of all objects in class-agnostic evaluations.
 ONE_CLASS = Categories((Category(0, 1, "object"),))

@@ -29,6 +29,7 @@ def evaluate_by_workers(
     shares = [(number, settings.shares) for number in range(settings.shares)]
     done = engine_of(settings.engine, settings.device)(make, shares, settings.shares)
     images = [image for share in done for image in share]
+    # Opened here too, for the plan and the classes; no image is read.
     data = open_evaluation_data(config, settings, trained)
     return summarize(images, data.plan, counted_categories(data))
 

@@ -66,7 +66,8 @@ def watch(
                 numbers = evaluation.metrics | ({} if rates is None else {"learning_rate": rates(step)})
                 write_evaluation_events(events, step, numbers, evaluation.pictures, evaluated)
                 heard(step, evaluation, "")
-                last, evaluated, count = newest, step, count + 1
+                # The larger: the newest may be damaged and an older one opened, or a newer one may have appeared.
+                last, evaluated, count = max(newest, step), step, count + 1
                 if total and step >= total:
                     heard(step, None, f"step {step} of {total} is evaluated: done")
                     return count
