@@ -80,6 +80,7 @@ def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
         with Path(path).open("rb") as file:
             verify(file)
             file.seek(0)
+            # weights_only: the unpickler builds tensors and plain data, and imports nothing.
             return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise

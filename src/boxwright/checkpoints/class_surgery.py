@@ -47,8 +47,10 @@ class ClassSurgery:
             return None
         before = old.reshape(anchors, -1, layer.numbers, *old.shape[1:])
         after = new.clone().reshape(anchors, layer.columns, layer.numbers, *new.shape[1:])
+        # The background is the same class in every detector, and keeps its column.
         pairs = [(column, column) for column in range(background)]
         pairs += [(background + label, background + same) for label, same in self.pairs]
+        # The source has fewer columns than classes, as one without background, or with a class-agnostic head, has.
         if max(column for _, column in pairs) >= before.shape[1]:
             return None
         for column, same in pairs:

@@ -32,6 +32,7 @@ def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step:
     arrays, aliases = to_tensorflow(detector.network)
     if aliases is None:
         return write_bundle(prefix, {**arrays, "global_step": np.array(step, np.int64)}, None)
+    # `tf.train.Checkpoint` counts its saves in a variable of its own, and misses it otherwise.
     counters = {"step": step, "save_counter": 1}
     numbers = {f"{name}{ATTRIBUTE}": np.array(value, np.int64) for name, value in counters.items()}
     return write_bundle(prefix, {**arrays, **numbers}, aliases)
@@ -55,6 +56,7 @@ def write_safetensors(detector: Detector, path: str | Path) -> Path:
     """
     path = Path(path)
     state = detector.network.state_dict()
+    # Nothing reads PyTorch's counts of batches, and TF's checkpoints have none.
     tensors = {n: v for n, v in state.items() if not n.endswith("num_batches_tracked")}
     make_folder(path.parent)
     return write_whole(path, pack_safetensors(tensors))

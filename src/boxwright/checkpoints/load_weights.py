@@ -117,6 +117,7 @@ def load_weights(
             unused[weights.names.get(name, name)] = kept.get(name, "the network has no such tensor")
     report = LoadReport({name: weights.names.get(name, name) for name in restored}, kept, unused, classes)
     _check(report, scope, min_share, network.parts)
+    # Only after every check, so that a failure leaves the detector as it was.
     network.load_state_dict(restored, strict=False)
     return report
 
@@ -140,6 +141,7 @@ def check_finite(tensors: Mapping[str, Tensor], source: str) -> None:
 
 def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:
     """Reverse the input channels of the first convolution's kernel, which are BGR."""
+    # Modules are registered in the order in which networks use them: the first convolution sees the image.
     first = next(f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
     kernel = weights.values.get(first)
     if kernel is None or kernel.ndim != 4 or kernel.shape[1] != 3:
@@ -165,6 +167,7 @@ def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[Sourc
     ), f"classes: {', '.join(surgery.kept)} kept by name{fresh}"
 
 
+# TF leaves out gains that a configuration fixes at 1 (scale: false), so no checkpoint of TF's has them.
 def _learned(network: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that a source must have: all but fixed gains and biases of normalization."""
     fixed = {

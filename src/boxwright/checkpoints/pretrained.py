@@ -41,6 +41,7 @@ def _fetch(name: str) -> Weights:
     import timm
 
     try:
+        # With features_only, as the backbone is made: the names are then its own.
         return timm.create_model(name, pretrained=True, features_only=True).state_dict()
     except Exception as error:  # three libraries are involved, each with its own exceptions
         cache = os.environ.get("HF_HOME", "~/.cache/huggingface")

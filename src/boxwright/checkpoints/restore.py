@@ -80,6 +80,7 @@ def _restore(
     if _wants_average(config, asked=use_average):
         if not content["average"]:
             raise CheckpointError(f"{path}: eval_config.use_moving_averages is set, but the run kept no average")
+        # Averages are of parameters alone; statistics of normalization stay those of training.
         tensors |= content["average"]
     check_finite(tensors, str(path))
     try:
@@ -172,6 +173,7 @@ def find_config(checkpoint: str | Path) -> Path:
         CheckpointError: If there is none.
     """
     path = Path(checkpoint)
+    # TF2 exports NAME/pipeline.config, NAME/checkpoint/ckpt-0 and NAME/saved_model/variables/variables.
     folders = [path.parent, path.parent.parent, path.parent.parent.parent]
     found = next((folder / "pipeline.config" for folder in folders if is_file(folder / "pipeline.config")), None)
     if found is None:

@@ -37,6 +37,7 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
     data = read_file(path, CheckpointError)
     try:
         tensors: dict[str, Tensor] = load(data)
+        # A file starts with the length of its JSON header; the library does not return the metadata in it.
         (length,) = struct.unpack_from("<Q", data)
         wanted = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get(_KEY)
     except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, MemoryError, struct.error) as error:
@@ -51,5 +52,6 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         found.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        # As bytes: NumPy has no bfloat16.
         found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

@@ -95,6 +95,7 @@ def check_content(content: dict[str, Any], path: str | Path) -> None:
     if any(not isinstance(name, str) for part in ("network", "average") for name in content[part]):
         raise CheckpointError(f"{shown(path)}: not a whole checkpoint: a tensor's name is not text")
     try:
+        # An empty list is of a detector without named classes, which `from_list` refuses.
         Categories.from_list(content["categories"] or [{"label": 0, "id": 1, "name": "any"}])
     except (DataError, TypeError, KeyError, ValueError) as error:
         raise CheckpointError(f"{shown(path)}: not a whole checkpoint: its classes: {error}") from None
@@ -145,6 +146,7 @@ class CheckpointStore:
     def _superfluous(self, began: float) -> Iterator[Path]:
         """Yield checkpoints to remove: those beyond the newest, except one every so many hours."""
         kept = began
+        # By the files' times, which need no index of their own and outlive restarts.
         for path in self.paths()[: -self.keep]:
             written = path.stat().st_mtime
             if began and written - kept >= self.keep_every_n_hours * 3600:

@@ -31,6 +31,7 @@ def torchvision_two_stage(network: FasterRCNN, backbone: TimmBackbone, state: Ma
     for name in backbone.body.state_dict():
         yield f"backbone.body.{name}", f"backbone.body.{name}", unchanged
     for part, theirs in (("laterals", "inner_blocks"), ("smooth", "layer_blocks")):
+        # C2 to C5 of a ResNet; the pyramid's coarsest map is pooled and has no weights.
         for level in range(4):
             yield from _both(f"neck.{part}.{level}", f"backbone.fpn.{theirs}.{level}", state)
     yield from _both("rpn.head.convolve.0", "rpn.head.conv", state)

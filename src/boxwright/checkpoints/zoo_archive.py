@@ -96,11 +96,13 @@ def _unpack(path: Path, folder: Path) -> None:
                 raise CheckpointError(f"{shown(path)}: {problem}")
             name = PurePosixPath(member.name)
             windows = PureWindowsPath(member.name)
+            # By both systems' rules: a drive or a backslash is part of a plain name to PurePosixPath.
             if name.is_absolute() or windows.drive or windows.root or ".." in windows.parts:
                 raise CheckpointError(f"{shown(path)}: names a path outside itself: {shown(member.name)}")
             size += member.size
             if problem := CHECKPOINT_BYTES.exceeded(size):
                 raise CheckpointError(f"{shown(path)}: {problem}")
+            # No links or devices: a link could lead later members out of the folder.
             content = archive.extractfile(member) if member.isreg() else None
             if content is None or not any(name.match(pattern) for pattern in _WANTED):
                 continue
