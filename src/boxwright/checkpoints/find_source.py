@@ -22,7 +22,7 @@ def find_source(named: str, folder: str) -> tuple[str, str]:
     if _exists(named):
         return named, ""
     parts = [part for part in re.split(r"[\\/]+", named) if part not in ("", ".", "..")]
-    # The longest ending first: the more of the path agrees, the likelier is the file the one that is meant.
+    # The longest ending first: the more of the path agrees, the likelier it is the right file.
     for kept in range(len(parts), 0, -1):
         # Below the working directory only with all parts: a bare name could match anything there.
         for root in [*([Path(folder)] if folder else []), *([Path()] if kept == len(parts) else [])]:
