@@ -29,16 +29,20 @@ from boxwright.preflight.records import Record
 Size = tuple[int, int]
 Boxes = NDArray[np.float32]
 M = TypeVar("M", bound=Message)
+# Shares of objects that reach the threshold: below the first a warning, from the second on nothing to say.
 _FEW, _ENOUGH = 0.5, 0.8
 _SMALL, _LARGE = 32.0**2, 96.0**2
 _LONG = 1.5
 # Numbers of objects: for coverage, and for comparing candidates.
 _MOST, _FEWER = 2000, 400
+# Each input size has anchors of its own, and without padding nearly every image has its own size.
 _MOST_SIZES = 6
 _CLUSTERS = 9
+# Objects that are compared with all anchors at a time; RetinaNet has some 100,000 of those.
 _BLOCK = 128
 # The first stage of two-stage detectors has a fixed threshold.
 _PROPOSAL_THRESHOLD = 0.7
+# Where no argmax_matcher states one.
 _ANCHORLESS_THRESHOLD = 0.5
 _LEAST = 0.001  # scale or ratio
 
@@ -107,6 +111,7 @@ def kmeans_by_iou(sizes: NDArray[np.float64], count: int, rounds: int = 50) -> N
         [K, 2], by area; deterministic, as it starts from boxes spread evenly by area.
     """
     ordered = sizes[np.argsort(sizes.prod(1), kind="stable")]
+    # Not at random: the same data get the same advice.
     means = ordered[np.unique(np.linspace(0, len(ordered) - 1, count).astype(np.int64))]
     for _ in range(rounds):
         shared = np.minimum(sizes[:, None], means[None]).prod(2)
@@ -232,6 +237,7 @@ def suggest_anchors(
         built = build_anchor_generator(message)
         return measure_coverage(boxes, lambda size: generated(built, size), threshold)
 
+    # Of candidates with equal shares the one that fits better on average.
     best = max(candidates, key=lambda message: (reached := measured(message, fewer)).share + reached.mean / 100)
     return best, measured(best, by_size)
 
@@ -284,5 +290,6 @@ def _filled(values: list[float], count: int) -> list[float]:
 
 def _changed(own: M, **values: object) -> M:
     """Return a message with other values of some fields."""
+    # Only fields that were set, so that the advice shows no defaults.
     given = {name: getattr(own, name) for name in own.present()}
     return type(own)(**{**given, **values})

@@ -14,6 +14,7 @@ from boxwright.preflight.finding import Finding, some
 from boxwright.preflight.input_frame import InputFrame
 from boxwright.preflight.records import Record
 
+# As a share of all boxes: so many useless ones are a mistake in the format, such as two exchanged coordinates.
 _FATAL = 0.5
 _SMALLEST = 1.0  # pixels of the input
 

@@ -24,6 +24,7 @@ def check_checkpoint(
     """
     try:
         path, _ = find_source(source, folder)
+        # Into the examined detector, which no run uses, by the run's own function: its refusals are found here.
         loaded = load_weights(detector, path, scope, channels=channels)
     except BoxwrightError as error:
         head = ' (for another number of classes, use fine_tune_checkpoint_type: "detection")'

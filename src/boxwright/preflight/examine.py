@@ -48,6 +48,7 @@ class Depth:
     texts: int = 2000
 
 
+# Samples before each run, and how long one may take to arrive: a slow disk must not delay the run for minutes.
 _QUICK, _QUICK_SECONDS = 64, 10.0
 _READERS = 2
 
@@ -147,6 +148,7 @@ def _readable(
     records: Sequence[Record], unreadable: Sequence[str], prints: Fingerprints, what: str
 ) -> Iterable[Finding]:
     """Return the finding on unreadable samples, decoded or only compared."""
+    # Decoding and comparing refuse the same file; it is one problem.
     others = [line for line in prints.unreadable if not any(line.split(": ")[0] in known for known in unreadable)]
     total = max(len(records) + len(unreadable), len(prints.names) + len(prints.unreadable))
     return check_readable([*unreadable, *others], total, what)

@@ -24,8 +24,11 @@ from boxwright.preflight.finding import Finding, some
 # about 128, those of copies in other sizes or qualities in under 30.
 _NEAR = {"dhash": 24, "phash": 40}
 _SIDE = 16
+# The hashes look at 64 × 64 pixels at most; JPEG decoders return a half to an eighth of the size much faster.
 _SMALL = (128, 128)
+# EXIF's tag; its values are 1 to 8, and 1 is upright.
 _ORIENTATION = 0x0112
+# Rows of the table of pairs at a time: the whole table of 10,000 images would take 400 MB in float32.
 _BLOCK = 512
 _MOST_PAIRS, _SHOWN = 1000, 20
 
@@ -65,6 +68,7 @@ def read_fingerprints(dataset: Dataset, indices: Iterable[int]) -> Fingerprints:
             continue
         names.append(name or str(index))
         rows_of.append(index)
+        # For equality alone; faster than SHA-256.
         exact.append(hashlib.blake2b(data, digest_size=16).digest())
         hashes["dhash"].append(_packed(imagehash.dhash(small, _SIDE)))
         hashes["phash"].append(_packed(imagehash.phash(small, _SIDE)))
@@ -100,6 +104,7 @@ def near_groups(prints: Fingerprints) -> list[list[int]]:
 
     for start, near in _near_blocks(prints):
         for row, column in np.argwhere(near).tolist():
+            # The earlier image names the group, so that groups do not depend on the order of pairs.
             first, second = sorted((root(row + start), root(column)))
             group[second] = first
     members: dict[int, list[int]] = {}

@@ -26,6 +26,7 @@ class InputFrame:
     def sizes(self, size: Size) -> tuple[Size, Size]:
         """Return (height, width) of the input, and of the image in it without padding, for an image of a size."""
         if size not in self._known:
+            # By resizing: each resizer rounds by rules of its own, which would otherwise stand here again.
             resized, true_size = self._resizer(torch.zeros((*size, 3), dtype=torch.uint8))
             self._known[size] = ((resized.shape[0], resized.shape[1]), true_size)
         return self._known[size]

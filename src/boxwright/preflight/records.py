@@ -77,6 +77,7 @@ def read_records(
     """
     records, unreadable = [], []
     with closing(samples_or_errors(dataset, indices, workers, patience)) as samples:
+        # The stream ends early when no sample has come for `patience` seconds.
         for index, sample in zip(progress(indices), samples, strict=False):
             if isinstance(sample, BoxwrightError):
                 unreadable.append(first_line(sample))

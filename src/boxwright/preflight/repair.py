@@ -110,6 +110,7 @@ def _repaired(dataset: Dataset, prints: Fingerprints, without: set[int], done: R
         elif readable[number] not in seen:
             seen[readable[number]] = number
             kept.append(number)
+        # Of equal files only annotations are compared: which of two is right cannot be known here.
         elif _same_objects(dataset[number], dataset[seen[readable[number]]]):
             done.add(f"{what}: copies of other images, removed", _name(dataset, number))
         else:
