@@ -66,6 +66,7 @@ class Categories:
             twice, count = counts.most_common(1)[0]
             if count > 1:
                 raise DataError(f"two categories have the {attribute} {twice!r}")
+        # The dataclass is frozen, and order is part of its meaning: the last label tells how many outputs a head needs.
         object.__setattr__(self, "items", tuple(sorted(self.items, key=lambda item: item.label)))
 
     @cached_property
@@ -122,7 +123,9 @@ class Categories:
         kinds |= dict.fromkeys(("keypoints", "keypoint_ids"), list | tuple)
         for number, item in enumerate(items):
             wrong = next(
-                (key for key, value in item.items() if not isinstance(value, kinds.get(key, type(None)))), None
+                # A key that is not known has no kind that its value could be of.
+                (key for key, value in item.items() if not isinstance(value, kinds.get(key, type(None)))),
+                None,
             )
             if wrong is not None or not {"label", "id", "name"} <= set(item) or item["label"] < 0:
                 raise DataError(f"class {number}: expected label, id and name, found {str(item)[:120]}")

@@ -59,6 +59,7 @@ class PaddedDetections:
 
     def image(self, number: int) -> PaddedDetections:
         """Return the detections in one image, [D, …] without padding."""
+        # Padding comes last, so that a count selects the rest.
         count = int(self.valid[number].sum())
         found = replace(self, complete=None)
         known = {name: value[number, :count] for name, value in vars(found).items() if value is not None}
@@ -192,6 +193,7 @@ class Detections:
         """
         height, width = self.image_size
         boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
+        # All float32, classes and counts too, as in TF's exported signature.
         result: dict[str, NDArray[Any]] = {
             "detection_boxes": boxes.astype(np.float32),
             "detection_scores": self.scores.cpu().numpy().astype(np.float32),

@@ -22,6 +22,7 @@ _OF_IMAGE = ("image_size", "categories", "raw")
 F = TypeVar("F", bound="DataclassInstance")
 
 
+# Comparing arrays gives arrays, which have no truth value; a generated `__eq__` would raise.
 @dataclass(frozen=True, eq=False)
 class FoundObjects:
     """The detections in one image, best first.

@@ -50,6 +50,7 @@ class InstanceMasks:
             for number, mask in enumerate(masks):
                 left, top, wide, tall = cv2.boundingRect(np.ascontiguousarray(mask, np.uint8))
                 starts[image, number] = total
+                # An empty mask keeps a window without rows, like padding.
                 if not tall:
                     continue
                 window = mask[top : top + tall, left : left + wide]

@@ -52,6 +52,7 @@ class AnchorPredictions:
         if not self.level_sizes:
             raise ValueError("the feature map of each anchor is unknown")
         device = self.anchors.device
+        # Filled on the device: a tensor made of a list would be copied there, and the copy waits.
         parts = [torch.full((size,), n in levels, device=device) for n, size in enumerate(self.level_sizes)]
         return torch.cat(parts)
 

@@ -52,6 +52,7 @@ class RawDetections:
         if not self.of_regions:
             sizes = torch.tensor(self.input_size, device=self.boxes.device)
             return {"raw_detection_boxes": normalized(self.boxes, sizes), "raw_detection_scores": self.scores}
+        # The last K columns: a background column, if there is one, comes first.
         best = self.scores[..., -self.boxes.shape[-2] :].argmax(-1)[..., None, None]
         boxes = self.boxes.gather(-2, best.expand(*best.shape[:-1], 4)).squeeze(-2)
         boxes, scores = normalized(boxes, true_sizes).clamp(0, 1), self.scores

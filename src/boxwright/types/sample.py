@@ -121,6 +121,7 @@ class Sample:
 
     def keep(self, index: Array) -> Sample:
         """Return the sample with the objects that a mask [N] or integer indices select; it shares the image."""
+        # Every field of objects by its declaration, so that none is forgotten when one is added.
         chosen: dict[str, Any] = {name: value[index] for name, value in self.of_objects().items()}
         return replace(self, **chosen)
 

@@ -61,6 +61,7 @@ class Targets:
     def to(self, device: torch.device | str) -> Targets:
         """Return the targets on a device."""
         is_cuda = torch.device(device).type == "cuda"
+        # Without waiting, which is right from pinned memory only; loaders pin it for GPUs.
         return self._each(lambda value: value.to(device, non_blocking=is_cuda))
 
     def rows(self, start: int, stop: int) -> Targets:
@@ -76,6 +77,7 @@ class Targets:
         padded: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)} | {"masks": None}
         for name, value in padded.items():
             if isinstance(value, Tensor) and name != "annotated":
+                # Unknown keypoints have no loss; everything else of padding has a weight of 0.
                 rows = value.new_full((len(value), more, *value.shape[2:]), torch.nan if name == "keypoints" else 0)
                 padded[name] = torch.cat([value, rows], dim=1)
         return Targets(**padded)
