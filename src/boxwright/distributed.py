@@ -81,6 +81,7 @@ class Processes:
         """Return the largest value of all processes."""
         if self.count == 1:
             return value
+        # On the CPU, by gloo: nothing waits for a GPU.
         largest = torch.tensor(value)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return int(largest)
@@ -106,6 +107,7 @@ class Processes:
             try:
                 values = [make()]
             except BoxwrightError as error:
+                # Sent to all, or the others would wait for a result that never comes.
                 values = [error]
         dist.broadcast_object_list(values, src=0)
         if isinstance(values[0], BoxwrightError):

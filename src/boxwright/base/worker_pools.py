@@ -22,6 +22,7 @@ Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 
 def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
     """Run tasks in processes on this machine."""
+    # Not forked: a child would inherit locks of threads that do not exist in it, such as PyTorch's.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
     try:
