@@ -70,7 +70,7 @@ def test_check_ends_with_0_exactly_where_training_can_start(small_config: Path, 
     assert run("config", "check", small_config, "--set", "train_config.num_steps=0")[0] == 0
     status, output = run("config", "check", small_config, "--set", "train_config.num_steps=0", "--set", cosine)
     assert status == 1
-    assert re.search(r"as this is missing:\n  \S+:\d+:\d+: train_config.num_steps: ", output)
+    assert re.search(r"as this is missing:\n  .+:\d+:\d+: train_config.num_steps: ", output)
     status, output = run("config", "check", small_config, "--set", "train_input_reader.label_map_path=")
     assert status == 1
     assert ": train_input_reader.label_map_path: " in output

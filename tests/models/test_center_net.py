@@ -131,7 +131,7 @@ def test_extractors(name: str) -> None:
     """Each gives maps of stride 4 of the channels that it says, and has names in TF's checkpoints."""
     config = parse_message(f'type: "{name}"', m.CenterNetFeatureExtractor)
     with torch.device("meta"):
-        extractor = build_feature_extractor(config, 3)
+        extractor = build_feature_extractor(config)
         side = extractor.pad_to_multiple
         maps = extractor.neck(extractor.backbone(torch.zeros(2, 3, side, 2 * side)))
     assert len(maps) == extractor.stages == (2 if name == "hourglass_104" else 1)

@@ -236,7 +236,7 @@ def test_several_classes_filter_by_the_likeliest() -> None:
         ),
         ("two_step_regression { levels: [5, 5] }", "expected each number once, found 5 twice"),
         (
-            f"{BOTH} anchor_generator {{ multiscale_anchor_generator {{ min_level: 3 max_level: 7 aspect_ratios: 1 }} }}",
+            f"{BOTH} anchor_generator {{ multiscale_anchor_generator {{ min_level: 2 max_level: 6 aspect_ratios: 1 }} }}",
             r"f:3:\d+: model.srn.anchor_generator: expected as many anchors on each of 6 levels",
         ),
         (
