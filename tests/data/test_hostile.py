@@ -21,11 +21,11 @@ from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import MARKER
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco, write_tfrecords, write_voc
+from boxwright.data.example_messages import Example
 from boxwright.data.formats import open_dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
 from boxwright.data.reading import checked_sample, reading
 from boxwright.data.shapes import ShapesDataset
-from boxwright.data.tf_example import _Example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
@@ -217,7 +217,7 @@ def test_numbers_that_would_spoil_a_run(field: str, value: float) -> None:
 
 def record(**features: Any) -> bytes:
     """A record of one circle, with some features changed."""
-    example = _Example()
+    example = Example()
     whole: dict[str, Any] = {
         "image/encoded": [encode_jpeg(PICTURE)],
         "image/object/bbox/xmin": [0.1],

@@ -63,10 +63,10 @@ def test_decodes_to_what_tensorflow_decoded(name: str) -> None:
 
 def test_numerical_masks(tmp_path: Path) -> None:
     """The PNG masks of a record, written anew as numbers, decode to the same."""
-    from boxwright.data.tf_example import _Example
+    from boxwright.data.example_messages import Example
 
     record = TFRecordFile(RECORDS / "shapes.record")[0]
-    example = _Example()
+    example = Example()
     example.ParseFromString(record)
     feature = example.features.feature["image/object/mask"]
     feature.Clear()
@@ -285,10 +285,10 @@ def test_encoding_is_read_back() -> None:
 def test_depths_and_tracks_of_records_with_tensorflows_keys(tmp_path: Path) -> None:
     """They follow their objects and points: through a flip, and when an object is left out."""
     from boxwright.data.augmentation.functional.geometry import mirror, quarter_turn
+    from boxwright.data.example_messages import Example
     from boxwright.data.image_io import encode_png
-    from boxwright.data.tf_example import _Example
 
-    example = _Example()
+    example = Example()
     feature = example.features.feature
     feature["image/encoded"].bytes_list.value.append(encode_png(np.zeros((20, 40, 3), np.uint8)))
     for side, values in (("xmin", (0.1, 0.5)), ("ymin", (0.1, 0.2)), ("xmax", (0.4, 0.9)), ("ymax", (0.6, 0.7))):

@@ -16,7 +16,7 @@ from boxwright.data.label_map import load_label_map
 from boxwright.data.listed import ListedDataset, read_sample_list
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.tf_example import MaskEncoding, RecordFields
-from boxwright.data.tfrecord_dataset import TFRecordDataset
+from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloDataset
@@ -52,17 +52,20 @@ _MASKS: dict[m.InstanceMaskType, MaskEncoding] = {
 
 
 def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.InputReader) -> Dataset:
-    return TFRecordDataset(
-        [as_here(path) for path in config.input_path],
-        categories,
-        RecordFields(
-            masks=_MASKS[reader.mask_type] if reader.load_instance_masks else "none",
-            num_keypoints=reader.num_keypoints,
-            keypoint_depths=reader.load_keypoint_depth_features,
-            multiclass_scores=reader.load_multiclass_scores,
-            track_ids=reader.load_track_id,
-        ),
+    paths = [as_here(path) for path in config.input_path]
+    wanted = RecordFields(
+        masks=_MASKS[reader.mask_type] if reader.load_instance_masks else "none",
+        num_keypoints=reader.num_keypoints,
+        keypoint_depths=reader.load_keypoint_depth_features,
+        multiclass_scores=reader.load_multiclass_scores,
+        track_ids=reader.load_track_id,
+        context=reader.load_context_features,
+        context_image_ids=reader.load_context_image_ids,
     )
+    if reader.input_type.name == "TF_SEQUENCE_EXAMPLE":
+        frame = None if reader.frame_index < 0 else reader.frame_index
+        return TFSequenceDataset(paths, categories, wanted, frame=frame)
+    return TFRecordDataset(paths, categories, wanted)
 
 
 def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.types import Sample, Targets
+from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
 from boxwright.types.packing import each_tensor, packed, tensors_of, unpacked
 from boxwright.types.sample import OBJECT_FIELDS
@@ -195,7 +196,16 @@ def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None
             stacked[declared.name] = _padded(rows, count, 0)
     valid = _padded([np.ones(len(sample.boxes), np.bool_) for sample in samples], count, 0)
     seen = [sample.annotated for sample in samples]
-    return Targets(**stacked, valid=valid, masks=masks, annotated=None if all(seen) else torch.tensor(seen))
+    annotated = None if all(seen) else torch.tensor(seen)
+    return Targets(**stacked, valid=valid, masks=masks, annotated=annotated, context=stack_context(samples))
+
+
+def stack_context(samples: Sequence[Sample]) -> ContextFeatures | None:
+    """Return the context features of samples, padded; None if they were not read."""
+    known = [sample.context for sample in samples if sample.context is not None]
+    if len(known) < len(samples):
+        return None
+    return ContextFeatures.stack([torch.from_numpy(context) for context in known])
 
 
 def _is_informative(rows: Sequence[NDArray[Any] | None]) -> bool:

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.data.coco_masks import check_mask_memory
+from boxwright.data.context_features import read_context, read_context_image_ids
+from boxwright.data.example_messages import Example, Features, features_of
 from boxwright.data.image_io import decode_image, encode_png
 from boxwright.data.reading import checked_sample, whole_number
 from boxwright.types import Categories, Sample
 
-Features = dict[str, Sequence[Any]]
 _ATTRIBUTE = "image/object/attribute/"
 MaskEncoding = Literal["none", "png", "numerical"]
 
@@ -36,6 +36,8 @@ class RecordFields:
         keypoint_depths: Whether to read the depths of keypoints and their weights.
         multiclass_scores: Whether to read the scores of all classes.
         track_ids: Whether to read which objects are the same in several images.
+        context: Whether to read the features of other images (Context R-CNN).
+        context_image_ids: Whether to read the ids of the images that those features are of.
     """
 
     masks: MaskEncoding = "none"
@@ -43,51 +45,11 @@ class RecordFields:
     keypoint_depths: bool = False
     multiclass_scores: bool = False
     track_ids: bool = False
+    context: bool = False
+    context_image_ids: bool = False
 
 
 BOXES_ONLY = RecordFields()
-
-
-# Built here, since generated code does not run on releases of protobuf older than its compiler's; in a pool and package
-# of its own, as TensorFlow registers the same messages where both are imported.
-def _example_class() -> Any:
-    """Return the protobuf class of tf.train.Example: a map to oneofs of three lists."""
-    file = descriptor_pb2.FileDescriptorProto(name="boxwright/example.proto", package="boxwright.tf", syntax="proto3")
-    kinds = descriptor_pb2.FieldDescriptorProto
-
-    def add(
-        message: Any, name: str, number: int, kind: int, label: int, type_name: str = "", *, oneof: bool = False
-    ) -> None:
-        field = message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
-        if oneof:
-            field.oneof_index = 0
-
-    for name, kind in (
-        ("BytesList", kinds.TYPE_BYTES),
-        ("FloatList", kinds.TYPE_FLOAT),
-        ("Int64List", kinds.TYPE_INT64),
-    ):
-        add(file.message_type.add(name=name), "value", 1, kind, kinds.LABEL_REPEATED)
-    feature = file.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    # Field numbers of TensorFlow's feature.proto: on the wire there are no names.
-    for number, name in enumerate(("BytesList", "FloatList", "Int64List"), start=1):
-        snake = name.replace("List", "_list").lower()
-        add(feature, snake, number, kinds.TYPE_MESSAGE, kinds.LABEL_OPTIONAL, f".boxwright.tf.{name}", oneof=True)
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    add(entry, "key", 1, kinds.TYPE_STRING, kinds.LABEL_OPTIONAL)
-    add(entry, "value", 2, kinds.TYPE_MESSAGE, kinds.LABEL_OPTIONAL, ".boxwright.tf.Feature")
-    add(features, "feature", 1, kinds.TYPE_MESSAGE, kinds.LABEL_REPEATED, ".boxwright.tf.Features.FeatureEntry")
-    example = file.message_type.add(name="Example")
-    add(example, "features", 1, kinds.TYPE_MESSAGE, kinds.LABEL_OPTIONAL, ".boxwright.tf.Features")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("boxwright.tf.Example"))
-
-
-_Example = _example_class()
 
 
 def read_features(record: bytes, where: str) -> Features:
@@ -96,15 +58,12 @@ def read_features(record: bytes, where: str) -> Features:
     Raises:
         DataError: If the bytes are not an Example.
     """
-    example = _Example()
+    example = Example()
     try:
         example.ParseFromString(record)
     except (DecodeError, RecursionError, MemoryError):
         raise DataError(f"{where}: not a tf.train.Example") from None
-    return {
-        key: getattr(feature, feature.WhichOneof("kind")).value if feature.WhichOneof("kind") else []
-        for key, feature in example.features.feature.items()
-    }
+    return features_of(example.features)
 
 
 def decode_example(
@@ -151,6 +110,8 @@ def decode_example(
         attributes=attributes,
         attribute_names=attribute_names,
         verified_labels=_verified(features, categories, where),
+        context=read_context(features, where) if wanted.context else None,
+        context_image_ids=read_context_image_ids(features, where) if wanted.context_image_ids else (),
         id=text_feature(features, "image/source_id", where) or text_feature(features, "image/filename", where),
         filename=text_feature(features, "image/filename", where),
     )
@@ -362,7 +323,7 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
         image: The image file's bytes.
     """
     height, width = sample.image.shape[:2]
-    example = _Example()
+    example = Example()
     feature = example.features.feature
     kind = "png" if image[:4] == b"\x89PNG" else "jpeg"
     for key, text in (

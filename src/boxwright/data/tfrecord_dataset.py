@@ -1,14 +1,16 @@
-"""A data set in TFRecord files, as the TF Object Detection API writes them."""
+"""Data sets in TFRecord files, as the TF Object Detection API writes them: of images, and of sequences of frames."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from boxwright.base.errors import DataError
+from boxwright.data.example_messages import Features
 from boxwright.data.reading import reading
 from boxwright.data.tf_example import (
     BOXES_ONLY,
@@ -18,12 +20,47 @@ from boxwright.data.tf_example import (
     read_features,
     text_feature,
 )
+from boxwright.data.tf_sequence_example import count_frames, frame_features, is_annotated, read_sequence
 from boxwright.data.tfrecord import Compression, TFRecordFile, expand_paths
 from boxwright.types import Categories, Sample
 
 
+class RecordFiles:
+    """The records of one or more TFRecord files, in the order of the files and their records."""
+
+    def __init__(self, paths: Sequence[str | Path], compression: Compression = "auto") -> None:
+        """Open the files and find their records.
+
+        Args:
+            paths: Paths, globs, or `name@count`.
+
+        Raises:
+            DataError: If a file is missing or damaged, or all are empty.
+        """
+        self.name = ", ".join(str(path) for path in paths)
+        # Without paths, the call on an empty list raises the error that names the field.
+        found = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
+        sources = [[TFRecordFile(path, compression) for path in some] for some in found]
+        self.files = [file for source in sources for file in source]
+        self.source_sizes = tuple(sum(len(file) for file in source) for source in sources)
+        self._ends = np.cumsum([len(file) for file in self.files])
+        if not len(self):
+            raise DataError(f"{self.name}: no records (record 0 at byte 0: the file is empty)")
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def locate(self, index: int) -> tuple[TFRecordFile, int]:
+        """Return a record's file, and its number there."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        # Right: an index at the end of a file belongs to the next one that has records.
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        return self.files[number], index - int(self._ends[number - 1] if number else 0)
+
+
 class TFRecordDataset:
-    """Samples from one or more TFRecord files, in the order of the files and their records."""
+    """Samples from the records of one or more TFRecord files."""
 
     def __init__(
         self,
@@ -42,33 +79,24 @@ class TFRecordDataset:
         Raises:
             DataError: If a file is missing or damaged, or all are empty.
         """
-        self.name = ", ".join(str(path) for path in paths)
+        self.records = RecordFiles(paths, compression)
+        self.name = self.records.name
         self.categories = categories
         self._wanted = wanted
-        # Without paths, the call on an empty list raises the error that names the field.
-        found = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
-        sources = [[TFRecordFile(path, compression) for path in some] for some in found]
-        self.files = [file for source in sources for file in source]
-        self._source_sizes = tuple(sum(len(file) for file in source) for source in sources)
-        self._ends = np.cumsum([len(file) for file in self.files])
         self._unknown: dict[str, str] = {}
-        if not len(self):
-            raise DataError(f"{self.name}: no records (record 0 at byte 0: the file is empty)")
+
+    @property
+    def files(self) -> list[TFRecordFile]:
+        """The files."""
+        return self.records.files
 
     @property
     def source_sizes(self) -> tuple[int, ...]:
         """The number of samples of each source."""
-        return self._source_sizes
+        return self.records.source_sizes
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def _locate(self, index: int) -> tuple[TFRecordFile, int]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        # Right: an index at the end of a file belongs to the next one that has records.
-        number = int(np.searchsorted(self._ends, index, side="right"))
-        return self.files[number], index - int(self._ends[number - 1] if number else 0)
+        return len(self.records)
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample.
@@ -76,20 +104,13 @@ class TFRecordDataset:
         Raises:
             DataError: If the record is damaged, or is not an annotated image.
         """
-        file, record = self._locate(index)
+        file, record = self.records.locate(index)
         where = f"{file.path}: record {record}"
         known = len(self._unknown)
         with reading(where):
-            sample = decode_example(
-                read_features(file[record], where),
-                self.categories,
-                where,
-                self._wanted,
-                self._unknown,
-            )
-        # Dictionaries keep their order: these were added by this record, so each class is reported once.
-        for name, place in list(self._unknown.items())[known:]:
-            warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are dropped", stacklevel=2)
+            features = read_features(file[record], where)
+            sample = decode_example(features, self.categories, where, self._wanted, self._unknown)
+        _warn_of_unknown(self._unknown, known)
         if not sample.id:
             sample.id = f"{file.path.name}:{record}"
         return sample
@@ -100,11 +121,103 @@ class TFRecordDataset:
         Raises:
             DataError: If the record is damaged, or has no image.
         """
-        file, record = self._locate(index)
+        file, record = self.records.locate(index)
         where = f"{file.path}: record {record}"
         with reading(where):
-            features = read_features(file[record], where)
-            data = encoded_image(features, where)
-            name = text_feature(features, "image/filename", where)
-        suffix = ".png" if data[:4] == b"\x89PNG" else ".jpg"
-        return data, Path(name).name or f"{index:06d}{suffix}"
+            return _image_file(read_features(file[record], where), where, index)
+
+
+class TFSequenceDataset:
+    """Samples from the frames of `tf.train.SequenceExample` records: every frame, or one of each sequence."""
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        categories: Categories,
+        wanted: RecordFields = BOXES_ONLY,
+        *,
+        frame: int | None = None,
+    ) -> None:
+        """Open the files and count the frames of their records, which reads all of them once.
+
+        Args:
+            paths: Paths, globs, or `name@count`.
+            wanted: What to read besides boxes and classes.
+            frame: The index of the only frame to take of each sequence; None for all.
+
+        Raises:
+            DataError: If a file is missing or damaged, all are empty, a record is no sequence, or lacks the frame.
+        """
+        self.records = RecordFiles(paths)
+        self.name = self.records.name
+        self.categories = categories
+        self._wanted = wanted
+        self._unknown: dict[str, str] = {}
+        counts = [self._count(index) for index in range(len(self.records))]
+        if frame is not None:
+            for index, count in enumerate(counts):
+                if frame >= count:
+                    raise DataError(f"{self._where(index)}: has {count} frames; frame_index is {frame}")
+        chosen = [range(count) if frame is None else [frame] for count in counts]
+        self._frames = [(index, number) for index, some in enumerate(chosen) for number in some]
+        ends = np.cumsum([len(some) for some in chosen])
+        starts_of_sources = np.cumsum(self.records.source_sizes) - 1
+        self.source_sizes: tuple[int, ...] = tuple(np.diff(ends[starts_of_sources], prepend=0).tolist())
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return one frame; its id is its own, with the sequence's context features.
+
+        Raises:
+            DataError: If the record is damaged, or the frame is not an annotated image.
+        """
+        record, frame = self._frames[index]
+        where = f"{self._where(record)}: frame {frame}"
+        known = len(self._unknown)
+        with reading(where):
+            sequence = self._sequence(record)
+            features = frame_features(sequence, frame)
+            sample = decode_example(features, self.categories, where, self._wanted, self._unknown)
+            sample = replace(sample, annotated=is_annotated(sequence, frame, where))
+        _warn_of_unknown(self._unknown, known)
+        if not sample.id:
+            file, number = self.records.locate(record)
+            sample.id = f"{file.path.name}:{number}:{frame}"
+        return sample
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Return a frame's image file and its name.
+
+        Raises:
+            DataError: If the record is damaged, or the frame has no image.
+        """
+        record, frame = self._frames[index]
+        where = f"{self._where(record)}: frame {frame}"
+        with reading(where):
+            return _image_file(frame_features(self._sequence(record), frame), where, index)
+
+    def _where(self, record: int) -> str:
+        file, number = self.records.locate(record)
+        return f"{file.path}: record {number}"
+
+    def _sequence(self, record: int) -> object:
+        file, number = self.records.locate(record)
+        return read_sequence(file[number], f"{file.path}: record {number}")
+
+    def _count(self, record: int) -> int:
+        with reading(self._where(record)):
+            return count_frames(self._sequence(record))
+
+
+def _warn_of_unknown(unknown: dict[str, str], known: int) -> None:
+    """Warn of the classes after the first `known`: dictionaries keep their order, so each is reported once."""
+    for name, place in list(unknown.items())[known:]:
+        warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are dropped", stacklevel=3)
+
+
+def _image_file(features: Features, where: str, index: int) -> tuple[bytes, str]:
+    data, name = encoded_image(features, where), text_feature(features, "image/filename", where)
+    suffix = ".png" if data[:4] == b"\x89PNG" else ".jpg"
+    return data, Path(name).name or f"{index:06d}{suffix}"

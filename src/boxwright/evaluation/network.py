@@ -15,7 +15,7 @@ from torch import Tensor
 from boxwright.base.errors import ConfigError
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
-from boxwright.data.batch import learnable, stack_targets
+from boxwright.data.batch import learnable, stack_context, stack_targets
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_in_order
 from boxwright.device import random_devices
@@ -100,7 +100,8 @@ def detect_with_losses(
     def losses(predictions: Any, sizes: Tensor, start: int) -> dict[str, Tensor]:
         return _losses(detector, predictions, samples[start : start + len(sizes)], sizes, plan, seed=seed + start)
 
-    for detections, values in detector.detect_runs([one.image for one in samples], losses if plan.losses else None):
+    judge, context = losses if plan.losses else None, stack_context(samples)
+    for detections, values in detector.detect_runs([one.image for one in samples], judge, context=context):
         total = {TOTAL: sum(values.values())} if values else {}
         for one in detections:
             yield one.arrays(), values | total

@@ -153,7 +153,9 @@ class Detector(nn.Module):
         return super().train(mode)
 
     @torch.no_grad()
-    def detect(self, images: Images, scale: Scale = "guess") -> list[Detections]:
+    def detect(
+        self, images: Images, scale: Scale = "guess", context: ContextFeatures | None = None
+    ) -> list[Detections]:
         """Detect objects in images of any sizes.
 
         Images of the same size after resizing share a batch; the network is in evaluation mode during the call.
@@ -162,6 +164,7 @@ class Detector(nn.Module):
             images: HWC arrays, CHW tensors or PIL images, RGB (or one channel, which is repeated); may be empty.
             scale: The scale of floats: "pixels" for 0..255, "unit" for 0..1, as in torchvision. "guess" assumes
                 pixels, and rejects a call whose largest float is no more than 1.
+            context: Features of other images, for Context R-CNN alone; None for none.
 
         Returns:
             One result per image, in pixels of that image, on the CPU.
@@ -173,13 +176,17 @@ class Detector(nn.Module):
         training = self.training
         self.eval()
         try:
-            return [one for found, _ in self.detect_runs(images, scale=scale) for one in found]
+            return [one for found, _ in self.detect_runs(images, scale=scale, context=context) for one in found]
         finally:
             self.train(training)
 
     @torch.no_grad()
     def detect_runs(
-        self, images: Images, judge: Judge | None = None, scale: Scale = "guess"
+        self,
+        images: Images,
+        judge: Judge | None = None,
+        scale: Scale = "guess",
+        context: ContextFeatures | None = None,
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Detect, run by run, in the network's current mode.
 
@@ -191,6 +198,7 @@ class Detector(nn.Module):
             judge: Takes the raw predictions of a run, its true sizes (int64 [B, 2], on the CPU) and the index of its
                 first image, as an evaluation's losses need them; its numbers are yielded with the detections.
             scale: As for `detect`.
+            context: As for `detect`.
 
         Yields:
             For each run of images of the same size after resizing: their detections, and what `judge` returned, empty
@@ -199,7 +207,8 @@ class Detector(nn.Module):
         tensors = image_tensors(images, scale)
 
         def look(start: int, stop: int) -> list[tuple[list[Detections], dict[str, float]]]:
-            return list(self._look(tensors[start:stop], judge, start))
+            part = None if context is None else context.rows(start, stop)
+            return list(self._look(tensors[start:stop], judge, start, part))
 
         for most, found in in_halves(look, len(tensors), self._at_once):
             if most < len(tensors):
@@ -207,7 +216,7 @@ class Detector(nn.Module):
             yield from found
 
     def _look(
-        self, images: list[Tensor], judge: Judge | None, number: int
+        self, images: list[Tensor], judge: Judge | None, number: int, context: ContextFeatures | None
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Yield as `detect_runs` for images [H, W, 3]; `number` is the index of the first."""
         # Twice: images of one size are resized together, and inputs of one size after that share a pass.
@@ -217,7 +226,8 @@ class Detector(nn.Module):
             start, stop = groups[first][0], groups[last - 1][1]
             pixels, sizes = (_joined(list(part)) for part in zip(*inputs[first:last], strict=True))
             there = without_wait(sizes, pixels.device)
-            predictions = self.predict(pixels, there)
+            part = None if context is None else context.rows(start, stop).to(pixels.device)
+            predictions = self.predict(pixels, there, context=part)
             judged = {} if judge is None else judge(predictions, sizes, number + start)
             found, values = detections_with(
                 self.postprocessor, predictions, there, self.categories, list(judged.values())

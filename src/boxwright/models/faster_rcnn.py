@@ -165,7 +165,9 @@ class FasterRCNN(Network):
         targets: Targets | None = None,
         context: ContextFeatures | None = None,
     ) -> TwoStagePredictions:
-        """Return `forward`'s result from the first stage's predictions."""
+        """Return `forward`'s result from the first stage's predictions; by default, context is that of the targets."""
+        if context is None and targets is not None:
+            context = targets.context
         maps, size = list(first.feature_maps), first.input_size
         proposals = self.rpn.propose(first, true_sizes, training=self.training)
         if self.second is None:

@@ -23,6 +23,7 @@ from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityRes
 from boxwright.preprocessing.images import Images, Scale, image_tensors
 from boxwright.preprocessing.scaling import scaled_by_opencv
 from boxwright.types import Categories, Detections
+from boxwright.types.context_features import ContextFeatures
 
 
 @dataclass(frozen=True)
@@ -234,28 +235,36 @@ class MultiScaleDetector:
         """Set the detector to inference."""
         self.detector.eval()
 
-    def detect(self, images: Images, scale: Scale = "guess") -> list[Detections]:
+    def detect(
+        self, images: Images, scale: Scale = "guess", context: ContextFeatures | None = None
+    ) -> list[Detections]:
         """Return one result per image, in its pixels, without anchors and scores of other classes."""
-        return self._merged([image.permute(2, 0, 1) for image in image_tensors(images, scale)])
+        return self._merged([image.permute(2, 0, 1) for image in image_tensors(images, scale)], context)
 
     def detect_runs(
-        self, images: Images, judge: Judge | None = None, scale: Scale = "guess"
+        self,
+        images: Images,
+        judge: Judge | None = None,
+        scale: Scale = "guess",
+        context: ContextFeatures | None = None,
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Yield as `Detector.detect_runs`; `judge` takes the predictions of the unscaled image."""
         tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale)]
         start = 0
-        for found, judged in self.detector.detect_runs(tensors, judge, "pixels"):
-            run = tensors[start : start + len(found)]
-            start += len(found)
-            yield self._merged(run), judged
+        for found, judged in self.detector.detect_runs(tensors, judge, "pixels", context):
+            stop = start + len(found)
+            part = None if context is None else context.rows(start, stop)
+            yield self._merged(tensors[start:stop], part), judged
+            start = stop
 
-    def _merged(self, images: list[Tensor]) -> list[Detections]:
+    def _merged(self, images: list[Tensor], context: ContextFeatures | None) -> list[Detections]:
+        contexts = [None if context is None else context.rows(i, i + 1) for i in range(len(images))]
         return [
-            _merge([self._detections_of(view) for view in self.rules.views(image)], image, self.rules)
-            for image in images
+            _merge([self._detections_of(view, own) for view in self.rules.views(image)], image, self.rules)
+            for image, own in zip(images, contexts, strict=True)
         ]
 
-    def _detections_of(self, view: View) -> Detections:
+    def _detections_of(self, view: View, context: ContextFeatures | None) -> Detections:
         plain = self.detector
         preprocessor = plain.preprocessor
         if view.size is not None:
@@ -271,7 +280,7 @@ class MultiScaleDetector:
             num_classes=plain.num_classes,
             categories=plain.categories,
         )
-        (found,) = sized.train(plain.training).detect([view.image], "pixels")
+        (found,) = sized.train(plain.training).detect([view.image], "pixels", context)
         if found.keypoints is not None:
             raise ConfigError("multi_scale: voting merges boxes, but not the keypoints that this detector predicts")
         boxes = view.to_original(found.boxes)

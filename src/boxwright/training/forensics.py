@@ -36,6 +36,8 @@ from boxwright.training.log import draw_inputs
 from boxwright.training.losses import LossModule
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Categories, Targets
+from boxwright.types.context_features import ContextFeatures
+from boxwright.types.masks import InstanceMasks
 
 # Per process. The dump itself holds all images; the drawings are for a person to look through.
 _MOST_IMAGES = 64
@@ -200,10 +202,16 @@ def _gradient_hook(name: str, found: list[str]) -> Callable[[Tensor], None]:
     return hook
 
 
+_PARTS_OF_TARGETS: dict[str, Any] = {"masks": InstanceMasks, "context": ContextFeatures}
+
+
 # Checkpoints are read with weights_only, which refuses dataclasses; tensors, lists and dictionaries pass.
 def _plain(batch: Batch) -> dict[str, Any]:
     batch = batch.to("cpu")
     targets = {f.name: getattr(batch.targets, f.name) for f in fields(batch.targets)}
+    for name in _PARTS_OF_TARGETS:
+        if (part := targets[name]) is not None:
+            targets[name] = {f.name: getattr(part, f.name) for f in fields(part)}
     return {
         "images": batch.images,
         "true_sizes": batch.true_sizes,
@@ -214,10 +222,14 @@ def _plain(batch: Batch) -> dict[str, Any]:
 
 
 def _batch(plain: dict[str, Any]) -> Batch:
+    targets = dict(plain["targets"])
+    for name, kind in _PARTS_OF_TARGETS.items():
+        if name in targets:
+            targets[name] = kind(**targets[name])
     return Batch(
         images=plain["images"],
         true_sizes=plain["true_sizes"],
-        targets=Targets(**plain["targets"]),
+        targets=Targets(**targets),
         ids=tuple(plain["ids"]),
         keys=tuple((epoch, index) for epoch, index in plain["keys"]),
     )

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from boxwright.base.errors import DataError
+
 
 @dataclass(frozen=True)
 class ContextFeatures:
@@ -27,10 +29,19 @@ class ContextFeatures:
 
     @staticmethod
     def stack(images: Sequence[Tensor]) -> ContextFeatures:
-        """Return the context of images, float32 [M, F] each, of any M."""
-        most = max((len(one) for one in images), default=0)
-        rows = [F.pad(one, (0, 0, 0, most - len(one))) for one in images]
-        return ContextFeatures(torch.stack(rows), torch.tensor([len(one) for one in images]))
+        """Return the context of images, float32 [M, F] each, of any M; that of an image without any is [0, 0].
+
+        Raises:
+            DataError: If features have different lengths.
+        """
+        lengths = sorted({one.shape[1] for one in images if len(one)})
+        if len(lengths) > 1:
+            raise DataError(f"context features of {lengths[0]} numbers and of {lengths[-1]} in one batch")
+        length, most = max(lengths, default=0), max((len(one) for one in images), default=0)
+        features = torch.zeros(len(images), most, length)
+        for row, one in zip(features, images, strict=True):
+            row[: len(one)] = one.reshape(len(one), length)
+        return ContextFeatures(features, torch.tensor([len(one) for one in images]))
 
     @property
     def valid(self) -> Tensor:

@@ -67,6 +67,8 @@ class Sample:
         attributes: int64 [N, T]; further attributes of each object, such as its degree of blur; or None.
         attribute_names: The names of the T columns.
         verified_labels: int64 [V]; classes whose presence or absence in the image was verified (Open Images).
+        context: float32 [M, F]; features of other images (Context R-CNN); or None.
+        context_image_ids: The M ids of the images that they are of, where known.
         left_out: The number of objects that were dropped because their classes are not in the label map.
         annotated: Whether the image was annotated at all; unannotated images do not count in losses.
         id: The image's id in its source.
@@ -98,6 +100,8 @@ class Sample:
     attributes: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))
     attribute_names: tuple[str, ...] = ()
     verified_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    context: NDArray[np.float32] | None = None
+    context_image_ids: tuple[str, ...] = ()
     left_out: int = 0
     annotated: bool = True
     id: str = ""

@@ -6,13 +6,15 @@ Dimensions: B batch, G ground-truth boxes (padded), P keypoints, K classes, H W 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
+from boxwright.types.packing import each_tensor, tensors_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Targets:
         keypoint_depth_weights: float32 [B, G, P]; the weight of each depth in the loss; or None for 1.
         temporal_offsets: float32 [B, G, 2]; y and x from the object's center in the previous frame; or None.
         track_match_flags: float32 [B, G]; 1 if the object was in the previous frame, else 0; or None.
+        context: Features of other images (Context R-CNN); or None.
     """
 
     boxes: Tensor
@@ -57,6 +60,7 @@ class Targets:
     keypoint_depth_weights: Tensor | None = None
     temporal_offsets: Tensor | None = None
     track_match_flags: Tensor | None = None
+    context: ContextFeatures | None = None
 
     def to(self, device: torch.device | str) -> Targets:
         """Return the targets on a device."""
@@ -66,8 +70,13 @@ class Targets:
 
     def rows(self, start: int, stop: int) -> Targets:
         """Return the targets of images `start` to `stop`, excluded."""
-        part = replace(self, masks=None)._each(lambda value: value[start:stop])
-        return part if self.masks is None else replace(part, masks=self.masks.rows(start, stop))
+        part: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in part.items():
+            if isinstance(value, Tensor):
+                part[name] = value[start:stop]
+            elif value is not None:
+                part[name] = value.rows(start, stop)
+        return Targets(**part)
 
     def padded_to(self, count: int) -> Targets:
         """Return the targets padded to `count` objects per image; masks are dropped."""
@@ -88,14 +97,7 @@ class Targets:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that are not None."""
-        found = [value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)]
-        return found if self.masks is None else found + self.masks.tensors()
+        return tensors_of(self)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:
-        changed: dict[str, Any] = {}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            changed[f.name] = value.each(change) if isinstance(value, InstanceMasks) else value
-            if isinstance(value, Tensor):
-                changed[f.name] = change(value)
-        return Targets(**changed)
+        return each_tensor(self, change)

@@ -129,11 +129,9 @@ class InputReader(Message):
              "always")
     load_multiclass_scores: bool = field(False, "Read per-class scores of the boxes (soft labels) from the examples.")
     load_context_features: bool = field(False,
-        "Read Context R-CNN context features from the examples.",
-        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
+        "Read Context R-CNN context features from the examples.")
     load_context_image_ids: bool = field(False,
-        "Read the image ids that belong to the context features.",
-        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
+        "Read the image ids that belong to the context features.")
     load_instance_masks: bool = field(False, "Read instance masks from the examples.")
     mask_type: InstanceMaskType = field(InstanceMaskType.NUMERICAL_MASKS,
         "How masks are stored: NUMERICAL_MASKS (float arrays) or PNG_MASKS (encoded images).")
@@ -148,9 +146,11 @@ class InputReader(Message):
         "Pass each image's source id on as a feature of the model input.", no_effect="samples carry their id always")
     input_type: InputType = field(InputType.TF_EXAMPLE,
         "Record format: TF_EXAMPLE (single images) or TF_SEQUENCE_EXAMPLE (frame sequences).",
-        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
-    frame_index: int = field(-1,
-        "Frame to use from each sequence example; -1 = a random frame.", no_effect="only read for sequence examples")
+        note="every frame of a sequence is a sample; TensorFlow trains on one of each sequence at a time, and "
+             "evaluates on all")
+    frame_index: int = number(-1, "[-1, inf)",
+        "The only frame to take of each sequence example; -1 = every frame.",
+        note="in evaluation, too, where TensorFlow takes every frame whatever it is")
     use_keypoint_label_map: bool = field(False,
         "Look keypoints up by the keypoint names in the label map.", no_effect=BOXES_ONLY)
     tf_record_input_reader: TFRecordInputReader | None = field(None,
@@ -188,9 +188,23 @@ class InputReader(Message):
             when=lambda c: c.num_keypoints and c.tf_record_input_reader is None and c.coco_input_reader is None),
         refuse("load_multiclass_scores", "they are read from tf_record_input_reader alone; remove it",
             when=lambda c: c.load_multiclass_scores and c.tf_record_input_reader is None),
+        refuse("load_context_features", "they are read from tf_record_input_reader alone; remove it",
+            when=lambda c: c.load_context_features and c.tf_record_input_reader is None),
+        refuse("load_context_image_ids", "they are read from tf_record_input_reader alone; remove it",
+            when=lambda c: c.load_context_image_ids and c.tf_record_input_reader is None),
+        refuse("input_type", "sequences are read from tf_record_input_reader alone; remove it",
+            when=lambda c: _has_sequences(c) and c.tf_record_input_reader is None),
+        refuse("input_type", "TensorFlow has no reader of INPUT_DEFAULT; use TF_EXAMPLE or TF_SEQUENCE_EXAMPLE",
+            when=lambda c: c.input_type.name == "INPUT_DEFAULT"),
+        refuse("frame_index", "it goes with input_type: TF_SEQUENCE_EXAMPLE, as in TensorFlow; remove it",
+            when=lambda c: c.frame_index != -1 and not _has_sequences(c)),
         refuse("max_number_of_boxes", "expected at least 1, found {max_number_of_boxes}",
             when=lambda c: c.has("max_number_of_boxes") and c.max_number_of_boxes < 1),
         refuse("sample_from_datasets_weights", "expected weights of 0 or more, not all of them 0",
             when=lambda c: c.sample_from_datasets_weights and sum(c.sample_from_datasets_weights) <= 0),
         excludes("group_by_aspect_ratio", "sample_from_datasets_weights", why="it goes with one source"),
     )
+
+
+def _has_sequences(config: InputReader) -> bool:
+    return config.input_type.name == "TF_SEQUENCE_EXAMPLE"

@@ -67,6 +67,9 @@ class TrainEvalPipelineConfig(Message, path=""):
         refuse("train_input_reader.num_keypoints",
             "the detector learns keypoints; set it to how many the records have of each object",
             when=lambda c: _learns_keypoints(c) and c.train_input_reader and not c.train_input_reader.num_keypoints),
+        refuse("train_input_reader.load_context_features", "the detector attends to other images' features; set it "
+            "to true (boxwright context build writes such records)",
+            when=lambda c: _attends(c) and c.train_input_reader and not c.train_input_reader.load_context_features),
         refuse("eval_config.force_no_resize", "only model.ssd takes images of any size",
             when=lambda c: c.eval_config and c.eval_config.force_no_resize and c.model and not c.model.ssd),
         refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",
@@ -95,6 +98,12 @@ def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
 def _learns_keypoints(config: TrainEvalPipelineConfig) -> bool:
     center_net = config.model.center_net if config.model is not None else None
     return config.has("train_config") and center_net is not None and bool(center_net.keypoint_estimation_task)
+
+
+def _attends(config: TrainEvalPipelineConfig) -> bool:
+    two_stage = config.model.faster_rcnn if config.model is not None else None
+    context = two_stage.context_config if two_stage is not None else None
+    return config.has("train_config") and context is not None and context.use_long_term_attention
 
 
 def _reads_masks(reader: InputReader | None) -> bool:

@@ -118,7 +118,7 @@ class ContextAttention(nn.Module):
 
         Args:
             length: Numbers of a context feature.
-            most: Context features per image in training.
+            most: Context features per image; the first ones if there are more.
         """
         super().__init__()
         self.attend, self.place, self.length, self.most = attend, place, length, most
@@ -134,7 +134,7 @@ class ContextAttention(nn.Module):
         Raises:
             DataError: For context features of another length.
         """
-        if context is None:
+        if context is None or not context.features.numel():
             nothing = features.new_zeros(len(valid), 0, self.length)
             context = ContextFeatures(nothing, torch.zeros(len(valid), dtype=torch.int64, device=features.device))
         length = context.features.shape[-1]
@@ -142,7 +142,8 @@ class ContextAttention(nn.Module):
             raise DataError(
                 f"context features of {length} numbers, but context_config.context_feature_length is {self.length}"
             )
-        if self.training:  # padding counts in batch statistics, as in TF, which always pads to the maximum
+        # In training, padding counts in batch statistics, as in TF, which always pads to the maximum.
+        if self.training or context.features.shape[1] > self.most:
             context = context.resized(self.most)
         regions = features.mean((2, 3)).view(*valid.shape, -1)
         found: Tensor = self.attend(regions, valid, context.features, context.valid)
