@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.errors import CheckpointError, ConfigError, DataError
 from boxwright.builders.center_net.feature_extractor import CENTER_NET_EXTRACTORS, build_feature_extractor
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import load_weights
@@ -167,6 +167,44 @@ def test_what_a_fine_tuning_restores(scope: Literal["classification", "detection
     assert report.restored
     assert {name for name in report.kept if not name.startswith(left)} == set()
     assert {name.split(".")[0] + "." for name in report.kept} == set(left)
+
+
+@pytest.mark.parametrize(
+    ("extractor", "inside", "left"),
+    [
+        ("hourglass_10", "_network", ("stages.",)),
+        ("mobilenet_v2", "_network", ("stages.",)),
+        ("resnet_v1_18_fpn", "_base_model", ("neck.", "stages.")),
+    ],
+)
+def test_what_a_fine_tuning_restores_of_another_kind_of_model(
+    extractor: str, inside: str, left: tuple[str, ...]
+) -> None:
+    """ExtremeNet's hourglasses, MobileNetV2 with its upsampling, a classifier: TF saves each as `feature_extractor`."""
+    text = CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', f'"{extractor}"')
+    arrays, _ = to_tensorflow(detector_of(text).network)
+    prefix = f"model/_feature_extractor/{inside}/"
+    arrays = {f"feature_extractor/{key.removeprefix(prefix)}": arrays[key] for key in arrays if key.startswith(prefix)}
+    detector, scope = detector_of(text), ("classification" if "neck." in left else "detection")
+    before = {name: value.clone() for name, value in detector.network.state_dict().items()}
+    arrays = {key: value + 1 for key, value in arrays.items()}
+    report = load_weights(detector, arrays, scope)  # type: ignore[arg-type]
+    assert not report.unused
+    assert {name.split(".")[0] + "." for name in report.kept} == set(left)
+    state = detector.network.state_dict()
+    for name, value in before.items():
+        if not name.endswith("num_batches_tracked"):
+            torch.testing.assert_close(state[name], value if name in report.kept else value + 1)
+
+
+def test_a_classifier_is_not_enough_for_a_detection() -> None:
+    """Of a ResNet the upsampling is missing, which the type `detection` promises."""
+    text = CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"resnet_v1_18_fpn"')
+    arrays, _ = to_tensorflow(detector_of(text).network)
+    prefix = "model/_feature_extractor/_base_model/"
+    arrays = {f"feature_extractor/{key.removeprefix(prefix)}": arrays[key] for key in arrays if key.startswith(prefix)}
+    with pytest.raises(CheckpointError, match=r"scope 'detection': \d+ of \d+ tensors cannot be restored; .*neck\."):
+        load_weights(detector_of(text), arrays, "detection")
 
 
 def test_stacked_hourglasses_learn_each(label_map: Path) -> None:

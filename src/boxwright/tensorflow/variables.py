@@ -1,8 +1,8 @@
 """TensorFlow checkpoints as variables of a detector, with all their layouts.
 
 In TF2, the same variable is below `model/…` in a training checkpoint, below `_model/…` in a SavedModel, and a
-backbone's below `feature_extractor/…` in a classification checkpoint. In TF1, a backbone's is below `FeatureExtractor/`
-in a detection checkpoint, and at the root in TF-Slim's classifiers.
+backbone's below `feature_extractor/…` in a checkpoint of a classifier, or of another detector on hourglasses. In TF1,
+a backbone's is below `FeatureExtractor/` in a detection checkpoint, and at the root in TF-Slim's classifiers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from boxwright.tensorflow.tf2_names import SHARED_LAYERS
 from boxwright.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
 
 _ROOTS = ("model/", "_model/")
-# Where a detector holds an image classifier; the second in CenterNet.
-_CLASSIFIERS = ("model/_feature_extractor/classification_backbone/", "model/_feature_extractor/_base_model/")
+# Where a detector holds a model that has checkpoints of its own: an image classifier, in CenterNet the second; and the
+# network of ExtremeNet, another detector on hourglasses, or MobileNetV2 with its upsampling.
+_SUBMODELS = tuple(f"model/_feature_extractor/{one}/" for one in ("classification_backbone", "_base_model", "_network"))
 _SLOT = "/.OPTIMIZER_SLOT/optimizer/"
 _TF1_SCOPE = "FeatureExtractor/"
 _TF1_AVERAGE = "ExponentialMovingAverage"
@@ -115,9 +116,9 @@ def _paths(path: str) -> Iterator[str]:
     for spelling in spellings:
         for root in _ROOTS:
             yield root + spelling.removeprefix("model/")
-        for classifier in _CLASSIFIERS:
-            if spelling.startswith(classifier):
-                yield "feature_extractor/" + spelling.removeprefix(classifier)
+        for model in _SUBMODELS:
+            if spelling.startswith(model):
+                yield "feature_extractor/" + spelling.removeprefix(model)
 
 
 def names_of(network: Network) -> dict[str, tuple[str, ...]]:
