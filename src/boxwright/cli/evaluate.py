@@ -15,8 +15,8 @@ from boxwright.cli.paths import require_checkpoint
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 
 if TYPE_CHECKING:
-    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.evaluation.results import Evaluation
+    from boxwright.loading.configuration import Configuration
 
 Config = Annotated[
     Path | None,
@@ -68,7 +68,7 @@ def evaluate_command(
             raise ConfigError("--watch starts before any checkpoint exists: add --pipeline_config_path")
         from boxwright.evaluation.watch import watch
 
-        config = _configuration(model_dir, pipeline_config_path, set_ or [])
+        config = _configuration(model_dir, pipeline_config_path, set_ or []).message
         watch(config, model_dir, out or model_dir, settings, waiting, print_watched)
         return
     _evaluate(model_dir, pipeline_config_path, out, set_ or [], settings)
@@ -83,13 +83,15 @@ def _evaluate(
     from boxwright.base.files import write_whole
     from boxwright.builders.learning_rate import learning_rates
     from boxwright.config import dump_message
+    from boxwright.evaluation.about import about_evaluation
     from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
     from boxwright.evaluation.results import write_evaluation
     from boxwright.loading.configuration import run_folder
     from boxwright.loading.open_model import require_adjustable
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
-    config = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
+    found = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
+    config = found.message
     opened = open_for_evaluation(model_dir, config, settings)
     if settings.engine:
         from boxwright.evaluation.shares import evaluate_by_workers
@@ -100,7 +102,7 @@ def _evaluate(
     folder = out or run_folder(model_dir) / "eval"
     rates = learning_rates(config)
     rate = None if rates is None else rates(opened.step)
-    write_evaluation(evaluation, folder, opened.step, rate)
+    write_evaluation(evaluation, folder, opened.step, rate, about_evaluation(opened, settings, found.path))
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))
     console.print(_title(opened.step, rate))
@@ -120,9 +122,7 @@ def _progress(items: Iterable[int], title: str) -> Iterable[int]:
     return wrapped
 
 
-def _configuration(
-    model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False
-) -> TrainEvalPipelineConfig:
+def _configuration(model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False) -> Configuration:
     """Return the configuration to evaluate with, and print its path."""
     from boxwright.loading.configuration import configuration_of
 
@@ -130,4 +130,4 @@ def _configuration(
     config = configuration_of(model, given, changes, allow_edited=allow_edited)
     if config.path is not None:
         console.print(f"configuration: {config.path}", markup=False)
-    return config.message
+    return config

@@ -181,9 +181,28 @@ class CocoDataset:
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; its id is the image's id in the file."""
         row = self._images[index]
-        where = f"{self.path}: image {str(row['id'])[:60]}"
+        with reading(self._where_of(row)):
+            return self._sample(row, read_image(self._image_path(index), declared=self._declared(row)))
+
+    def truth(self, index: int) -> Sample:
+        """Return one sample without reading its image: [H, W, 0] of the size that the file declares."""
+        row = self._images[index]
+        declared = self._declared(row)
+        if declared is None:
+            raise DataError(f"{self._where_of(row)}: expected its height and width")
+        return self._sample(row, np.zeros((*declared, 0), np.uint8))
+
+    def rows(self, index: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Return an image's row in the file, and its annotations in the order of the sample's objects."""
+        row = self._images[index]
+        return row, self._annotations[row["id"]]
+
+    def _where_of(self, row: dict[str, Any]) -> str:
+        return f"{self.path}: image {str(row['id'])[:60]}"
+
+    def _sample(self, row: dict[str, Any], image: NDArray[np.uint8]) -> Sample:
+        where = self._where_of(row)
         with reading(where):
-            image = read_image(self._image_path(index), declared=self._declared(row))
             rows = self._annotations[row["id"]]
             given = [self._box(annotation) for annotation in rows]
             boxes = np.array(given, np.float64).reshape(-1, 4)

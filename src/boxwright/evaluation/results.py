@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class Evaluation:
         rows: All detections in COCO's result format, image by image.
         pictures: Detections beside ground truth, by image id.
         results: The results of each metric set, with curves.
+        truth: Images, objects and classes as a COCO data set; empty if it was not kept.
     """
 
     metrics: dict[str, float]
@@ -39,6 +40,12 @@ class Evaluation:
     rows: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     results: list[MetricResult] = field(default_factory=list)
+    truth: dict[str, Any] = field(default_factory=dict)
+
+
+def image_identity(image_id: str) -> str | int:
+    """Return an image's id for COCO's files: a number if it reads as one."""
+    return int(image_id) if _NUMBER.fullmatch(image_id) else image_id
 
 
 def detection_rows(
@@ -59,7 +66,7 @@ def detection_rows(
     if (keypoints := detections.scored_keypoints()) is not None:
         for row, points in zip(more, keypoints.astype(np.float64).round(3), strict=True):
             row["keypoints"] = points.flatten().tolist()
-    identity: str | int = int(image_id) if _NUMBER.fullmatch(image_id) else image_id
+    identity = image_identity(image_id)
     class_ids = ids(categories, detections.labels.tolist())
     boxes, scores = detections.boxes.astype(np.float64).tolist(), detections.scores.tolist()
     return [
@@ -75,11 +82,18 @@ def detection_rows(
 
 
 def write_evaluation(
-    evaluation: Evaluation, folder: str | Path, step: int | None = None, learning_rate: float | None = None
+    evaluation: Evaluation,
+    folder: str | Path,
+    step: int | None = None,
+    learning_rate: float | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write metrics.json, detections.json and the pictures.
+    """Write metrics.json, detections.json, truth.json if it is known, and the pictures.
 
     `step` and `learning_rate`, if known, stand beside the metrics.
+
+    Args:
+        about: Model, settings and versions (`about_evaluation`), for evaluation.json; None for no such file.
 
     Raises:
         OutputError: If the disk is full or the folder cannot be written; it stays marked as unfinished.
@@ -89,6 +103,10 @@ def write_evaluation(
         for name, picture in evaluation.pictures.items():
             write_whole(pictures / f"{unique_stem(name, taken)}.png", encode_png(picture))
         write_whole(whole / "detections.json", json.dumps(evaluation.rows) + "\n")
+        if evaluation.truth:
+            write_whole(whole / "truth.json", json.dumps(evaluation.truth) + "\n")
+        if about is not None:
+            write_whole(whole / "evaluation.json", json.dumps({**about, "notes": evaluation.notes}, indent=2) + "\n")
         beside = {"step": step, "learning_rate": learning_rate}
         known = {name: value for name, value in beside.items() if value is not None}
         write_whole(whole / "metrics.json", json.dumps(known | without_nan(evaluation.metrics), indent=2) + "\n")

@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation, detection_rows
+from boxwright.evaluation.truth import truth_of
 from boxwright.types import Categories
 
 
 def summarize(images: Iterable[EvaluatedImage], plan: EvaluationPlan, categories: Categories) -> Evaluation:
-    """Return metrics, detections and pictures of all images, in any order; `categories` as by `counted_categories`."""
-    images = list(images)
+    """Return all of an evaluation, from images in any order; `categories` as by `counted_categories`."""
+    images = sorted(images, key=lambda image: image.index)
     rows: list[dict[str, Any]] = []
-    for image in sorted(images, key=lambda image: image.index):
+    for image in images:
         segmentations = None if image.masks is None else image.masks.found
         rows += detection_rows(image.detections, image.sample.id, categories, segmentations)
-    return replace(summarize_without_rows(images, plan, categories), rows=rows)
+    return replace(summarize_without_rows(images, plan, categories), rows=rows, truth=truth_of(images, categories))
 
 
 def summarize_without_rows(

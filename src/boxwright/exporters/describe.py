@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-import torch
-
+from boxwright.checkpoints.weights_digest import weights_sha256
 from boxwright.exporters.graph import INPUT
 from boxwright.models.detector import Detector
 from boxwright.postprocessing.anchor import AnchorPostprocessor
@@ -34,16 +32,6 @@ _OUTPUTS = {
     "raw_detection_boxes": "float32 [batch, A, 4]: every anchor's, in 0..1 of the network's input (regions: picture)",
     "raw_detection_scores": "float32 [batch, A, columns]: every anchor's",
 }
-
-
-def weights_sha256(detector: Detector) -> str:
-    """Return the SHA-256 of a detector's weights, by name, shape and value."""
-    digest = hashlib.sha256()
-    for name, value in sorted(detector.network.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        # As bytes, since NumPy has no bfloat16.
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def describe(

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ExportError, OutputError
 from boxwright.base.files import make_folder, write_whole
+from boxwright.checkpoints.weights_digest import weights_sha256
 from boxwright.exporters.accuracy import Accuracy, compared_accuracy
-from boxwright.exporters.describe import describe, weights_sha256
+from boxwright.exporters.describe import describe
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.int8 import quantized
 from boxwright.exporters.litert_file import litert_input, litert_model, save_litert

@@ -76,9 +76,8 @@ class ModelSource:
             categories=categories,
             allow_edited=settings.allow_edited,
         )
-        weights = _weights(opened)  # before they are optimized
-        detect = opened.optimized(settings.precision, compile=settings.compile).finder(settings.multi_scale)
-        return ImageDetector(detect, opened.categories, weights)
+        opened = opened.optimized(settings.precision, compile=settings.compile)
+        return ImageDetector(opened.finder(settings.multi_scale), opened.categories, _weights(opened))
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
         """Return the configuration and classes that replace the model's own; None for no replacement."""
@@ -103,9 +102,7 @@ def _weights(model: OpenModel) -> str:
     if isinstance(model.opened, ExportedDetector):
         about = model.opened.metadata
         return f"{about.weights_sha256} {about.format} {about.precision}"
-    from boxwright.exporters.describe import weights_sha256
-
-    return weights_sha256(model.opened)
+    return model.weights_sha256()
 
 
 def finder_with(detect: Finder, settings: PredictionSettings) -> Finder:

@@ -29,12 +29,14 @@ class OpenModel:
     Attributes:
         opened: The detector on its device, or an exported one.
         own_config: The configuration of its training; None for an exported one, which contains its own.
+        original_sha256: Of the weights, before they were optimized; empty if they are as they were stored.
     """
 
     path: Path
     opened: Detector | ExportedDetector
     step: int
     own_config: TrainEvalPipelineConfig | None = None
+    original_sha256: str = ""
 
     @property
     def is_exported(self) -> bool:
@@ -65,6 +67,16 @@ class OpenModel:
             raise ConfigError(f"{shown(self.path)}: its configuration is unknown; pass it: load(…, config=…)")
         return self.own_config
 
+    def weights_sha256(self) -> str:
+        """Return the SHA-256 of the weights as stored; an export has that of the detector it was made from."""
+        if self.original_sha256:
+            return self.original_sha256
+        if isinstance(self.opened, ExportedDetector):
+            return self.opened.metadata.weights_sha256
+        from boxwright.checkpoints.weights_digest import weights_sha256
+
+        return weights_sha256(self.opened)
+
     def optimized(self, precision: str, *, compile: bool) -> OpenModel:
         """Return the same model, optimized on its device for inference; the detector itself is changed.
 
@@ -77,7 +89,9 @@ class OpenModel:
             return self
         from boxwright.loading.optimized import optimized
 
-        return replace(self, opened=optimized(self.opened, precision, compile=compile))
+        # Before batch normalization is folded into the convolutions.
+        digest = self.weights_sha256()
+        return replace(self, opened=optimized(self.opened, precision, compile=compile), original_sha256=digest)
 
     def finder(self, multi_scale: str = "") -> Finder:
         """Return a function that detects objects in pictures.

@@ -1,0 +1,244 @@
+"""Errors by type, and the average precision that fixing each type would bring.
+
+As TIDE defines them (Bolya et al., "TIDE: A General Toolbox for Identifying Object Detection Errors", 2020), and as
+its package `tidecv` 1.0.1 computes them, where the paper leaves room: an image keeps its 100 best detections of all
+classes together; crowds are no objects, and detections without a match that overlap one of their class by more than
+the threshold do not count, yet have an error's type; classes with detections alone count with an average precision
+of 0. COCO differs in the first (100 of each class) and the last (such classes do not count), and in the last bit of
+some of the 101 recalls.
+
+Dimensions: D detections, G objects of one image.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from boxwright.metrics.average_precision import precision_and_recall, sampled
+from boxwright.metrics.matching import overlaps, overlaps_of_crowds
+from boxwright.report.tables import Bools, Floats, Found, Indices, Objects, Tables
+
+CLASSIFICATION, LOCALIZATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(6)
+NAMES = ("classification", "localization", "both", "duplicate", "background", "missed")
+RIGHT, IGNORED = -1, -2
+_MOST = 100
+# As the package divides; some of COCO's, of linspace, differ in the last bit, by which they pass over an equal recall.
+_RECALLS = np.arange(101) / 100
+
+
+@dataclass(frozen=True)
+class TideSettings:
+    """Overlaps with an object: from `found` a detection finds it, below `near` it has nothing to do with it."""
+
+    found: float = 0.5
+    near: float = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class ImageErrors:
+    """The errors of one image; its detections are ordered by score.
+
+    Attributes:
+        types: int64 [D]; `RIGHT`, or a type of error.
+        ignored: bool [D]; whether a detection is in a crowd, and does not count.
+        objects: int64 [D]; the object that a detection finds, or would find without its error; -1 for none.
+        taken: int64 [G]; the detection that finds each object; -1 for none.
+        overlap: float64 [D]; the largest with any object.
+    """
+
+    types: Indices
+    ignored: Bools
+    objects: Indices
+    taken: Indices
+    overlap: Floats
+
+
+def image_errors(found: Found, objects: Objects, crowds: Objects, settings: TideSettings) -> ImageErrors:
+    """Return the errors of one image's detections, best first; `crowds` are not among the objects."""
+    overlap = overlaps(found.boxes, objects.boxes)
+    same = found.labels[:, None] == objects.labels[None, :]
+    matched, taken = _match(overlap * same, settings.found)
+    ignored = (matched < 0) & _in_crowds(found, crowds, settings.found)
+    types = np.full(len(found), BACKGROUND, np.int64)
+    near = np.full(len(found), -1, np.int64)
+    if len(objects) and len(found):
+        types, near = _types(overlap, same, taken >= 0, settings)
+    types[matched >= 0] = RIGHT
+    best = overlap.max(axis=1, initial=0.0)
+    return ImageErrors(types, ignored, np.where(matched >= 0, matched, near), taken, best)
+
+
+def _match(overlap: Floats, least: float) -> tuple[Indices, Indices]:
+    """Return each detection's object and each object's detection; the first of ties."""
+    matched, taken = np.full(overlap.shape[0], -1, np.int64), np.full(overlap.shape[1], -1, np.int64)
+    free = overlap.copy()
+    for number in np.flatnonzero(overlap.max(axis=1, initial=0.0) >= least):
+        best = int(free[number].argmax())
+        if free[number, best] >= least:
+            matched[number], taken[best] = best, number
+            free[:, best] = 0
+    return matched, taken
+
+
+def _in_crowds(found: Found, crowds: Objects, least: float) -> Bools:
+    within = overlaps_of_crowds(found.boxes, crowds.boxes) > least
+    return np.asarray((within & (found.labels[:, None] == crowds.labels[None, :])).any(axis=1))
+
+
+def _types(overlap: Floats, same: Bools, used: Bools, settings: TideSettings) -> tuple[Indices, Indices]:
+    """Return the type of error of each detection if it is wrong, and the object that it is about; -1 for none."""
+    of_class, of_others, of_used = overlap * same, overlap * ~same, overlap * same * used
+    rows = np.arange(len(overlap))
+    own, other = of_class.argmax(axis=1), of_others.argmax(axis=1)
+    # In the package's order: the first that holds.
+    conditions = [
+        (of_class[rows, own] >= settings.near) & (of_class[rows, own] <= settings.found),
+        of_others[rows, other] >= settings.found,
+        of_used.max(axis=1) >= settings.found,
+        overlap.max(axis=1) <= settings.near,
+    ]
+    types = np.select(conditions, [LOCALIZATION, CLASSIFICATION, DUPLICATE, BACKGROUND], BOTH)
+    near = np.select(
+        [types == LOCALIZATION, types == CLASSIFICATION, types == DUPLICATE], [own, other, of_used.argmax(1)], -1
+    )
+    return types, near
+
+
+@dataclass(frozen=True)
+class Tide:
+    """Counts of errors by type, and the gain in average precision (0 to 1) by fixing them; both by name.
+
+    `gains` also has "false positives" (all of them scored 0) and "false negatives" (objects that were not found do not
+    count).
+    """
+
+    average_precision: float
+    counts: dict[str, int]
+    gains: dict[str, float]
+
+
+@dataclass
+class _Point:
+    """One detection on a class's curve: its score, whether it is right, and what fixing its error makes of it.
+
+    Attributes:
+        original: The class; None for a detection that does not count.
+        fixed: The class in which it is right once fixed; None if it is removed.
+    """
+
+    score: float
+    right: bool
+    type: int
+    original: int | None
+    fixed: int | None
+
+
+@dataclass
+class _Ledger:
+    """All detections in the package's order, and the objects of each class."""
+
+    points: list[_Point] = field(default_factory=list)
+    objects: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    unmatched: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    missed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+def tide(tables: Tables, settings: TideSettings | None = None) -> Tide:
+    """Return the errors of all detections by type."""
+    ledger = _Ledger()
+    for found, objects, crowds in by_image(tables):
+        best = found[:_MOST]
+        _add(ledger, image_errors(best, objects, crowds, settings or TideSettings()), best, objects)
+    average = _mean_ap(ledger.points, ledger.objects)
+    gains = {}
+    for number, name in enumerate(NAMES):
+        # In binning AP, a fix can lose a little.
+        gains[name] = max(_fixed(ledger, number) - average, 0.0)
+    perfect = [_scored(point, 1.0 if point.right else 0.0) for point in _errors_first(ledger.points)]
+    gains["false positives"] = _mean_ap(perfect, ledger.objects) - average
+    left = {label: count - ledger.unmatched[label] for label, count in ledger.objects.items()}
+    gains["false negatives"] = _mean_ap(_errors_first(ledger.points), left) - average
+    counts = {name: sum(point.type == number for point in ledger.points) for number, name in enumerate(NAMES)}
+    counts["missed"] = sum(ledger.missed.values())
+    return Tide(average, counts, gains)
+
+
+def by_image(tables: Tables) -> Iterable[tuple[Found, Objects, Objects]]:
+    """Yield each image's detections, objects and crowds."""
+    every = np.arange(len(tables.ids) + 1)
+    found_at, objects_at = (np.searchsorted(one.images, every) for one in (tables.found, tables.objects))
+    for image in range(len(tables.ids)):
+        objects = tables.objects[objects_at[image] : objects_at[image + 1]]
+        yield tables.found[found_at[image] : found_at[image + 1]], objects[~objects.crowd], objects[objects.crowd]
+
+
+def _add(ledger: _Ledger, errors: ImageErrors, found: Found, objects: Objects) -> None:
+    """Add one image to the ledger."""
+    # Of the errors about one object that nobody found, the best scored one is fixed; the others vanish.
+    usable: dict[int, int] = {}
+    for number in np.flatnonzero(np.isin(errors.types, (LOCALIZATION, CLASSIFICATION))).tolist():
+        about = int(errors.objects[number])
+        if errors.taken[about] < 0:
+            usable.setdefault(about, number)
+    for number in range(len(found)):
+        kind, label = int(errors.types[number]), int(found.labels[number])
+        about = int(errors.objects[number])
+        fixes = kind in (LOCALIZATION, CLASSIFICATION) and usable.get(about) == number
+        fixed = int(objects.labels[about]) if fixes else None
+        original = None if errors.ignored[number] else label
+        ledger.points.append(_Point(float(found.scores[number]), kind == RIGHT, kind, original, fixed))
+    for about, label in enumerate(objects.labels.tolist()):
+        ledger.objects[label] += 1
+        if errors.taken[about] < 0:
+            ledger.unmatched[label] += 1
+            ledger.missed[label] += about not in usable
+
+
+def _errors_first(points: list[_Point]) -> list[_Point]:
+    """Return the points in the package's order after a fix, which decides among equal scores."""
+    return [point for point in points if not point.right] + [point for point in points if point.right]
+
+
+def _scored(point: _Point, score: float) -> _Point:
+    return _Point(score, point.right, point.type, point.original, point.fixed)
+
+
+def _fixed(ledger: _Ledger, kind: int) -> float:
+    """Return the mean average precision with one type of error fixed."""
+    if kind == MISSED:
+        objects = {label: count - ledger.missed[label] for label, count in ledger.objects.items()}
+        return _mean_ap(_errors_first(ledger.points), objects)
+    points = [
+        _Point(point.score, point.fixed is not None, kind, point.fixed, None) if point.type == kind else point
+        for point in ledger.points
+    ]
+    # Still by what they were: a fixed error stays where it was collected.
+    order = [point for point, was in zip(points, ledger.points, strict=True) if not was.right]
+    order += [point for point, was in zip(points, ledger.points, strict=True) if was.right]
+    return _mean_ap(order, ledger.objects)
+
+
+def _mean_ap(points: list[_Point], objects: dict[int, int]) -> float:
+    """Return the mean over the classes that have detections or objects; 0 for none."""
+    by_class: dict[int, tuple[list[float], list[bool]]] = defaultdict(lambda: ([], []))
+    for point in points:
+        if point.original is not None:
+            scores, right = by_class[point.original]
+            scores.append(point.score)
+            right.append(point.right)
+    labels = {*by_class, *(label for label, count in objects.items() if count)}
+    values = [_ap(*by_class[label], objects.get(label, 0)) for label in labels]
+    return float(np.mean(values)) if values else 0.0
+
+
+def _ap(scores: list[float], right: list[bool], count: int) -> float:
+    if not count:
+        return 0.0
+    order = np.argsort(-np.array(scores), kind="stable")
+    gains = np.array(right, np.float64)[order]
+    precision, recall = precision_and_recall(gains, 1 - gains, count)
+    return float(sampled(precision, recall, _RECALLS).mean())
