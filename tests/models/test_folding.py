@@ -159,3 +159,27 @@ def test_bfloat16_finds_about_the_same() -> None:
     assert found.scores.dtype == torch.float32
     assert isinstance(found, bw.Detections)
     assert abs(float(found.scores[0] - plain.scores[0])) < 0.05
+
+
+class OnNoRows(nn.Module):
+    """Applies two layers: one to its input and to none of it, as a second stage does without boxes, one to none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = nn.Sequential(nn.Conv2d(3, 4, 3), random_norm(4))
+        self.unseen = nn.Sequential(nn.Conv2d(3, 4, 3), random_norm(4))
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.seen(inputs), self.seen(inputs[:0]), self.unseen(inputs[:0])
+
+
+def test_runs_on_no_rows_verify_nothing() -> None:
+    module = OnNoRows().eval()
+    inputs = torch.randn(2, 3, 6, 6)
+    expected, unseen = module.seen(inputs), module.unseen(inputs)
+    with torch.no_grad():
+        assert fold_batch_norms(module, lambda: module(inputs)) == 1
+        assert norms(module.seen) == 0
+        assert norms(module.unseen) == 1
+        torch.testing.assert_close(module.seen(inputs), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(module.unseen(inputs), unseen)

@@ -32,6 +32,7 @@ COMMANDS = {
     "inspect": ("inspect.inspect_command", "Summarize a data set; draw a contact sheet."),
     "doctor": ("doctor.doctor_command", "Check a configuration and data for problems."),
     "replay": ("replay.replay_command", "Repeat a training step that was not finite."),
+    "context": ("context.app", "Write records with context for Context R-CNN."),
     "config": ("config.app", "Show, check and explain configurations."),
 }
 # Other programs' names of commands.

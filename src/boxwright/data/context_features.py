@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +60,14 @@ def with_context(record: bytes, context: NDArray[np.float32], image_ids: Sequenc
     """
     example = Example()
     example.ParseFromString(record)
-    feature = example.features.feature
+    set_context(example.features.feature, context, image_ids)
+    return bytes(example.SerializeToString(deterministic=True))
+
+
+def set_context(feature: Any, context: NDArray[np.float32], image_ids: Sequence[str]) -> None:
+    """Write context features into a protobuf map of features; the arguments are those of `with_context`."""
     for key in (_FEATURES, _LENGTH, _IMAGE_IDS):
         feature[key].Clear()
     feature[_FEATURES].float_list.value.extend(context.ravel().tolist())
     feature[_LENGTH].int64_list.value.append(context.shape[1])
     feature[_IMAGE_IDS].bytes_list.value.extend(image_id.encode() for image_id in image_ids)
-    return bytes(example.SerializeToString(deterministic=True))

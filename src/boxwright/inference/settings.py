@@ -11,6 +11,8 @@ _PICTURES = ("jpg", "png")
 _FILES = "Output files"
 _LARGE = "Large images: tiling"
 _VIDEOS = "Video, webcam, RTSP: tracking"
+# Those of data/captures.py, which takes longer to import.
+_HORIZONS = ("all", "year", "month", "week", "day", "hour", "minute")
 _MANY = "Large collections: --out results.parquet"
 
 
@@ -57,3 +59,30 @@ class ManySettings:
     batch_size: int = setting(8, "Images per batch.", _MANY, least=1)
     column: str = setting("", "The Parquet column with the images, if not detected.", _MANY)
     max_errors: float = setting(0.01, "The share of unreadable images that is tolerated.", _MANY, least=0, most=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextSettings:
+    """Which images are each other's context, and what is written; `boxwright context build` has an option for each."""
+
+    sequence_key: str = setting("image/location", "What names a camera or sequence; or image/seq_id.")
+    time_horizon: str = setting("month", "Span within which a camera's images share context: all, year … minute.")
+    max_features: int = setting(2000, "Most features of an image: max_num_context_features.", least=1)
+    min_score: float = setting(0.0, "Least score of a box that is remembered.", least=0, most=1)
+    every_nth: int = setting(1, "Remember each n-th image only.", least=1)
+    output_type: str = setting(
+        "tf_sequence_example", "Stores the context once a clip; tf_example: once an image, with its other features."
+    )
+    clip_length: int = setting(32, "Most images of a clip.", least=1)
+    engine: str = setting("local", "local for processes on this machine; ray for a cluster (RAY_ADDRESS).")
+    workers: int = setting(0, "How many run at a time; 0 for one per GPU, or per two cores.", least=0)
+    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one.")
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("sequence_key", ("image/location", "image/seq_id")),
+            ("time_horizon", _HORIZONS),
+            ("output_type", ("tf_example", "tf_sequence_example")),
+        ):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"--{name} {getattr(self, name)}: expected {', '.join(known)}")

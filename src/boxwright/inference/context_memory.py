@@ -1,0 +1,292 @@
+"""Context features for records of camera traps (Context R-CNN): each image's best box, remembered for its neighbors.
+
+A folder of results holds
+
+    _plan.json              the records, the detector and the options; a resumed run must have the same
+    _embeddings/00003.npz   of the fourth input file: captures and scores of its images
+    _embeddings/00003.npy   their embeddings, float32 [N, F]
+    context.record-00003-of-00012
+
+However a run ends, the same command resumes it: files that are there are complete, as each appears under its name last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import make_folder, open_whole, shown, write_whole
+from boxwright.data.captures import Capture, memory_banks, read_capture, time_embedding
+from boxwright.data.context_features import with_context
+from boxwright.data.example_messages import Features
+from boxwright.data.image_io import decode_image, image_size
+from boxwright.data.tf_example import encoded_image, read_features
+from boxwright.data.tf_sequence_example import encode_sequence
+from boxwright.data.tfrecord import TFRecordFile, write_records_to
+from boxwright.inference.region_embedding import Embed, open_embedder
+from boxwright.inference.settings import ContextSettings
+
+_DEFAULTS = ContextSettings()
+_PLAN = "_plan.json"
+_BATCH = 8
+_NOTHING = -1.0  # the score of an image without detections
+
+
+@dataclass(frozen=True)
+class ContextJob:
+    """What every worker needs to know.
+
+    Attributes:
+        files: The input files.
+        checkpoint: Of a two-stage detector of single images.
+        threads: Per worker; 0 for its runtime's default.
+    """
+
+    files: tuple[str, ...]
+    checkpoint: Path
+    out: Path
+    settings: ContextSettings = _DEFAULTS
+    threads: int = 0
+
+    def embeddings(self, unit: int) -> Path:
+        """Return the file of an input file's embeddings."""
+        return self.out / "_embeddings" / f"{unit:05d}.npy"
+
+    def output(self, unit: int) -> Path:
+        """Return an output file."""
+        return self.out / f"context.record-{unit:05d}-of-{len(self.files):05d}"
+
+
+def begin(job: ContextJob) -> None:
+    """Write the plan, or compare it with that of a resumed run.
+
+    Raises:
+        DataError: If the folder has results of something else.
+    """
+    make_folder(job.out / "_embeddings")
+    sizes = [(path, Path(path).stat().st_size) for path in job.files]
+    options = {name: value for name, value in asdict(job.settings).items() if name not in _HOW}
+    options["checkpoint"] = str(job.checkpoint)
+    options["files"] = hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
+    place = job.out / _PLAN
+    if not place.exists():
+        if any(job.out.glob("context.record-*")):
+            raise DataError(f"{shown(job.out)}: has context records of something else; choose another folder")
+        write_whole(place, json.dumps(options, indent=1) + "\n")
+        return
+    before = json.loads(place.read_text())
+    differs = sorted(name for name in options if before.get(name) != options[name])
+    if differs:
+        raise DataError(
+            f"{shown(job.out)}: cannot be resumed, as it was started with other {', '.join(differs)}; "
+            "choose another folder"
+        )
+
+
+# What does not change the records: a run may be resumed with other workers.
+_HOW = ("engine", "workers", "device")
+
+
+def missing_embeddings(job: ContextJob) -> list[int]:
+    """Return the numbers of input files whose embeddings are missing."""
+    # The captures are written after the embeddings.
+    return [unit for unit in range(len(job.files)) if not job.embeddings(unit).with_suffix(".npz").exists()]
+
+
+def missing_outputs(job: ContextJob) -> list[int]:
+    """Return the numbers of output files that are missing."""
+    return [unit for unit in range(len(job.files)) if not job.output(unit).exists()]
+
+
+def remove_embeddings(job: ContextJob) -> None:
+    """Remove what only a resumed run needs."""
+    for unit in range(len(job.files)):
+        for suffix in (".npy", ".npz"):
+            job.embeddings(unit).with_suffix(suffix).unlink(missing_ok=True)
+    with suppress(OSError):  # not empty: somebody's own files
+        (job.out / "_embeddings").rmdir()
+
+
+def embedding_worker(job: ContextJob) -> Callable[[int], int]:
+    """Return a function that writes the embeddings of an input file, and returns its number of images."""
+    embed = open_embedder(job.checkpoint, device=job.settings.device, threads=job.threads)
+    return lambda unit: _embed_file(job, unit, embed)
+
+
+def _embed_file(job: ContextJob, unit: int, embed: Embed) -> int:
+    file = TFRecordFile(job.files[unit])
+    captures: list[Capture | None] = []
+    rows: list[NDArray[np.float32]] = []
+    scores: list[float] = []
+    for start in range(0, len(file), _BATCH):
+        images = []
+        for number in range(start, min(start + _BATCH, len(file))):
+            where = f"{job.files[unit]}: record {number}"
+            features = read_features(file[number], where)
+            captures.append(read_capture(features, job.settings.sequence_key, where))
+            images.append(decode_image(encoded_image(features, where), where))
+        for found, capture in zip(embed(images), captures[start:], strict=True):
+            time = np.zeros(5, np.float32) if capture is None else time_embedding(capture.time)
+            rows.append(np.zeros(0, np.float32) if found is None else np.concatenate([found[0], time]))
+            scores.append(_NOTHING if found is None else found[1])
+    _write_embeddings(job.embeddings(unit), rows, captures, np.array(scores, np.float32))
+    return len(file)
+
+
+def _write_embeddings(
+    place: Path, rows: list[NDArray[np.float32]], captures: list[Capture | None], scores: NDArray[np.float32]
+) -> None:
+    embeddings = np.zeros((len(rows), max((len(row) for row in rows), default=0)), np.float32)
+    for into, row in zip(embeddings, rows, strict=True):
+        into[: len(row)] = row
+    with open_whole(place) as file:
+        np.save(file, embeddings)
+    known = [None if one is None else (one.id, one.sequence, one.time.isoformat(), one.frame) for one in captures]
+    with open_whole(place.with_suffix(".npz")) as file:
+        np.savez(file, scores=scores, captures=np.frombuffer(json.dumps(known).encode(), np.uint8))
+
+
+@dataclass(frozen=True)
+class Written:
+    """Counts of an output file.
+
+    Attributes:
+        without: Images without context features: of unknown camera or date, or alone with nothing to remember.
+    """
+
+    images: int
+    without: int
+
+
+class MemoryBanks:
+    """The embeddings of all images, grouped; one object per process."""
+
+    def __init__(self, job: ContextJob) -> None:
+        """Load captures and scores; embeddings stay on disk.
+
+        Raises:
+            DataError: If files have embeddings of different lengths.
+        """
+        captures: list[Capture | None] = []
+        scores: list[NDArray[np.float32]] = []
+        self._embeddings: list[NDArray[np.float32]] = []
+        for unit in range(len(job.files)):
+            place = job.embeddings(unit)
+            with np.load(place.with_suffix(".npz")) as known:
+                scores.append(known["scores"])
+                captures += [_capture(row) for row in json.loads(known["captures"].tobytes())]
+            self._embeddings.append(np.load(place, mmap_mode="r"))
+        lengths = {rows.shape[1] for rows in self._embeddings if rows.shape[1]}
+        if len(lengths) > 1:
+            raise DataError(f"{job.out}: embeddings of {sorted(lengths)} numbers; remove the folder and start again")
+        self.length = max(lengths, default=0)
+        self.starts = np.cumsum([0, *(len(rows) for rows in self._embeddings)])
+        self._captures, self._scores = captures, np.concatenate(scores)
+        self.banks = memory_banks(
+            captures, job.settings.sequence_key, job.settings.time_horizon, job.settings.max_features
+        )
+        self._kept = [self._remembered(bank, job) for bank in self.banks]
+        self.bank_of = np.full(len(captures), -1)
+        for number, bank in enumerate(self.banks):
+            self.bank_of[bank] = number
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return the input file of an image, and its record."""
+        unit = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return unit, index - int(self.starts[unit])
+
+    def context(self, bank: int) -> tuple[NDArray[np.float32], list[str]]:
+        """Return a group's context features, float32 [M, F], and the ids of their images; of group -1, none."""
+        kept = self._kept[bank] if bank >= 0 else []
+        rows = np.zeros((len(kept), self.length), np.float32)
+        ids = []
+        for row, index in zip(rows, kept, strict=True):
+            unit, record = self.place(index)
+            row[:] = self._embeddings[unit][record]
+            capture = self._captures[index]
+            ids.append("" if capture is None else capture.id)
+        return rows, ids
+
+    def _remembered(self, bank: list[int], job: ContextJob) -> list[int]:
+        return [
+            index
+            for index in bank[:: job.settings.every_nth]
+            if self._scores[index] >= max(job.settings.min_score, 0.0)
+        ]
+
+
+def _capture(row: list[object] | None) -> Capture | None:
+    if row is None:
+        return None
+    image_id, sequence, time, frame = row
+    return Capture(str(image_id), str(sequence), datetime.fromisoformat(str(time)), int(str(frame)))
+
+
+def record_worker(job: ContextJob) -> Callable[[int], Written]:
+    """Return a function that writes an output file with context."""
+    banks = MemoryBanks(job)
+    write = _WRITERS[job.settings.output_type]
+
+    def work(unit: int) -> Written:
+        written: list[int] = []
+        with open_whole(job.output(unit)) as file:
+            write_records_to(file, write(job, banks, unit, written))
+        return Written(len(written), written.count(0))
+
+    return work
+
+
+def _examples(job: ContextJob, banks: MemoryBanks, unit: int, written: list[int]) -> Iterator[bytes]:
+    """Yield an input file's records with their context; `written` receives the number of each one's features."""
+    file = TFRecordFile(job.files[unit])
+    for record in range(len(file)):
+        context, ids = banks.context(int(banks.bank_of[banks.starts[unit] + record]))
+        written.append(len(context))
+        yield with_context(file[record], context, ids)
+
+
+def _sequences(job: ContextJob, banks: MemoryBanks, unit: int, written: list[int]) -> Iterator[bytes]:
+    """Yield an output file's share of groups as clips; each image of no group is a clip of its own, without context."""
+    files = [TFRecordFile(path) for path in job.files]
+    alone = [[int(index)] for index in np.flatnonzero(banks.bank_of < 0)]
+    groups = [*enumerate(banks.banks), *((-1, one) for one in alone)]
+    for bank, members in groups[unit :: len(job.files)]:
+        context, ids = banks.context(bank)
+        frames: list[tuple[Features, tuple[int, int]]] = []
+        for index in members:
+            at, record = banks.place(index)
+            where = f"{job.files[at]}: record {record}"
+            features = read_features(files[at][record], where)
+            size = image_size(encoded_image(features, where), where)
+            # A sequence has one size.
+            if frames and (len(frames) == job.settings.clip_length or frames[0][1] != size):
+                yield _clip(frames, context, ids, where, written)
+                frames = []
+            frames.append((features, size))
+        yield _clip(frames, context, ids, where, written)
+
+
+def _clip(
+    frames: list[tuple[Features, tuple[int, int]]],
+    context: NDArray[np.float32],
+    ids: list[str],
+    where: str,
+    written: list[int],
+) -> bytes:
+    written += [len(context)] * len(frames)
+    return encode_sequence([features for features, _ in frames], frames[0][1], context, ids, where)
+
+
+_WRITERS: dict[str, Callable[[ContextJob, MemoryBanks, int, list[int]], Iterator[bytes]]] = {
+    "tf_example": _examples,
+    "tf_sequence_example": _sequences,
+}
