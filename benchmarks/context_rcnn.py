@@ -91,7 +91,8 @@ def measured(folder: Path, seed: int, cameras: int, steps: list[int]) -> dict[st
     _build(folder, "train", "tf_sequence_example")
     _build(folder, "eval", "tf_example")
     _keep(folder / "with_eval/context.record-00000-of-00001", folder / "dark_context.record", dark)
-    tuned = f'fine_tune_checkpoint: "{folder}/single" fine_tune_checkpoint_type: "detection"\n  load_all_detection_checkpoint_vars: true'
+    tuned = f'fine_tune_checkpoint: "{folder}/single" fine_tune_checkpoint_type: "detection"'
+    tuned += " load_all_detection_checkpoint_vars: true"
     context = _config(
         folder, "context", context=CONTEXT, fine_tune=tuned, train="with_train/context.record-*", steps=steps[1],
         reader="load_context_features: true", eval="dark_context.record", sequences="input_type: TF_SEQUENCE_EXAMPLE",

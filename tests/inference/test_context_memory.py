@@ -56,11 +56,12 @@ def build(folder: Path, out: Path, *options: object) -> tuple[int, str]:
 
 def test_records_have_the_embeddings_of_their_camera_and_month(folder: Path, tmp_path: Path) -> None:
     """Each is of the best box: its pooled features, center and size, and the date; computed here by another way."""
-    status, output = build(folder, tmp_path / "out", "--output_type", "tf_example")
+    status, output = build(folder, tmp_path / "out", "--output_type", "tf_example", "--banks")
     assert status == 0
+    assert "2 memories, one a camera" in output
     assert "8 images with context in 2 files" in output
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.name[0] != ".") == [
-        "_plan.json", "context.record-00000-of-00002", "context.record-00001-of-00002",
+        "_plan.json", "banks", "context.record-00000-of-00002", "context.record-00001-of-00002",
     ]  # fmt: skip
     dataset = TFRecordDataset([tmp_path / "out" / "context.record-*"], CATEGORIES, WITH_CONTEXT)
     samples = {sample.id: sample for sample in (dataset[index] for index in range(len(dataset)))}
@@ -82,6 +83,9 @@ def test_records_have_the_embeddings_of_their_camera_and_month(folder: Path, tmp
         ])  # fmt: skip
         own = found.context_image_ids.index(frame.sample.id)
         np.testing.assert_allclose(found.context[own], expected, rtol=1e-3, atol=1e-4)
+        if odd:
+            newest = np.load(tmp_path / "out" / "banks" / f"camera3-{camera}.npy")
+            assert np.array_equal(newest, found.context), "of its last month"
 
 
 def _with_features(folder: Path) -> object:
@@ -92,7 +96,7 @@ def _with_features(folder: Path) -> object:
 def test_clips_hold_the_same(folder: Path, tmp_path: Path) -> None:
     """Sequences of at most two frames, each with the context of its group, whichever output file it is in."""
     assert build(folder, tmp_path / "one", "--output_type", "tf_example", "--time_horizon", "all")[0] == 0
-    assert build(folder, tmp_path / "clips", "--clip_length", 3, "--time_horizon", "all", "--workers", 2)[0] == 0
+    assert build(folder, tmp_path / "clips", "--clip_length", 3, "--time_horizon", "all")[0] == 0
     single = TFRecordDataset([tmp_path / "one" / "context.record-*"], CATEGORIES, WITH_CONTEXT)
     clips = TFSequenceDataset([tmp_path / "clips" / "context.record-*"], CATEGORIES, WITH_CONTEXT)
     assert len(clips.records) == 4, "two cameras of four images"
@@ -170,3 +174,16 @@ def test_what_cannot_be_is_one_line(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "ssd.json").write_text(config)
     with pytest.raises(CheckpointError):
         open_embedder(tmp_path / "ssd.json")
+
+
+@pytest.mark.slow  # two processes import PyTorch twice
+def test_workers_write_the_same(folder: Path, tmp_path: Path) -> None:
+    assert build(folder, tmp_path / "one")[0] == 0
+    assert build(folder, tmp_path / "two", "--workers", 2)[0] == 0
+    one, two = (
+        TFSequenceDataset([tmp_path / name / "context.record-*"], CATEGORIES, WITH_CONTEXT) for name in ("one", "two")
+    )
+    assert len(one) == len(two) == 8
+    for index in range(8):
+        assert one[index].id == two[index].id
+        np.testing.assert_allclose(one[index].context, two[index].context, rtol=1e-4, atol=1e-5)

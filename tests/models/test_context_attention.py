@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.errors import CheckpointError, ConfigError, DataError
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import load_weights
+from boxwright.checkpoints.safetensors_file import pack_safetensors
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.models.detector import Detector
@@ -235,3 +238,53 @@ def test_features_of_another_length_are_refused_in_a_line() -> None:
     context = ContextFeatures(torch.zeros(1, 2, LENGTH + 1), torch.tensor([2]))
     with pytest.raises(DataError, match=f"context features of {LENGTH + 1} numbers.*{LENGTH}"):
         detector.predict(torch.zeros(1, 3, 64, 64), context=context)
+
+
+def pictures(count: int) -> list[Array]:
+    rng = np.random.default_rng(3)
+    return [rng.integers(0, 256, (50, 70 + 10 * number, 3)).astype(np.uint8) for number in range(count)]
+
+
+def found_in(detector: Detector, context: ContextFeatures | None) -> list[Tensor]:
+    return [found.scores for found in detector.detect(pictures(3), context=context)]
+
+
+def test_detection_takes_each_images_context() -> None:
+    """Whatever else is in the call; and a memory stands in for images without any."""
+    detector = context_rcnn(version=2)
+    with torch.no_grad():  # scores of 1 would all be alike
+        for parameter in detector.network.get_submodule("second.head.classes").parameters():
+            parameter.mul_(0.1)
+    context = ContextFeatures(torch.randn(3, 4, LENGTH), torch.tensor([4, 2, 0]))
+    together = found_in(detector, context)
+    for number, image in enumerate(pictures(3)):
+        (alone,) = detector.detect([image], context=context.rows(number, number + 1))
+        assert_close(alone.scores, together[number], 1e-4, 1e-5)
+    plain = found_in(detector, None)
+    assert_close(plain[2], together[2], 1e-4, 1e-5)
+    assert not torch.allclose(plain[0], together[0], atol=1e-4)
+    attention_of(detector).remember(context.features[0])
+    assert_close(found_in(detector, None)[0], together[0], 1e-4, 1e-5)
+    assert_close(found_in(detector, context)[1], together[1], 1e-4, 1e-5)
+    with pytest.raises(DataError, match=r"context features of shape \[4, 8\], but .* is 7"):
+        attention_of(detector).remember(torch.zeros(4, LENGTH + 1))
+    assert not any("memory" in name for name in detector.network.state_dict())
+
+
+def test_a_detector_of_single_images_starts_it(tmp_path: Path) -> None:
+    """All but attention is restored, which starts fresh; a checkpoint that lacks something else is refused."""
+    detector, other = context_rcnn(version=2), context_rcnn(version=2)
+    source = {name: value + 1 for name, value in detector.network.state_dict().items()}
+    without = {name: value for name, value in source.items() if not name.startswith("second.attention.")}
+    assert len(without) < len(source)
+    path = tmp_path / "single.safetensors"
+    path.write_bytes(pack_safetensors(without))
+    restored = load_weights(other, path, "transfer")
+    assert set(restored.kept) == {name for name in set(source) - set(without) if "num_batches" not in name}
+    for name, value in other.network.state_dict().items():
+        if name in restored.restored:
+            assert torch.equal(value, source[name]), name
+    del without["rpn.head.convolve.0.weight"]
+    with pytest.raises(CheckpointError, match=r"cannot be restored; the first is rpn.head.convolve"):
+        path.write_bytes(pack_safetensors(without))
+        load_weights(other, path, "transfer")

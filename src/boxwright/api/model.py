@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from boxwright.api.pictures import Picture, is_one, pictures_of
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
+from boxwright.loading.memory import remember
 from boxwright.loading.open_model import OpenModel, open_model
 from boxwright.types.categories import Categories
 
@@ -26,6 +27,7 @@ def load(
     config: str | Path | TrainEvalPipelineConfig | None = None,
     label_map: str | Path | None = None,
     allow_edited: bool = False,
+    context: str | Path | None = None,
 ) -> Model:
     """Open a detector of any kind.
 
@@ -36,6 +38,7 @@ def load(
         config: The configuration, for TensorFlow weights without a pipeline.config.
         label_map: Class names (.pbtxt), if the source has none.
         allow_edited: Whether to open an exported file that was changed after `boxwright export` wrote it.
+        context: For Context R-CNN: a camera's memory, a .npy that `boxwright context build --banks` wrote.
 
     Returns:
         The model.
@@ -47,15 +50,16 @@ def load(
     from boxwright.config.load import load_config
     from boxwright.data.label_map import load_label_map
 
-    return Model(
-        open_model(
-            source,
-            device=device,
-            config=load_config(config) if isinstance(config, str | Path) else config,
-            categories=None if label_map is None else load_label_map(label_map),
-            allow_edited=allow_edited,
-        )
+    opened = open_model(
+        source,
+        device=device,
+        config=load_config(config) if isinstance(config, str | Path) else config,
+        categories=None if label_map is None else load_label_map(label_map),
+        allow_edited=allow_edited,
     )
+    if context is not None:
+        remember(opened.detector, context)
+    return Model(opened)
 
 
 class Model:

@@ -75,6 +75,9 @@ def build(
             spread = partial(_each, engine=engine, workers=workers)
             spread("embed", partial(memory.embedding_worker, job), memory.missing_embeddings(job))
             written = spread("write", partial(memory.record_worker, job), missing)
+            if settings.banks:
+                count = memory.MemoryBanks(job).write_newest(out / "banks")
+                console.print(f"{count} memories, one a camera: {out}/banks", markup=False)
             memory.remove_embeddings(job)
             _report(job, written)
         else:

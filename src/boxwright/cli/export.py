@@ -124,10 +124,13 @@ def _write_export(
     from boxwright.config.load import dump_message, load_config
     from boxwright.exporters.export import About, export, report_path
     from boxwright.loading.configuration import run_folder
+    from boxwright.loading.memory import remember
 
     path = target or run_folder(source) / "export" / _NAMES[chosen]
     # On the CPU, whatever the machine has: graphs are traced and compared there.
     detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
+    if settings.context is not None:
+        remember(detector, settings.context)
     pictures, origin = comparison_pictures(images, config, detector)
     console.print(f"compared on {len(pictures)} images: {origin}", markup=False)
     with console.status("exporting …"):
@@ -155,8 +158,11 @@ def _verify(source: Path, file: Path, config_path: Path | None, images: list[Pat
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config
     from boxwright.exporters.export import verify
+    from boxwright.loading.memory import remember
 
     detector, config, _ = restore_detector(source, config=load_config(config_path) if config_path else None)
+    if settings.context is not None:
+        remember(detector, settings.context)
     pictures, origin = comparison_pictures(images, config, detector)
     report = verify(detector, file, pictures, origin, allow_edited=settings.allow_edited)
     print_report(report)

@@ -46,7 +46,9 @@ def exporter_command(
 ) -> None:
     """Write what TensorFlow's exporter writes, with detector.onnx (same names) in place of the SavedModel."""
     if flags.side_inputs:
-        raise ExportError("--use_side_inputs: no detector here has side inputs (Context R-CNN); remove these options")
+        raise ExportError(
+            "--use_side_inputs: use boxwright export --context, which puts a camera's memory into the file"
+        )
     require_checkpoint(trained_checkpoint_dir)
     if (output_directory / "detector.onnx").exists():
         raise OutputError(f"{output_directory} already contains an export; name another folder")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from boxwright.base.settings import setting
 
-_REFUSED = "Refused: no detector has side inputs."
+_REFUSED = "Refused: `boxwright export --context` puts a camera's memory into the file instead."
 
 
 class Nms(str, Enum):
@@ -43,6 +43,9 @@ class ExportSettings:
         Precision.FLOAT32,
         "int8: quantize an ONNX file, calibrated on the pictures; it is written if average precision on the "
         "evaluation data falls by at most 0.01.",
+    )
+    context: Path | None = setting(
+        None, "For Context R-CNN: a camera's memory, a .npy of `boxwright context build --banks`; part of the file."
     )
     triton: Path | None = setting(None, "With --format onnx: also write this folder as a Triton model repository.")
 

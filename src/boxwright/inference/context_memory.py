@@ -6,6 +6,7 @@ A folder of results holds
     _embeddings/00003.npz   of the fourth input file: captures and scores of its images
     _embeddings/00003.npy   their embeddings, float32 [N, F]
     context.record-00003-of-00012
+    banks/C09.npy           if asked for, each camera's newest context features
 
 However a run ends, the same command resumes it: files that are there are complete, as each appears under its name last.
 """
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import make_folder, open_whole, shown, write_whole
+from boxwright.base.files import make_folder, open_whole, shown, unique_stem, write_whole
 from boxwright.data.captures import Capture, memory_banks, read_capture, time_embedding
 from boxwright.data.context_features import with_context
 from boxwright.data.example_messages import Features
@@ -222,6 +223,19 @@ class MemoryBanks:
             for index in bank[:: job.settings.every_nth]
             if self._scores[index] >= max(job.settings.min_score, 0.0)
         ]
+
+    def write_newest(self, folder: Path) -> int:
+        """Write the context features of each sequence's last group to a file of its name; return how many."""
+        newest: dict[str, int] = {}
+        for number, bank in enumerate(self.banks):
+            capture = self._captures[bank[0]]
+            if capture is not None:
+                newest[capture.sequence] = number  # groups of a sequence are ordered by time
+        taken: set[str] = set()
+        for sequence, number in newest.items():
+            with open_whole(make_folder(folder) / f"{unique_stem(sequence, taken)}.npy") as file:
+                np.save(file, self.context(number)[0])
+        return len(newest)
 
 
 def _capture(row: list[object] | None) -> Capture | None:

@@ -30,6 +30,7 @@ class PredictionSettings:
     precision: str = setting("float32", "float32, bfloat16, or fastest: the one measured to be.")
     compile: bool = setting(False, "Compile the network; takes a minute or more first.")
     allow_edited: bool = setting(False, "Open an exported file that was modified.")
+    context: str = setting("", "For Context R-CNN: a camera's memory, a .npy of `boxwright context build --banks`.")
     profile: bool = setting(False, "Print how busy reading, network, drawing and writing were.")
     pictures: bool = setting(True, "Draw a picture of each image file.", _FILES)
     picture_format: str = setting("jpg", "jpg; or png, lossless but many times slower.", _FILES)
@@ -74,6 +75,7 @@ class ContextSettings:
         "tf_sequence_example", "Stores the context once a clip; tf_example: once an image, with its other features."
     )
     clip_length: int = setting(32, "Most images of a clip.", least=1)
+    banks: bool = setting(False, "Also write banks/CAMERA.npy, each camera's newest features, for predict and export.")
     engine: str = setting("local", "local for processes on this machine; ray for a cluster (RAY_ADDRESS).")
     workers: int = setting(0, "How many run at a time; 0 for one per GPU, or per two cores.", least=0)
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one.")

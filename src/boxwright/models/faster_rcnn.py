@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from boxwright.models.anchor_layer import AnchorLayer
 from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.heads.context_attention import ContextAttention
 from boxwright.models.heads.region_proposal import RegionProposalHead
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
@@ -101,10 +102,9 @@ class FasterRCNN(Network):
         self.learns_masks = masks is not None
 
     @property
-    def context_length(self) -> int:
-        """The numbers of a context feature; 0 for a detector of single images."""
-        attention = self.second.attention if isinstance(self.second, BoxClassifier) else None
-        return 0 if attention is None else attention.length
+    def attention(self) -> ContextAttention | None:
+        """The attention to features of other images; None for a detector of single images."""
+        return self.second.attention if isinstance(self.second, BoxClassifier) else None
 
     @property
     def parts(self) -> Parts:
@@ -126,7 +126,7 @@ class FasterRCNN(Network):
                 "rpn.head",
                 *(tail if pyramid else ()),
                 *(("second.head",) if second is not None else ()),
-                *(("second.attention",) if self.context_length else ()),
+                *(("second.attention",) if self.attention is not None else ()),
                 *(("masks.head",) if masks is not None else ()),
             ),
             class_outputs=(
@@ -135,6 +135,7 @@ class FasterRCNN(Network):
             ),
             box_outputs=("second.head.boxes",) if second is not None else (),
             class_layers=own,
+            additions=("second.attention",) if self.attention is not None else (),
         )
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:

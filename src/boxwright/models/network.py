@@ -35,6 +35,7 @@ class Parts:
         backbone: The parts that an image classifier has too.
         beyond_classifier: Modules within them that a classifier lacks.
         class_outputs: The modules of a head that end in class logits.
+        additions: Modules of a head without which a detector is whole, too, such as attention to context.
     """
 
     backbone: tuple[str, ...]
@@ -44,6 +45,7 @@ class Parts:
     box_outputs: tuple[str, ...]
     class_layers: tuple[ClassLayer, ...]
     beyond_classifier: tuple[str, ...] = ()
+    additions: tuple[str, ...] = ()
 
     def in_classifier(self, name: str) -> bool:
         """Return whether an image classifier has a tensor too."""

@@ -111,7 +111,13 @@ class LayeredAttention(nn.Module):
 
 
 class ContextAttention(nn.Module):
-    """Adds to regions' features what they find in the context."""
+    """Adds to regions' features what they find in the context.
+
+    Attributes:
+        memory: float32 [M, F]; the context of images that come without any, outside training; or None.
+    """
+
+    memory: Tensor | None
 
     def __init__(self, attend: AttentionBlock | LayeredAttention, place: Place, length: int, most: int) -> None:
         """Assemble the module.
@@ -122,6 +128,20 @@ class ContextAttention(nn.Module):
         """
         super().__init__()
         self.attend, self.place, self.length, self.most = attend, place, length, most
+        self.register_buffer("memory", None, persistent=False)
+
+    def remember(self, features: Tensor) -> None:
+        """Use features [M, F] as the context of images that come without any; graphs carry them as a constant.
+
+        Raises:
+            DataError: If they are of another length.
+        """
+        if features.ndim != 2 or features.shape[1] != self.length:
+            raise DataError(
+                f"context features of shape {list(features.shape)}, but context_config.context_feature_length is "
+                f"{self.length}"
+            )
+        self.memory = features[: self.most].to(next(self.parameters()))
 
     def forward(self, features: Tensor, valid: Tensor, context: ContextFeatures | None) -> Tensor:
         """Return features of the same shape.
@@ -129,14 +149,18 @@ class ContextAttention(nn.Module):
         Args:
             features: [B · R, C, H, W].
             valid: bool [B, R].
-            context: None is the same as an image without any.
+            context: None stands for `memory`; without one, it is the same as an image without any.
 
         Raises:
             DataError: For context features of another length.
         """
-        if context is None or not context.features.numel():
-            nothing = features.new_zeros(len(valid), 0, self.length)
-            context = ContextFeatures(nothing, torch.zeros(len(valid), dtype=torch.int64, device=features.device))
+        batch = valid.shape[0]  # not len(), which is a constant in an exported graph
+        if context is None and self.memory is not None and not self.training:
+            counts = torch.full((batch,), self.memory.shape[0], device=features.device)
+            context = ContextFeatures(self.memory.expand(batch, -1, -1), counts)
+        if context is None or context.features.shape[1] == 0:
+            nothing = features.new_zeros(batch, 0, self.length)
+            context = ContextFeatures(nothing, torch.zeros(batch, dtype=torch.int64, device=features.device))
         length = context.features.shape[-1]
         if length != self.length:
             raise DataError(
