@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def time_steps(keep: bool) -> float:
+def time_steps(*, keep: bool) -> float:
     """Time training steps of the blood-cell configuration on random images.
 
     Args:
@@ -58,7 +58,7 @@ def time_steps(keep: bool) -> float:
 def main() -> None:
     """Run both, alternating twice, and print the medians and their ratio."""
     if len(sys.argv) > 1:
-        print(time_steps(sys.argv[1] == "keep"))
+        print(time_steps(keep=sys.argv[1] == "keep"))
         return
     found: dict[str, list[float]] = {"plain": [], "keep": []}
     for name in ("plain", "keep", "plain", "keep"):

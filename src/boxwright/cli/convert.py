@@ -49,6 +49,7 @@ def convert_command(
         typer.Option("--image_folder", help="For COCO, Open Images, WIDER FACE and FDDB: where the images are."),
     ] = None,
     num_shards: Annotated[int, typer.Option("--num_shards", min=1, help="For TFRecord: number of files.")] = 1,
+    *,
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
     allow_paths_outside: Annotated[
         bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")

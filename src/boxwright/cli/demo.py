@@ -17,6 +17,7 @@ def demo_command(
     out: Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is created.")] = Path(
         "demo"
     ),
+    *,
     keypoints: Annotated[
         bool, typer.Option("--keypoints", help="Stick figures and their joints, with a CenterNet, in place of shapes.")
     ] = False,

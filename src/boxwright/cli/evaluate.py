@@ -60,6 +60,7 @@ def evaluate_command(
     pipeline_config_path: Config = None,
     out: Out = None,
     set_: Set = None,
+    *,
     watch_: Watch = False,
 ) -> None:
     """Compute the metrics of eval_config.metrics_set (COCO's unless set) and the losses; draw detections beside truth."""

@@ -28,6 +28,7 @@ def init_command(
     out: Annotated[
         Path, typer.Option("--out", help="Where to write the configuration; its other files go beside it.")
     ] = Path("pipeline.config"),
+    *,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
     """Read annotated images and write a configuration that trains a detector on them.

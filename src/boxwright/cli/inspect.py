@@ -45,6 +45,7 @@ def inspect_command(
     image_folder: Annotated[
         Path | None, typer.Option("--image_folder", help="For COCO and Open Images: where the images are.")
     ] = None,
+    *,
     allow_paths_outside: Annotated[
         bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
     ] = False,

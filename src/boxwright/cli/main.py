@@ -37,6 +37,7 @@ def _print_version(*, asked: bool) -> None:
 
 @app.callback()
 def before_a_command(
+    *,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,

@@ -19,6 +19,7 @@ _ROUNDS = 5
 
 def models_command(
     name: Annotated[str, typer.Argument(help="A preset, for its details; default: a table of all.")] = "",
+    *,
     measure: Annotated[
         bool, typer.Option("--measure", help="Also time the inference of one image on this machine's CPU.")
     ] = False,

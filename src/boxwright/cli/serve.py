@@ -22,6 +22,7 @@ def serve_command(
         typer.Argument(help="An exported detector: .onnx, OpenVINO's .xml, .tflite or .pt2 (`boxwright export`)."),
     ],
     name: Annotated[str, typer.Option("--name", help="What clients call the model.")] = "detector",
+    *,
     watch: Annotated[
         bool, typer.Option("--watch", help="Reload the file when it changes; no request is dropped.")
     ] = False,

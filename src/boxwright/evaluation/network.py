@@ -26,6 +26,7 @@ from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize
 from boxwright.models.detector import Detector
 from boxwright.models.multi_scale import MultiScaleDetector
+from boxwright.models.network import evaluation_mode
 from boxwright.preprocessing.image_resizer import IdentityResizer
 from boxwright.types import FoundObjects, Sample
 
@@ -69,14 +70,10 @@ def evaluate_network(
     Args:
         run: The run's folder, for the workers' sockets.
     """
-    training = detector.training
-    detector.eval()
-    try:
-        read = partial(samples_in_order, workers=workers, run=run)
-        with _at_own_size(detector) if data.plan.own_size else nullcontext():
-            return evaluate_images(partial(detect_with_losses, detector, data.plan), data, read, progress, share)
-    finally:
-        detector.train(training)
+    read = partial(samples_in_order, workers=workers, run=run)
+    module = detector.detector if isinstance(detector, MultiScaleDetector) else detector
+    with evaluation_mode(module), _at_own_size(detector) if data.plan.own_size else nullcontext():
+        return evaluate_images(partial(detect_with_losses, detector, data.plan), data, read, progress, share)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from boxwright.exporters.program import Suppression, detection_program
 from boxwright.exporters.pt2_file import save_pt2
 from boxwright.loading.pt2_session import Pt2Session
 from boxwright.models.detector import Detector
+from boxwright.models.network import evaluation_mode
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LitertSession
@@ -179,9 +180,7 @@ def export(
         raise ExportError("int8 requires --format onnx")
     # A .pt2 opens with PyTorch alone, which has no such operator.
     suppression: Suppression = "padded" if format == "pt2" and nms == "operator" else nms
-    training = detector.training
-    detector.eval()
-    try:
+    with evaluation_mode(detector):
         metadata = _metadata(detector, format, suppression, images, about, accuracy)
         with (
             tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder,
@@ -196,8 +195,6 @@ def export(
             # Again: the file itself says how the comparison with it went.
             kind.save(made, replace(metadata, parity=_verdict(report), outputs=outputs), scratch)
             _publish(Path(folder), path, report)
-    finally:
-        detector.train(training)
     return report
 
 
@@ -355,9 +352,5 @@ def verify(
     session = kind.session(file)
     if session.metadata.weights_sha256 != weights_sha256(detector):
         raise ExportError(f"{path} was exported from a detector with other weights")
-    training = detector.training
-    detector.eval()
-    try:
+    with evaluation_mode(detector):
         return _compared(detector, session, file, images, source)
-    finally:
-        detector.train(training)

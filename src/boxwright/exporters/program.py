@@ -14,6 +14,7 @@ from boxwright.base.errors import ExportError
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import PREPROCESSED, DetectionGraph
 from boxwright.models.detector import Detector
+from boxwright.models.network import evaluation_mode
 from boxwright.postprocessing.nms import decompositions, pair_decompositions
 
 LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
@@ -43,9 +44,7 @@ def detection_program(
     Raises:
         ExportError: If the detector cannot be exported.
     """
-    training = detector.training
-    detector.eval()
-    try:
+    with evaluation_mode(detector):
         graph = _Chosen(DetectionGraph(detector), raw=suppression == "none", inputs=with_inputs)
         resizer = detector.preprocessor.resizer
         if resizer.output_size is None:
@@ -63,8 +62,6 @@ def detection_program(
             table = decompositions(times) if suppression == "padded" else pair_decompositions(times)
             plain: torch.export.ExportedProgram = program.run_decompositions(table)
         return plain
-    finally:
-        detector.train(training)
 
 
 class _Chosen(nn.Module):

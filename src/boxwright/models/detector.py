@@ -17,7 +17,7 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.device import in_halves, without_wait
 from boxwright.models.cpu_acceleration import accelerate_for_cpu
 from boxwright.models.folding import fold_batch_norms
-from boxwright.models.network import Network
+from boxwright.models.network import Network, evaluation_mode
 from boxwright.models.regularization import regularization_loss
 from boxwright.models.winograd import replace_by_winograd
 from boxwright.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
@@ -144,7 +144,7 @@ class Detector(nn.Module):
             self.network.compile(dynamic=False)
         return self
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyTorch's signature
         """Set the mode; raises a ConfigError for an optimized detector."""
         if mode and self.optimized:
             raise ConfigError(
@@ -173,12 +173,8 @@ class Detector(nn.Module):
             DataError: For an argument that is not a list of images, an image that is empty or has not three dimensions
                 with 1, 3 or 4 channels, and floats on another scale.
         """
-        training = self.training
-        self.eval()
-        try:
+        with evaluation_mode(self):
             return [one for found, _ in self.detect_runs(images, scale=scale, context=context) for one in found]
-        finally:
-            self.train(training)
 
     @torch.no_grad()
     def detect_runs(

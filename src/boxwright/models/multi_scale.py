@@ -204,11 +204,6 @@ class MultiScaleDetector:
         self.detector, self.rules = detector, rules
 
     @property
-    def training(self) -> bool:
-        """Whether the detector is in training mode."""
-        return self.detector.training
-
-    @property
     def categories(self) -> Categories | None:
         """The classes, if known."""
         return self.detector.categories
@@ -226,14 +221,6 @@ class MultiScaleDetector:
     def regularization(self) -> Tensor:
         """Return the sum of the penalties on the network's kernels."""
         return self.detector.regularization()
-
-    def train(self, mode: bool = True) -> None:
-        """Set the detector's mode."""
-        self.detector.train(mode)
-
-    def eval(self) -> None:
-        """Set the detector to inference."""
-        self.detector.eval()
 
     def detect(
         self, images: Images, scale: Scale = "guess", context: ContextFeatures | None = None

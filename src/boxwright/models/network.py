@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -57,6 +59,17 @@ def is_within(name: str, modules: tuple[str, ...]) -> bool:
     return any(name.startswith(f"{module}.") for module in modules)
 
 
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Set evaluation mode, and at the end the mode from before."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
 class Network(nn.Module):
     """Predicts from images; each family of detectors has its own.
 
@@ -69,7 +82,7 @@ class Network(nn.Module):
     frozen_statistics: tuple[str, ...] = ()
     learns_masks: bool = False
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyTorch's signature
         """Set the mode of all but frozen normalization, which stays in evaluation mode."""
         super().train(mode)
         for part in self.frozen_statistics:
