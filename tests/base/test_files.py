@@ -34,6 +34,7 @@ from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
+from boxwright.data.dense_pose import PointList
 from boxwright.data.image_io import decode_image, encode_png
 from boxwright.data.reading import checked_sample
 from boxwright.data.tfrecord import TFRecordFile, write_records
@@ -208,7 +209,7 @@ def test_stems_are_names_and_all_different() -> None:
 
 
 def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 16
+    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 17
     assert "BOXWRIGHT_MAX_IMAGE_PIXELS" in IMAGE_PIXELS.exceeded(10**9)
     assert not IMAGE_PIXELS.exceeded(10**8)
     monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")
@@ -280,10 +281,12 @@ def _archive(folder: Path) -> None:
 
 
 BOX = Sample(np.zeros((4, 4, 3), np.uint8), np.array([[0, 0, 3, 3]], np.float32), np.zeros(1, np.int64))
+POINTS = PointList(np.array([2]), *[np.zeros(2)] * 5)
 USES: dict[str, Callable[[Path], object]] = {
     "image_pixels": lambda _: decode_image(encode_png(np.zeros((2, 2, 3), np.uint8)), "x"),
     "mask_pixels": lambda _: check_mask_memory(2, (2, 2), "x"),
     "mask_boundary": _polygon,
+    "surface_points": lambda _: POINTS.padded("x"),
     "coordinate": lambda _: checked_sample(BOX, "x"),
     "record_bytes": _record,
     "trial_bytes": lambda _: try_in_child(read_export_file(tiny_export(".onnx")), sessions.__name__),

@@ -24,6 +24,8 @@ EXTENSIONS = {
         *("class_weight", "group_by_aspect_ratio", "sample_list"),
     },
     "ClassWeight": {"name", "weight"},
+    "RandomHorizontalFlip": {"dense_pose_symmetry"},
+    "RandomVerticalFlip": {"dense_pose_symmetry"},
     "TrainEvalPipelineConfig": {"preset", "num_classes"},
     "TrainConfig": {
         *(

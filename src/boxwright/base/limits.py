@@ -54,6 +54,7 @@ class Limit:
 IMAGE_PIXELS = Limit("image_pixels", 100_000_000, "pixels of an image")
 MASK_PIXELS = Limit("mask_pixels", 2_000_000_000, "pixels of an image's masks together")
 MASK_BOUNDARY = Limit("mask_boundary", 10_000_000, "pixels along a polygon's boundary")
+SURFACE_POINTS = Limit("surface_points", 10_000_000, "DensePose points of an image, with their padding,")
 COORDINATE = Limit("coordinate", 10_000_000, "pixels from the origin")
 RECORD_BYTES = Limit("record_bytes", 2_000_000_000, "bytes of a record")
 PICTURE_SIDE = Limit("picture_side", 4096, "pixels per side of a drawn picture")
@@ -72,6 +73,7 @@ LIMITS = (
     IMAGE_PIXELS,
     MASK_PIXELS,
     MASK_BOUNDARY,
+    SURFACE_POINTS,
     COORDINATE,
     RECORD_BYTES,
     PICTURE_SIDE,

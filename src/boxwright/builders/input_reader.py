@@ -59,6 +59,7 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
         keypoint_depths=reader.load_keypoint_depth_features,
         multiclass_scores=reader.load_multiclass_scores,
         track_ids=reader.load_track_id,
+        dense_pose=reader.load_dense_pose,
         context=reader.load_context_features,
         context_image_ids=reader.load_context_image_ids,
     )
@@ -75,6 +76,7 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
         categories,
         load_masks=config.load_masks or reader.load_instance_masks,
         num_keypoints=reader.num_keypoints,
+        dense_pose=reader.load_dense_pose,
         allow_paths_outside=config.allow_paths_outside,
     )
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from boxwright.types import Sample, Targets
 from boxwright.types.context_features import ContextFeatures
+from boxwright.types.dense_pose import padded_points
 from boxwright.types.masks import InstanceMasks
 from boxwright.types.packing import each_tensor, packed, tensors_of, unpacked
 from boxwright.types.sample import OBJECT_FIELDS
@@ -123,6 +124,7 @@ def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | 
         pixels,
         boxes=lambda _: boxes[keep].astype(np.float32),
         points=lambda points: _scaled_points(points, scale),
+        surface_points=lambda points: (points * np.array([*scale, 1, 1, 1, 1], np.float32)).astype(np.float32),
         masks=lambda masks: _resized_masks(masks, true_size, (pixels.shape[0], pixels.shape[1])),
         areas=lambda areas: (areas * scale.prod()).astype(np.float32),
     )
@@ -190,6 +192,8 @@ def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None
         wanted = declared.name in learned and (declared.name in _ALWAYS or _is_informative(rows))
         if wanted and declared.geometry == "points":
             stacked[declared.name] = _padded([points[..., :2] for points in rows], count, torch.nan)
+        elif wanted and declared.geometry == "surface_points":
+            stacked[declared.name] = _padded(padded_points(rows), count, 0)
         elif wanted and declared.geometry == "masks":
             masks = None if size is None else InstanceMasks.stack(rows, count, (size[0], size[1]))
         elif wanted:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
+from boxwright.data.dense_pose import coco_points
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, finite_number, inside, reading, whole_number
 from boxwright.ops.run_lengths import encode_mask
@@ -43,12 +44,14 @@ class CocoDataset:
         *,
         load_masks: bool = False,
         num_keypoints: int | None = 0,
+        dense_pose: bool = False,
         allow_paths_outside: bool = False,
     ) -> None:
         """Read the annotation file.
 
         Args:
             num_keypoints: Keypoints per object, of all classes; 0 to skip them, None for as many as there are.
+            dense_pose: Whether to read DensePose's points.
             image_folder: The folder that `file_name` is relative to; by default the annotation file's own, or `images`
                 in it.
             allow_paths_outside: Whether a `file_name` may point outside the image folder.
@@ -58,7 +61,7 @@ class CocoDataset:
                 not in the label map.
         """
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
-        self._allow_outside = allow_paths_outside
+        self._allow_outside, self._dense_pose = allow_paths_outside, dense_pose
         refuse_unfinished(self.path.parent)
         content = _read_json(self.path)
         self._images = list(_list(content, "images", self.path))
@@ -147,6 +150,9 @@ class CocoDataset:
                 into[indices] = np.concatenate([values[:, :2], values[:, 2:] > 0], 1)
         return points
 
+    def _surface_points(self, rows: list[dict[str, Any]], where: str) -> NDArray[np.float32]:
+        return coco_points([(row, self._where(row)) for row in rows]).padded(where)
+
     def _box(self, annotation: dict[str, Any]) -> list[float]:
         box = annotation.get("bbox")
         if not isinstance(box, list) or len(box) != 4:
@@ -218,6 +224,7 @@ class CocoDataset:
                 areas=np.array([self._area(a, box) for a, box in zip(rows, given, strict=True)], np.float32),
                 masks=self._masks(rows, image.shape[:2]) if self.load_masks else None,
                 keypoints=self._keypoints(rows),
+                dense_pose=self._surface_points(rows, where) if self._dense_pose else None,
                 attributes=attributes,
                 attribute_names=names,
                 id=str(row["id"]),

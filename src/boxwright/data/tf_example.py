@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.data.coco_masks import check_mask_memory
 from boxwright.data.context_features import read_context, read_context_image_ids
+from boxwright.data.dense_pose import PointList, point_list
 from boxwright.data.example_messages import Example, Features, features_of
 from boxwright.data.image_io import decode_image, encode_png
 from boxwright.data.reading import checked_sample, whole_number
@@ -38,6 +39,7 @@ class RecordFields:
         track_ids: Whether to read which objects are the same in several images.
         context: Whether to read the features of other images (Context R-CNN).
         context_image_ids: Whether to read the ids of the images that those features are of.
+        dense_pose: Whether to read points with their places on the body's surface.
     """
 
     masks: MaskEncoding = "none"
@@ -47,6 +49,7 @@ class RecordFields:
     track_ids: bool = False
     context: bool = False
     context_image_ids: bool = False
+    dense_pose: bool = False
 
 
 BOXES_ONLY = RecordFields()
@@ -105,6 +108,7 @@ def decode_example(
         keypoints=_keypoints(features, count, points[1], (height, width), where),
         keypoint_depths=_depths(features, "z", points, where) if wanted.keypoint_depths else None,
         keypoint_depth_weights=_depths(features, "z/weights", points, where) if wanted.keypoint_depths else None,
+        dense_pose=_dense_pose(features, count, (height, width), where) if wanted.dense_pose else None,
         class_scores=_class_scores(features, count, where) if wanted.multiclass_scores else None,
         track_ids=_track_ids(features, count, where) if wanted.track_ids else None,
         attributes=attributes,
@@ -314,10 +318,28 @@ def _track_ids(features: Features, count: int, where: str) -> NDArray[np.int64]:
     return values
 
 
+def _dense_pose(features: Features, count: int, size: tuple[int, int], where: str) -> NDArray[np.float32]:
+    """Return DensePose's points [N, D, 6]; a record without them has none."""
+    key = "image/object/densepose/"
+    counts, parts = (np.array(_wholes(features, key + name, where), np.int64) for name in ("num", "part_index"))
+    if len(counts) not in (0, count):
+        raise DataError(f"{where}: {key}num has {len(counts)} values for {count} boxes")
+    if (counts < 0).any():
+        raise DataError(f"{where}: {key}num: a box has {counts.min()} points")
+    total = sum(counts.tolist())  # of Python's integers, which do not overflow
+    x, y, u, v = (_floats(features, key + name, where) for name in ("x", "y", "u", "v"))
+    for name, values in (("part_index", parts), ("x", x), ("y", y), ("u", u), ("v", v)):
+        if len(values) != total:
+            raise DataError(f"{where}: {key}{name} has {len(values)} values for {total} points in {key}num")
+    with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected
+        x, y = x * np.float32(size[1]), y * np.float32(size[0])
+    return PointList(counts if len(counts) else np.zeros(count, np.int64), parts, x, y, u, v).padded(where)
+
+
 def encode_example(sample: Sample, image: bytes, categories: Categories) -> bytes:
     """Return a sample as a serialized tf.train.Example; ids are labels plus 1.
 
-    Masks (as PNG), keypoints with their depths, and track ids are written if present.
+    Masks (as PNG), keypoints with their depths, DensePose's points and track ids are written if present.
 
     Args:
         image: The image file's bytes.
@@ -367,5 +389,10 @@ def _numbers_of_objects(sample: Sample) -> tuple[dict[str, NDArray[Any]], dict[s
         places = sample.keypoints.reshape(-1, 3)
         floats |= {"keypoint/x": places[:, 0] / width, "keypoint/y": places[:, 1] / height}
         wholes |= {"keypoint/visibility": places[:, 2]}
+    if sample.dense_pose is not None:
+        points = point_list(sample.dense_pose)
+        wholes |= {"densepose/num": points.counts, "densepose/part_index": points.parts}
+        floats |= {"densepose/x": points.x / width, "densepose/y": points.y / height}
+        floats |= {"densepose/u": points.u, "densepose/v": points.v}
     known = ({name: values for name, values in part.items() if values is not None} for part in (floats, wholes))
     return next(known), next(known)

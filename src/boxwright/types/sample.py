@@ -3,22 +3,25 @@
 Per-object fields are declared once, in `Sample`. Selecting objects, moving them with the image and padding them in a
 batch follow the declarations: a new field is one line here, and one in `Targets` if it is learned.
 
-Dimensions: N objects, P keypoints, K classes, H W image.
+Dimensions: N objects, P keypoints, D surface points (padded), K classes, H W image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.types.dense_pose import PART
+
 Array = NDArray[Any]
 # How a field moves with the image: boxes xyxy, points (x, y, visibility), masks [N, H, W], areas; point_values [N, P]
-# only follow their points when those are exchanged; or not at all.
-Geometry = Literal["none", "boxes", "points", "point_values", "masks", "areas"]
+# only follow their points when those are exchanged; surface points start with a point; or not at all.
+Geometry = Literal["none", "boxes", "points", "point_values", "surface_points", "masks", "areas"]
 _DERIVED: Any = None  # computed in __post_init__
 
 
@@ -61,6 +64,8 @@ class Sample:
         keypoints: float32 [N, P, 3] as x, y in pixels and visibility (0 or 1), or None.
         keypoint_depths: float32 [N, P], in the data's unit, or None.
         keypoint_depth_weights: float32 [N, P]; the weight of each depth in the loss, or None.
+        dense_pose: float32 [N, D, 6]; points and their places on the body's surface: `dense_pose.py` names the columns;
+            or None.
         class_scores: float32 [N, K]; targets of each object's class logits, if not just its label; or None.
         confidences: float32 [N, K]; the confidence that an object is (above 0) or is not (below 0) of a class; or None.
         track_ids: int64 [N]; identifies the same object in several images; or None.
@@ -94,6 +99,7 @@ class Sample:
     keypoint_depth_weights: NDArray[np.float32] | None = field(
         default=None, metadata=_row(np.float32, geometry="point_values")
     )
+    dense_pose: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32, geometry="surface_points"))
     class_scores: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     confidences: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     track_ids: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))
@@ -135,13 +141,23 @@ class Sample:
         return {name: value for name, value in known.items() if value is not None}
 
     def moved(self, image: NDArray[Any], **change: Callable[[Array], Array]) -> Sample:
-        """Return the sample with another image, and its fields changed by the function of their geometry, if any."""
+        """Return the sample with another image, and its fields changed by the function of their geometry, if any.
+
+        Without a function of their own, surface points are moved by that of points.
+        """
+        if "points" in change:
+            change = {"surface_points": partial(_of_places, change["points"])} | change
         moving = {d.name: change[d.geometry] for d in OBJECT_FIELDS if d.geometry in change}
         known = self.of_objects()
         changed: dict[str, Any] = {
             name: np.asarray(move(known[name])) for name, move in moving.items() if name in known
         }
         return replace(self, image=image, **changed)
+
+
+def _of_places(move: Callable[[Array], Array], points: Array) -> Array:
+    """Change the x, y and visibility of points [N, D, 6]."""
+    return np.concatenate([move(points[..., :PART]), points[..., PART:]], -1)
 
 
 def _declared(spec: Field[Any]) -> ObjectField:

@@ -1,6 +1,7 @@
 """The ground truth of a batch.
 
-Dimensions: B batch, G ground-truth boxes (padded), P keypoints, K classes, H W network's input.
+Dimensions: B batch, G ground-truth boxes (padded), P keypoints, D surface points (padded), K classes, H W network's
+input.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Targets:
         track_ids: int64 [B, G]; or None.
         keypoint_depths: float32 [B, G, P], NaN if unknown; or None.
         keypoint_depth_weights: float32 [B, G, P]; the weight of each depth in the loss; or None for 1.
+        dense_pose: float32 [B, G, D, 6]; points in pixels of the network's input, and their places on the body's
+            surface: `dense_pose.py` names the columns; or None.
         temporal_offsets: float32 [B, G, 2]; y and x from the object's center in the previous frame; or None.
         track_match_flags: float32 [B, G]; 1 if the object was in the previous frame, else 0; or None.
         context: Features of other images (Context R-CNN); or None.
@@ -58,6 +61,7 @@ class Targets:
     track_ids: Tensor | None = None
     keypoint_depths: Tensor | None = None
     keypoint_depth_weights: Tensor | None = None
+    dense_pose: Tensor | None = None
     temporal_offsets: Tensor | None = None
     track_match_flags: Tensor | None = None
     context: ContextFeatures | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from boxwright.base.files import as_here
 from boxwright.builders.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS
 from boxwright.builders.augmentation.user import build_user_augmentation
 from boxwright.builders.choice import build_chosen, require
@@ -34,6 +35,7 @@ from boxwright.data.augmentation.color import (
 from boxwright.data.augmentation.corruption import RandomBlackPatches, RandomJpegQuality, RandomPatchGaussian
 from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, RandomCropToAspectRatio, RandomSquareCrop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
+from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
 from boxwright.data.augmentation.labels import JITTERS, DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
 from boxwright.data.augmentation.others import DrawnOthers, NoOthers
 from boxwright.data.augmentation.pad import RandomAbsolutePad, RandomCropPad, RandomPad, RandomPadToAspectRatio
@@ -47,6 +49,7 @@ from boxwright.data.augmentation.resize import (
 )
 from boxwright.data.augmentation.transform import Chain, OneOf, Transform
 from boxwright.data.dataset import Dataset
+from boxwright.data.dense_pose import read_symmetry
 from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 
 _CROPS = (
@@ -286,10 +289,18 @@ def _resize(config: m.RandomInterpolationResize) -> Transform:
     return RandomInterpolationResize((config.height, config.width))
 
 
+def _symmetry(config: m.RandomHorizontalFlip | m.RandomVerticalFlip) -> SurfaceSymmetry | None:
+    return read_symmetry(as_here(config.dense_pose_symmetry)) if config.dense_pose_symmetry else None
+
+
 _STEPS: dict[str, Callable[[Any], Transform]] = {
     "normalize_image": _map_range,
-    "random_horizontal_flip": lambda c: RandomHorizontalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
-    "random_vertical_flip": lambda c: RandomVerticalFlip(c.probability, tuple(c.keypoint_flip_permutation)),
+    "random_horizontal_flip": lambda c: RandomHorizontalFlip(
+        c.probability, tuple(c.keypoint_flip_permutation), _symmetry(c)
+    ),
+    "random_vertical_flip": lambda c: RandomVerticalFlip(
+        c.probability, tuple(c.keypoint_flip_permutation), _symmetry(c)
+    ),
     "random_rotation90": lambda c: RandomRotation90(c.probability, tuple(c.keypoint_rot_permutation)),
     "random_pixel_value_scale": lambda c: RandomPixelScale(c.minval, c.maxval),
     "random_image_scale": lambda c: RandomScale((c.min_scale_ratio, c.max_scale_ratio)),

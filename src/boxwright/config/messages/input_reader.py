@@ -135,7 +135,7 @@ class InputReader(Message):
     load_instance_masks: bool = field(False, "Read instance masks from the examples.")
     mask_type: InstanceMaskType = field(InstanceMaskType.NUMERICAL_MASKS,
         "How masks are stored: NUMERICAL_MASKS (float arrays) or PNG_MASKS (encoded images).")
-    load_dense_pose: bool = field(False, "Read DensePose surface points from the examples.", no_effect=BOXES_ONLY)
+    load_dense_pose: bool = field(False, "Read DensePose surface points from the examples.")
     load_track_id: bool = field(False,
         "Read track ids, which link the same object across frames.")
     load_keypoint_depth_features: bool = field(False,
@@ -186,6 +186,8 @@ class InputReader(Message):
             when=lambda c: c.load_instance_masks and c.open_images_input_reader is not None),
         refuse("num_keypoints", "keypoints are read from tf_record_input_reader and coco_input_reader alone; remove it",
             when=lambda c: c.num_keypoints and c.tf_record_input_reader is None and c.coco_input_reader is None),
+        refuse("load_dense_pose", "it is read from tf_record_input_reader and coco_input_reader alone; remove it",
+            when=lambda c: c.load_dense_pose and c.tf_record_input_reader is None and c.coco_input_reader is None),
         refuse("load_multiclass_scores", "they are read from tf_record_input_reader alone; remove it",
             when=lambda c: c.load_multiclass_scores and c.tf_record_input_reader is None),
         refuse("load_context_features", "they are read from tf_record_input_reader alone; remove it",

@@ -70,6 +70,10 @@ class TrainEvalPipelineConfig(Message, path=""):
         refuse("train_input_reader.load_context_features", "the detector attends to other images' features; set it "
             "to true (boxwright context build writes such records)",
             when=lambda c: _attends(c) and c.train_input_reader and not c.train_input_reader.load_context_features),
+        refuse("train_input_reader.load_dense_pose",
+            "a flip of DensePose's points has to know the body's symmetry: set dense_pose_symmetry in the flips of "
+            "train_config.data_augmentation_options, or remove them",
+            when=lambda c: c.train_input_reader and c.train_input_reader.load_dense_pose and _flips_blindly(c)),
         refuse("eval_config.force_no_resize", "only model.ssd takes images of any size",
             when=lambda c: c.eval_config and c.eval_config.force_no_resize and c.model and not c.model.ssd),
         refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",
@@ -93,6 +97,12 @@ def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
     if center_net is not None:
         return center_net.mask_estimation_task is not None
     return two_stage is not None and two_stage.number_of_stages == 3
+
+
+def _flips_blindly(config: TrainEvalPipelineConfig) -> bool:
+    steps = config.train_config.data_augmentation_options if config.train_config else ()
+    flips = [flip for step in steps for flip in (step.random_horizontal_flip, step.random_vertical_flip) if flip]
+    return any(flip.probability > 0 and not flip.dense_pose_symmetry for flip in flips)
 
 
 def _learns_keypoints(config: TrainEvalPipelineConfig) -> bool:

@@ -65,6 +65,8 @@ class RandomHorizontalFlip(Message):
     keypoint_flip_permutation: list[int] = field([],
         "Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).")
     probability: float = number(0.5, "[0, 1]", "Chance of flipping an image.")
+    dense_pose_symmetry: str = field("", "Ours: path of UV_symmetry_transforms.mat, which says where DensePose's "
+        "coordinates lie on the mirrored body; needed for data with DensePose alone.")
 
 class RandomPixelValueScale(Message):
     """Multiplies every pixel value by its own random factor and clips the result to the pixel range."""
@@ -209,6 +211,8 @@ class RandomVerticalFlip(Message):
     keypoint_flip_permutation: list[int] = field([],
         "Keypoint order to apply after the flip (index of the mirrored keypoint, one entry per keypoint).")
     probability: float = number(0.5, "[0, 1]", "Chance of flipping an image.")
+    dense_pose_symmetry: str = field("", "Ours: path of UV_symmetry_transforms.mat, which says where DensePose's "
+        "coordinates lie on the mirrored body; needed for data with DensePose alone.")
 
 class RandomRotation90(Message):
     """Randomly rotates image and annotations by 90 degrees counter-clockwise."""

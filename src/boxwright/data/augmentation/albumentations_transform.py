@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.errors import DataError
-from boxwright.data.augmentation.functional.geometry import hide_outside
+from boxwright.data.augmentation.functional.geometry import places_of, put_points
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.global_random import seeded
 from boxwright.types import Sample
@@ -55,8 +55,8 @@ class AlbumentationsTransform:
         }
         if sample.masks is not None and len(sample.masks):
             given["masks"] = list(sample.masks)
-        if sample.keypoints is not None:
-            given["keypoints"] = np.nan_to_num(sample.keypoints[..., :2]).reshape(-1, 2)
+        if (places := places_of(sample)) is not None:
+            given["keypoints"] = np.nan_to_num(places).reshape(-1, 2)
         with seeded(rng) as seed:
             self.pipeline.set_random_seed(seed)
             done = self.pipeline(**given)
@@ -96,9 +96,8 @@ def _sample(before: Sample, done: dict[str, Any]) -> Sample:
         change["masks"] = lambda _: masks[rows].astype(np.uint8)
     elif before.masks is not None:
         change["masks"] = lambda _: np.zeros((0, *image.shape[:2]), np.uint8)
-    if before.keypoints is not None:
-        places = np.asarray(done["keypoints"], np.float32).reshape(*before.keypoints.shape[:2], 2)[rows]
-        change["points"] = lambda old: hide_outside(
-            np.concatenate([places, old[..., 2:]], -1), image.shape[0], image.shape[1]
-        )
+    if (old := places_of(before)) is not None:
+        places = np.asarray(done["keypoints"], np.float32).reshape(old.shape)[rows]
+        count = 0 if before.keypoints is None else before.keypoints.shape[1]
+        change |= put_points(places, count, (image.shape[0], image.shape[1]))
     return before.keep(rows).moved(image, **change)

@@ -76,10 +76,9 @@ class CopyPaste:
             # Unhidden objects keep their annotated box, which may differ from the mask's.
             boxes = np.where((visible < 1)[:, None], mask_boxes(masks), sample.boxes)
             changed = {"masks": masks, "boxes": boxes, "areas": (sample.areas * visible).astype(np.float32)}
-        if sample.keypoints is not None:
-            changed["keypoints"] = _hide(sample.keypoints, hidden)
         kept = (visible > 0) & (visible >= self.min_visible)
-        return replace(sample, **changed).keep(kept)
+        seen = sample.moved(sample.image, points=lambda points: _hide(points, hidden))
+        return replace(seen, **changed).keep(kept)
 
 
 def _fitted(seen: Sample, whole: Sample) -> Sample:

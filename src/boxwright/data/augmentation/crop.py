@@ -167,16 +167,16 @@ def crop(sample: Sample, window: Window, kept: NDArray[np.bool_], *, clip_boxes:
     Args:
         window: x_min, y_min, x_max, y_max in pixels, inside the image.
         kept: bool [N]; the objects that stay.
-        clip_boxes: Whether boxes are clipped to the window, and keypoints outside it are hidden; otherwise both stay as
+        clip_boxes: Whether boxes are clipped to the window, and points outside it are hidden; otherwise both stay as
             they are, as in TF.
     """
     x_min, y_min, x_max, y_max = window
     chosen = sample.keep(kept)
     inside = cut(chosen, window)
     if not clip_boxes:
-        if inside.keypoints is None or chosen.keypoints is None:
-            return inside
-        return replace(inside, keypoints=np.concatenate([inside.keypoints[..., :2], chosen.keypoints[..., 2:]], -1))
+        shift = np.array([-x_min, -y_min, 0], np.float32)
+        shown = chosen.moved(inside.image, points=lambda old: old + shift)
+        return replace(inside, keypoints=shown.keypoints, dense_pose=shown.dense_pose)
     limits = np.array([x_max - x_min, y_max - y_min] * 2, np.float32)
     return replace(inside, boxes=np.clip(inside.boxes, 0, limits))
 

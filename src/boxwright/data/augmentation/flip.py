@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from boxwright.data.augmentation.functional.geometry import mirror, quarter_turn
+from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
 from boxwright.types import Sample
 
 
@@ -20,26 +21,33 @@ class RandomHorizontalFlip:
 
     Attributes:
         keypoint_permutation: The new index of each keypoint (left eye ↔ right eye); empty for none.
+        symmetry: What a mirror makes of the body's surface, which samples with DensePose's points need.
     """
 
     probability: float = 0.5
     keypoint_permutation: Sequence[int] = ()
+    symmetry: SurfaceSymmetry | None = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, mirrored or not."""
-        return mirror(sample, 0, self.keypoint_permutation) if rng.random() < self.probability else sample
+        if rng.random() >= self.probability:
+            return sample
+        return mirror(sample, 0, self.keypoint_permutation, self.symmetry)
 
 
 @dataclass(frozen=True)
 class RandomVerticalFlip:
-    """Mirror up and down; `keypoint_permutation` as for `RandomHorizontalFlip`."""
+    """Mirror up and down; attributes as for `RandomHorizontalFlip`."""
 
     probability: float = 0.5
     keypoint_permutation: Sequence[int] = ()
+    symmetry: SurfaceSymmetry | None = None
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, mirrored or not."""
-        return mirror(sample, 1, self.keypoint_permutation) if rng.random() < self.probability else sample
+        if rng.random() >= self.probability:
+            return sample
+        return mirror(sample, 1, self.keypoint_permutation, self.symmetry)
 
 
 @dataclass(frozen=True)

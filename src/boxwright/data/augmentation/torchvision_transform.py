@@ -16,7 +16,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from boxwright.base.errors import DataError
-from boxwright.data.augmentation.functional.geometry import hide_outside
+from boxwright.data.augmentation.functional.geometry import places_of, put_points
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.global_random import seeded
 from boxwright.types import Sample
@@ -51,9 +51,8 @@ class TorchvisionTransform:
         }
         if sample.masks is not None:
             target["masks"] = tv_tensors.Mask(torch.from_numpy(sample.masks.copy()))
-        if sample.keypoints is not None:
-            places = torch.from_numpy(sample.keypoints[..., :2].copy())
-            target["keypoints"] = tv_tensors.KeyPoints(places, canvas_size=size)
+        if (places := places_of(sample)) is not None:
+            target["keypoints"] = tv_tensors.KeyPoints(torch.from_numpy(places.copy()), canvas_size=size)
         image = tv_tensors.Image(torch.from_numpy(np.ascontiguousarray(as_levels(sample.image).transpose(2, 0, 1))))
         with seeded(rng):
             image, target = self.transform(image, target)
@@ -78,7 +77,7 @@ def _sample(before: Sample, image: torch.Tensor, target: dict[str, Any]) -> Samp
         change["masks"] = lambda _: masks.astype(np.uint8)
     if "keypoints" in target:
         places = _of_objects(target["keypoints"].numpy(), rows, count)
-        change["points"] = lambda old: hide_outside(np.concatenate([places, old[..., 2:]], -1), height, width)
+        change |= put_points(places, 0 if before.keypoints is None else before.keypoints.shape[1], (height, width))
     return before.keep(rows).moved(pixels, **change).keep(np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(1)))
 
 

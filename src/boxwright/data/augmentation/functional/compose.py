@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.data.augmentation.functional.pixels import Pixels
 from boxwright.types import Sample
+from boxwright.types.dense_pose import padded_points
 from boxwright.types.sample import OBJECT_FIELDS
 
 
@@ -28,6 +29,8 @@ def overlay(image: Pixels, samples: Sequence[Sample]) -> Sample:
         # A sample without objects lacks no field: it has no rows to add.
         rows: list[NDArray[Any] | None] = [getattr(s, declared.name) for s in samples if len(s.boxes)]
         known = [row for row in rows if row is not None]
+        if declared.geometry == "surface_points":
+            known = padded_points(known)
         if not rows:
             joined[declared.name] = getattr(samples[0], declared.name)
         elif len(known) < len(rows) or len({row.shape[1:] for row in known}) > 1:

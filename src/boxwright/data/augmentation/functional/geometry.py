@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.data.augmentation.functional.pixels import Pixels, like
+from boxwright.data.augmentation.functional.surface import SurfaceSymmetry, mirrored_surface
 from boxwright.ops.resize import resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
@@ -33,11 +34,14 @@ class Resize(Protocol):
         ...
 
 
-def mirror(sample: Sample, axis: int, permutation: Sequence[int] = ()) -> Sample:
+def mirror(
+    sample: Sample, axis: int, permutation: Sequence[int] = (), symmetry: SurfaceSymmetry | None = None
+) -> Sample:
     """Return a copy of a sample mirrored along x (axis 0) or y (axis 1).
 
     Args:
         permutation: The new index of each keypoint (left eye ↔ right eye); empty for none.
+        symmetry: What a mirror makes of the body's surface, which samples with DensePose's points need.
     """
     length = sample.image.shape[1 - axis]
 
@@ -52,13 +56,20 @@ def mirror(sample: Sample, axis: int, permutation: Sequence[int] = ()) -> Sample
         new[..., axis] = length - new[..., axis]
         return new
 
+    def surface_points(old: Array) -> Array:
+        new = mirrored_surface(old, symmetry).copy()
+        new[..., axis] = length - new[..., axis]
+        return new
+
     def masks(old: Array) -> Array:
         flipped = [cv2.flip(mask, 1 - axis) for mask in old]
         return np.array(flipped, old.dtype).reshape(old.shape)
 
     image = cv2.flip(sample.image, 1 - axis).reshape(sample.image.shape)  # five times as fast as NumPy
     values = partial(_permuted, permutation=permutation)
-    return sample.moved(image, boxes=boxes, points=points, point_values=values, masks=masks)
+    return sample.moved(
+        image, boxes=boxes, points=points, point_values=values, surface_points=surface_points, masks=masks
+    )
 
 
 def quarter_turn(sample: Sample, permutation: Sequence[int] = ()) -> Sample:
@@ -68,16 +79,18 @@ def quarter_turn(sample: Sample, permutation: Sequence[int] = ()) -> Sample:
     def boxes(old: Array) -> Array:
         return np.stack([old[:, 1], width - old[:, 2], old[:, 3], width - old[:, 0]], axis=1)
 
+    def turned(old: Array) -> Array:
+        return np.concatenate([old[..., [_Y]], width - old[..., [_X]], old[..., 2:]], axis=-1)
+
     def points(old: Array) -> Array:
-        new = _permuted(old, permutation)
-        return np.stack([new[..., _Y], width - new[..., _X], new[..., 2]], axis=-1)
+        return turned(_permuted(old, permutation))
 
     def masks(old: Array) -> Array:
         return np.rot90(old, axes=(1, 2)).copy()
 
     image = np.rot90(sample.image).copy()
     values = partial(_permuted, permutation=permutation)
-    return sample.moved(image, boxes=boxes, points=points, point_values=values, masks=masks)
+    return sample.moved(image, boxes=boxes, points=points, point_values=values, surface_points=turned, masks=masks)
 
 
 def cut(sample: Sample, window: Window) -> Sample:
@@ -115,7 +128,7 @@ def place(
 ) -> Sample:
     """Return a sample with another image, in which a point p of the old one lies at `scale × p + shift`.
 
-    Keypoints outside the new image are hidden; boxes are not clipped.
+    Keypoints and surface points outside the new image are hidden; boxes are not clipped.
 
     Args:
         image: [H', W', C].
@@ -183,6 +196,31 @@ def hide_outside(points: Array, height: int, width: int) -> Array:
     # Points on the border are inside, as in TF's `prune_outside_window`.
     inside = (points[..., :2] >= 0).all(-1) & (points[..., :2] <= [width, height]).all(-1)
     return np.concatenate([points[..., :2], (points[..., 2] * inside)[..., None]], -1).astype(np.float32)
+
+
+def places_of(sample: Sample) -> NDArray[np.float32] | None:
+    """Return x and y of keypoints, then of surface points, float32 [N, Q, 2]; None if a sample has neither."""
+    found = [points[..., :2] for points in (sample.keypoints, sample.dense_pose) if points is not None]
+    return np.concatenate(found, axis=1) if found else None
+
+
+def put_points(places: Array, keypoints: int, size: tuple[int, int]) -> dict[str, Callable[[Array], Array]]:
+    """Return what `Sample.moved` needs to put points at other places, and hide those outside an image.
+
+    Args:
+        places: x and y, [N, Q, 2], as from `places_of`.
+        keypoints: How many of the Q are keypoints.
+        size: (height, width) of the new image.
+    """
+
+    def put(old: Array, new: Array) -> Array:
+        shown = hide_outside(np.concatenate([new, old[..., 2:3]], -1), *size)
+        return np.concatenate([shown, old[..., 3:]], -1)
+
+    return {
+        "points": lambda old: put(old, places[:, :keypoints]),
+        "surface_points": lambda old: put(old, places[:, keypoints:]),
+    }
 
 
 def _permuted(points: Array, permutation: Sequence[int]) -> Array:

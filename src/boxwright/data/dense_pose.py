@@ -1,0 +1,145 @@
+"""DensePose's points in TensorFlow's records and COCO's annotations.
+
+Dimensions: N objects, D points (padded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, shown
+from boxwright.base.limits import SURFACE_POINTS
+from boxwright.data.augmentation.functional.surface import STEPS, SurfaceSymmetry
+from boxwright.data.reading import finite_number, reading
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PARTS, PLACE, SURFACE
+
+_COCO_NAMES = ("dp_I", "dp_x", "dp_y", "dp_U", "dp_V")
+_BOX_UNITS = 256  # of the side of a box, in DensePose-COCO
+
+
+@dataclass(frozen=True)
+class PointList:
+    """The points of an image's objects, one object after the other.
+
+    Attributes:
+        counts: The number of points of each object, [N].
+        parts: An index of `PARTS` each, [n].
+        x: In pixels, [n]; y as well.
+        u: On the surface, 0..1, [n]; v as well.
+    """
+
+    counts: NDArray[Any]
+    parts: NDArray[Any]
+    x: NDArray[Any]
+    y: NDArray[Any]
+    u: NDArray[Any]
+    v: NDArray[Any]
+
+    def padded(self, where: str) -> NDArray[np.float32]:
+        """Return the points by object, float32 [N, D, 6], padded with 0 to the largest number of an object.
+
+        Raises:
+            DataError: For an unknown part, a number that is not finite, or more points than the limit allows.
+        """
+        self._check(where)
+        objects, most = len(self.counts), int(self.counts.max(initial=0))
+        if problem := SURFACE_POINTS.exceeded(objects * most):
+            raise DataError(f"{where}: {problem}")
+        points = np.zeros((objects, most, COLUMNS), np.float32)
+        # Row-major order of a mask is that of the lists: object by object.
+        held = np.arange(most) < self.counts[:, None]
+        points[held] = np.stack([self.x, self.y, np.ones(len(self.x)), self.parts, self.v, self.u], 1)
+        return points
+
+    def _check(self, where: str) -> None:
+        wrong = self.parts[~np.isin(self.parts, np.arange(len(PARTS)))]
+        if len(wrong):
+            raise DataError(f"{where}: DensePose has the part {wrong[0]}; there are 0 to {len(PARTS) - 1}")
+        for name in ("x", "y", "u", "v"):
+            values = getattr(self, name)
+            if not np.isfinite(values).all():
+                number = int(np.flatnonzero(~np.isfinite(values))[0])
+                raise DataError(f"{where}: DensePose's {name} of point {number} is not finite")
+
+
+def coco_points(annotations: Sequence[tuple[dict[str, Any], str]]) -> PointList:
+    """Return the points of an image's COCO annotations, each with its place for errors; those without have none.
+
+    Places are in 256ths of the box, as DensePose-COCO's `dp_x` and `dp_y` are; parts count from 1.
+
+    Raises:
+        DataError: If a list is not of numbers, or has another length than the others.
+    """
+    counts: list[int] = []
+    rows: list[NDArray[np.float64]] = []
+    for annotation, where in annotations:
+        given = {name: annotation.get(name) for name in _COCO_NAMES}
+        held = all(values is not None for values in given.values())
+        columns = [_numbers(values, f"{where}: {name}") for name, values in given.items()] if held else []
+        if len({len(column) for column in columns}) > 1:
+            lengths = ", ".join(f"{len(column)} {name}" for name, column in zip(given, columns, strict=True))
+            raise DataError(f"{where}: DensePose's lists have different lengths: {lengths}")
+        if held and len(wrong := columns[0][~np.isin(columns[0], np.arange(len(PARTS)) + 1)]):
+            raise DataError(f"{where}: dp_I: there are parts 1 to {len(PARTS)}, found {wrong[0]:g}")
+        counts.append(len(columns[0]) if held else 0)
+        if counts[-1]:
+            rows.append(_in_pixels(np.stack(columns), annotation["bbox"]))
+    part, x, y, u, v = np.concatenate(rows, 1) if rows else np.zeros((len(_COCO_NAMES), 0))
+    return PointList(np.array(counts, np.int64), part - 1, x, y, u, v)
+
+
+def _in_pixels(columns: NDArray[np.float64], box: Sequence[float]) -> NDArray[np.float64]:
+    """Return part, x, y, u and v with x and y in pixels of the image; places outside the box move to its border."""
+    left, top, width, height = box
+    part, x, y, u, v = columns
+    x, y = np.clip(x / _BOX_UNITS, 0, 1) * width + left, np.clip(y / _BOX_UNITS, 0, 1) * height + top
+    return np.stack([part, x, y, u, v])
+
+
+def _numbers(values: Any, where: str) -> NDArray[np.float64]:
+    if not isinstance(values, list):
+        raise DataError(f"{where}: expected a list of numbers, found {repr(values)[:60]}")
+    return np.array([finite_number(value, where) for value in values], np.float64)
+
+
+def point_list(points: NDArray[np.float32]) -> PointList:
+    """Return the points [N, D, 6] that are known."""
+    held = points[..., KNOWN] > 0
+    flat = points[held]
+    (x, y), (v, u) = flat[:, PLACE].T, flat[:, SURFACE].T
+    return PointList(held.sum(1), flat[:, PART].astype(np.int64), x, y, u, v)
+
+
+def read_symmetry(path: str | Path) -> SurfaceSymmetry:
+    """Return what a mirror makes of the body's surface, from DensePose's UV_symmetry_transforms.mat.
+
+    Raises:
+        DataError: If the file is missing or has other contents, or SciPy is missing.
+    """
+    if not is_file(path):
+        raise DataError(
+            f"{shown(path)}: no such file; UV_symmetry_transforms.mat lies in object_detection/dataset_tools/densepose"
+            " of TensorFlow's models"
+        )
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise DataError("reading DensePose's symmetry needs SciPy: pip install scipy") from None
+    with reading(str(shown(path))):
+        content: dict[str, Any] = loadmat(str(path))
+    axes = []
+    for name in ("V_transforms", "U_transforms"):
+        tables = list(np.ravel(content.get(name, ())))
+        if len(tables) != len(PARTS) or any(np.shape(table) != (STEPS, STEPS) for table in tables):
+            raise DataError(f"{shown(path)}: expected {len(PARTS)} tables of {STEPS}×{STEPS} in {name}")
+        axes.append(np.stack([np.asarray(table, np.float32) for table in tables]))
+    if not np.isfinite(axes).all():
+        raise DataError(f"{shown(path)}: a coordinate is not finite")
+    return SurfaceSymmetry(np.stack(axes, -1))
