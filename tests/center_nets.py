@@ -79,6 +79,55 @@ def variants(label_map: Path) -> list[str]:
     ]
 
 
+def deep_masks(more: str) -> str:
+    """Boxes with DeepMAC's masks."""
+    loss = "classification_loss { weighted_sigmoid { } }"
+    return CENTER_NET.rstrip()[:-1] + f"deepmac_mask_estimation {{ {loss} num_init_channels: 4 {more} }} }}"
+
+
+WEAK = """predict_full_resolution_masks: true postprocess_crop_size: 12 use_only_last_stage: true
+  box_consistency_loss_weight: 0.5 box_consistency_tightness: true feature_consistency_loss_weight: 0.5
+  feature_consistency_warmup_start: 1 feature_consistency_warmup_steps: 10 feature_consistency_dilation: 1
+  feature_consistency_threshold: 0.1 augmented_self_supervision_loss_weight: 1
+  augmented_self_supervision_warmup_start: 1 augmented_self_supervision_warmup_steps: 5
+  augmented_self_supervision_max_translation: 0.1 augmented_self_supervision_flip_probability: 0.5
+  augmented_self_supervision_scale_min: 0.9 augmented_self_supervision_scale_max: 1.1
+  pointly_supervised_keypoint_loss_weight: 0.3 """
+
+
+def deep_mask_variants() -> list[str]:
+    """DeepMAC of every kind; together they ask for everything that is honored."""
+    small = "dim: 8 pixel_embedding_dim: 6 mask_size: 16"
+    of_embedding = "use_instance_embedding: false"
+    return [
+        deep_masks(
+            f'{small} network_type: "hourglass10" allowed_masked_classes_ids: [1, 3] max_roi_jitter_ratio: 0.2 '
+            "jitter_mode: EXPAND_SYMMETRIC ignore_per_class_box_overlap: true"
+        ),
+        deep_masks(f'{small} network_type: "hourglass20_uniform_size" task_loss_weight: 5 {WEAK}'),
+        deep_masks(
+            f'{small} network_type: "hourglass20_no_shortcut" box_consistency_loss_weight: 1 '
+            "box_consistency_loss_normalize: NORMALIZE_BALANCED"
+        ),
+        deep_masks(f'{small} network_type: "resnet20" use_instance_embedding: false'),
+        deep_masks(
+            f'{small} network_type: "resnet4" task_loss_weight: 0 {WEAK} '
+            "feature_consistency_type: CONSISTENCY_FEATURE_MAP augmented_self_supervision_loss: LOSS_KL_DIV "
+            "feature_consistency_comparison: COMPARISON_NORMALIZED_DOTPROD"
+        ),
+        deep_masks(f'{small} network_type: "fully_connected"'),
+        deep_masks(
+            f'dim: 6 pixel_embedding_dim: 6 mask_size: 10 network_type: "embedding_projection" use_xy: false '
+            f"{of_embedding}"
+        ),
+        deep_masks(f'dim: 5 pixel_embedding_dim: 2 mask_size: 10 network_type: "cond_inst1" {of_embedding}'),
+        deep_masks(
+            f'dim: 45 pixel_embedding_dim: 2 network_type: "cond_inst3" {of_embedding} {WEAK} '
+            "augmented_self_supervision_loss: LOSS_MSE"
+        ),
+    ]
+
+
 def give_keypoint_label_map(config: Pipeline, folder: Path) -> None:
     """Write the label map that the keypoint tasks of a configuration need, of the keypoints that they name."""
     model = config.model.center_net if config.model is not None else None

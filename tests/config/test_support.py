@@ -28,7 +28,7 @@ from boxwright.config.support import field_status, refuse_unsupported, report
 from boxwright.data.augmentation.autoaugment import OPERATIONS
 from boxwright.data.label_map import load_label_map
 from boxwright.models.necks.bifpn import COMBINERS
-from tests.center_nets import KEYPOINT_LABEL_MAP
+from tests.center_nets import KEYPOINT_LABEL_MAP, deep_mask_variants
 from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.data.other_formats import open_images_of, yolo_of
@@ -311,7 +311,14 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
 
     configs = [parse_message(text, Pipeline) for text in variants(shapes_data)]
     (tmp_path / "keypoints.pbtxt").write_text(KEYPOINT_LABEL_MAP)
-    texts = (*CASCADES, *REFINEDETS, *EVERY.values(), CONTEXT_RCNN, *center_net_variants(tmp_path / "keypoints.pbtxt"))
+    texts = (
+        *CASCADES,
+        *REFINEDETS,
+        *EVERY.values(),
+        CONTEXT_RCNN,
+        *center_net_variants(tmp_path / "keypoints.pbtxt"),
+        *deep_mask_variants(),
+    )
     models = [parse_message(text, m.DetectionModel) for text in texts]
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
@@ -360,7 +367,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
 def test_report_classifies_and_locates() -> None:
     config = parse_message(
         "train_config {\n sync_replicas: true\n bias_grad_multiplier: 0\n batch_size: 4 }\n"
-        "model { center_net { deepmac_mask_estimation { dim: 3 } } }",
+        "model { center_net { track_estimation_task { num_track_ids: 3 } } }",
         Pipeline,
         file="f",
     )
@@ -369,7 +376,7 @@ def test_report_classifies_and_locates() -> None:
     assert str(lines["train_config.sync_replicas"]).startswith("f:2:2: train_config.sync_replicas: without effect")
     assert lines["train_config.bias_grad_multiplier"].status.verdict == "honored"
     assert lines["train_config.batch_size"].status.verdict == "honored"
-    assert lines["model.center_net.deepmac_mask_estimation.dim"].status.verdict == "refused"
+    assert lines["model.center_net.track_estimation_task.num_track_ids"].status.verdict == "refused"
     with pytest.raises(ConfigError) as caught:
         refuse_unsupported(config, "")
     assert str(caught.value).count("refused") == 1

@@ -24,7 +24,7 @@ from boxwright.models.detector import Detector
 from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
 from boxwright.tensorflow.variables import from_tensorflow, to_tensorflow
 from boxwright.types import RawDetections, Targets
-from boxwright.types.center_net import STRIDE, CenterPredictions, StageMaps
+from boxwright.types.center_net import STRIDE, CenterPredictions, EmbeddingMaps, StageMaps
 from boxwright.types.masks import InstanceMasks
 from tests.conftest import GOLDEN, assert_close, xyxy
 from tests.golden.weights import weight
@@ -118,7 +118,10 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     arrays = np.load(path.with_suffix(".npz"))
     inputs, sizes = detector.preprocess(torch.from_numpy(arrays["image"])[None])
     with torch.no_grad():
-        return Recorded(detector, report, weights, arrays, inputs, sizes, detector.predict(inputs, sizes))
+        recorded = Recorded(detector.eval(), report, weights, arrays, inputs, sizes, detector.predict(inputs, sizes))
+        if recorded.predictions.deep_masks is not None:  # which reads the groundtruth's boxes
+            recorded.predictions = detector.predict(inputs, sizes, recorded.targets)
+        return recorded
 
 
 def test_names_both_ways(recorded: Recorded) -> None:
@@ -153,6 +156,8 @@ def _maps(recorded: Recorded, maps: StageMaps) -> dict[str, Tensor | None]:
     }
     network = recorded.detector.network
     assert isinstance(network, CenterNet)
+    if maps.embeddings is not None:
+        found |= {"INSTANCE_EMBEDDING": maps.embeddings.instances, "PIXEL_EMBEDDING": maps.embeddings.pixels}
     for heads, part in zip(network.stages[0].keypoints, maps.keypoints, strict=True):
         found |= {f"{heads.name}/keypoint/{kind}": getattr(part, kind) for kind in ("heatmap", "regression")}
         found |= {f"{heads.name}/keypoint/offset": part.offsets, f"{heads.name}/keypoint/depth": part.depths}
@@ -171,6 +176,10 @@ def test_predict(recorded: Recorded) -> None:
             if values is not None:
                 recorded.compare(f"predict/{name}/{number}", values.permute(0, 2, 3, 1))
                 compared.add(f"predict/{name}/{number}")
+    deep = recorded.predictions.deep_masks
+    for number, logits in enumerate(() if deep is None else deep.of_objects):
+        recorded.compare(f"predict/MASK_LOGITS_GT_BOXES/{number}", logits)
+        compared.add(f"predict/MASK_LOGITS_GT_BOXES/{number}")
     others = ("extracted_features", "preprocessed_inputs")
     names = {name.split("@")[0] for name in recorded.arrays.files if name.startswith("predict/")}
     assert compared == {name for name in names if not any(other in name for other in others)}
@@ -220,8 +229,15 @@ def _as_recorded(recorded: Recorded) -> CenterPredictions:
     )
     centers = of("object_center")
     assert centers is not None
+    instances, pixels = of("INSTANCE_EMBEDDING"), of("PIXEL_EMBEDDING")
     maps = StageMaps(
-        centers, of("box/scale"), of("box/offset"), keypoints, of("segmentation/heatmap"), of("track/offset")
+        centers,
+        of("box/scale"),
+        of("box/offset"),
+        keypoints,
+        of("segmentation/heatmap"),
+        of("track/offset"),
+        None if instances is None or pixels is None else EmbeddingMaps(instances, pixels),
     )
     height, width = maps.centers.shape[2:]
     return CenterPredictions((maps,), recorded.sizes, (4 * height, 4 * width))
@@ -249,6 +265,13 @@ def test_detections(recorded: Recorded) -> None:
     """The same peaks in the same order, and at each the same of everything."""
     predictions, post = _as_recorded(recorded), recorded.detector.postprocessor
     raw = _helped(post.decode(predictions), recorded)
+    network = recorded.detector.network
+    assert isinstance(network, CenterNet)
+    assert isinstance(post, CenterNetPostprocessor)
+    if network.deep_masks is not None:
+        network.deep_masks.detect = lambda found: post.detect_in(found, raw)
+        predictions = replace(predictions, deep_masks=network.deep_masks.of_detections(predictions))
+        network.deep_masks.detect = post.detect
     (found,) = post.select(predictions, raw, recorded.sizes).to_list(recorded.sizes)
     arrays = recorded.arrays
     count = int(arrays["detect/num_detections"][0])

@@ -5,6 +5,7 @@ Dimensions: B batch, D regions, h w mask, N = B·D.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from boxwright.ops.boxes import normalized
@@ -49,3 +50,18 @@ def mask_targets(
     # Samples outside the window have weight 0, so their indices are arbitrary.
     picked = masks.values[places.clamp(max=len(masks.values) - 1)]
     return (picked * weights).sum((-2, -1)).view(*match.shape, *size)
+
+
+def whole_masks(masks: InstanceMasks, size: tuple[int, int]) -> Tensor:
+    """Return every mask of a batch in a frame at least as large as the input's, float32 [B, G, H, W] of 0 and 1."""
+    batch, count = masks.starts.shape
+    device = masks.windows.device
+    top, left, height, width = (side[..., None, None] for side in masks.windows.unbind(-1))
+    row = torch.arange(size[0], device=device)[:, None] - top
+    column = torch.arange(size[1], device=device) - left
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    if not len(masks.values):
+        return torch.zeros(batch, count, *size, device=device)
+    # Outside of the window the place is arbitrary.
+    places = masks.starts[..., None, None] + row * width + column
+    return (masks.values[places.clamp(0, len(masks.values) - 1)] * inside).float()

@@ -24,11 +24,11 @@ from boxwright.evaluation.data import EvaluationData, counted_categories
 from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize
-from boxwright.models.detector import Detector
+from boxwright.models.detector import Detector, Judge
 from boxwright.models.multi_scale import MultiScaleDetector
 from boxwright.models.network import evaluation_mode
 from boxwright.preprocessing.image_resizer import IdentityResizer
-from boxwright.types import FoundObjects, Sample
+from boxwright.types import FoundObjects, Sample, Targets
 
 
 def evaluate_on_dataset(
@@ -94,33 +94,35 @@ def detect_with_losses(
 ) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
     """Yield the detections in each sample, and the losses of its batch."""
 
-    def losses(predictions: Any, sizes: Tensor, start: int) -> dict[str, Tensor]:
-        return _losses(detector, predictions, samples[start : start + len(sizes)], sizes, plan, seed=seed + start)
+    def targets(sizes: Tensor, start: int) -> Targets:
+        return _targets(detector, samples[start : start + len(sizes)], sizes)
 
-    judge, context = losses if plan.losses else None, stack_context(samples)
+    def losses(predictions: Any, wanted: Targets, start: int) -> dict[str, Tensor]:
+        return _losses(detector, predictions, wanted, plan, seed=seed + start)
+
+    judge, context = Judge(targets, losses) if plan.losses else None, stack_context(samples)
     for detections, values in detector.detect_runs([one.image for one in samples], judge, context=context):
         total = {TOTAL: sum(values.values())} if values else {}
         for one in detections:
             yield one.arrays(), values | total
 
 
-def _losses(
-    detector: Detector | MultiScaleDetector,
-    predictions: Any,
-    samples: list[Sample],
-    sizes: Tensor,
-    plan: EvaluationPlan,
-    *,
-    seed: int,
-) -> dict[str, Tensor]:
-    """Return TF's loss terms of images that were processed together; the seed is for sampled anchors."""
+def _targets(detector: Detector | MultiScaleDetector, samples: list[Sample], sizes: Tensor) -> Targets:
+    """Return the groundtruth of images that are processed together, on the network's device."""
     if not detector.network.learns_masks:
         samples = [replace(sample, masks=None) for sample in samples]
     objects = [learnable(sample, (h, w)) for sample, (h, w) in zip(samples, sizes.tolist(), strict=True)]
     targets, device = stack_targets(objects, tuple(sizes.amax(0).tolist())), next(detector.network.parameters()).device
+    return targets.pin_memory().to(device) if device.type == "cuda" else targets
+
+
+def _losses(
+    detector: Detector | MultiScaleDetector, predictions: Any, targets: Targets, plan: EvaluationPlan, *, seed: int
+) -> dict[str, Tensor]:
+    """Return TF's loss terms of images that were processed together; the seed is for sampled anchors."""
+    device = next(detector.network.parameters()).device
     with torch.no_grad(), torch.random.fork_rng(random_devices(device)):
         torch.manual_seed(seed)
-        targets = targets.pin_memory().to(device) if device.type == "cuda" else targets
         losses = LossTerm.values(detector.criterion(predictions, targets))
         if plan.regularize:
             losses[REGULARIZATION] = detector.regularization()

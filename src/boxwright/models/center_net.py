@@ -8,15 +8,20 @@ Dimensions: B batch, C channels, H W grid of cells.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.deep_mask_predictor import DeepMaskPredictor
 from boxwright.models.heads.center_net import MapHead
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.ops.padding import padded_to_multiple
 from boxwright.types import Targets
-from boxwright.types.center_net import CenterPredictions, KeypointMaps, StageMaps
+from boxwright.types.center_net import CenterPredictions, EmbeddingMaps, KeypointMaps, StageMaps
+
+# The heads of a stage that some configurations lack.
+_OPTIONAL = ("sizes", "offsets", "masks", "temporal_offsets", "embeddings")
 
 
 class KeypointHeads(nn.Module):
@@ -36,6 +41,19 @@ class KeypointHeads(nn.Module):
         return KeypointMaps(self.heatmap(features), self.regression(features), self.offsets(features), depths)
 
 
+class EmbeddingHeads(nn.Module):
+    """The heads that DeepMAC's masks are predicted from."""
+
+    def __init__(self, instances: MapHead, pixels: MapHead) -> None:
+        """Assemble the heads."""
+        super().__init__()
+        self.instances, self.pixels = instances, pixels
+
+    def forward(self, features: Tensor) -> EmbeddingMaps:
+        """Return the maps for features [B, C, H, W]."""
+        return EmbeddingMaps(self.instances(features), self.pixels(features))
+
+
 class StageHeads(nn.Module):
     """The heads of one stage."""
 
@@ -47,16 +65,17 @@ class StageHeads(nn.Module):
         keypoints: Sequence[KeypointHeads] = (),
         masks: MapHead | None = None,
         temporal_offsets: MapHead | None = None,
+        embeddings: EmbeddingHeads | None = None,
     ) -> None:
         """Assemble the heads."""
         super().__init__()
         self.centers, self.sizes, self.offsets = centers, sizes, offsets
         self.keypoints = nn.ModuleList(keypoints)
-        self.masks, self.temporal_offsets = masks, temporal_offsets
+        self.masks, self.temporal_offsets, self.embeddings = masks, temporal_offsets, embeddings
 
     def forward(self, features: Tensor) -> StageMaps:
         """Return the stage's maps for features [B, C, H, W]."""
-        optional = {name: getattr(self, name) for name in ("sizes", "offsets", "masks", "temporal_offsets")}
+        optional = {name: getattr(self, name) for name in _OPTIONAL}
         return StageMaps(
             self.centers(features),
             keypoints=tuple(heads(features) for heads in self.keypoints),
@@ -83,6 +102,7 @@ class CenterNet(Network):
         *,
         channel_order: nn.Module,
         pad_to_multiple: int,
+        deep_masks: DeepMaskPredictor | None = None,
     ) -> None:
         """Assemble the network.
 
@@ -91,12 +111,15 @@ class CenterNet(Network):
             stages: The heads of each stage.
             channel_order: From red, green, blue to the order in which the backbone reads them.
             pad_to_multiple: Inputs are padded below and right to its multiples.
+            deep_masks: Predicts DeepMAC's masks; None without.
         """
         super().__init__()
         self.backbone, self.neck = backbone, neck
         self.stages = nn.ModuleList(stages)
         self.channel_order, self.pad_to_multiple = channel_order, pad_to_multiple
-        self.learns_masks = any(heads.masks is not None for heads in stages)
+        self.deep_masks = deep_masks
+        of_classes = any(heads.masks is not None for heads in stages)
+        self.learns_masks = of_classes or (deep_masks is not None and deep_masks.learns_masks)
 
     @property
     def parts(self) -> Parts:
@@ -112,11 +135,19 @@ class CenterNet(Network):
             backbone=("backbone",),
             beyond_classifier=tuple(f"backbone.{name}" for name in self.backbone.beyond_classifier),
             necks=("neck",),
-            heads=tuple(f"stages.{number}" for number in range(len(self.stages))),
+            heads=(
+                *(f"stages.{number}" for number in range(len(self.stages))),
+                *(("deep_masks",) if self.deep_masks is not None else ()),
+            ),
             class_outputs=tuple(of_classes),
             box_outputs=tuple(name for name in outputs if name.endswith((".sizes", ".offsets"))),
             class_layers=tuple(ClassLayer(f"{name}.output", outputs[name].channels) for name in of_classes),
         )
+
+    def begin_step(self, step: int) -> None:
+        """Note the number of a training step, with which DeepMAC's losses warm up."""
+        if self.deep_masks is not None:
+            self.deep_masks.current_step.fill_(step)
 
     def feature_maps(self, inputs: Tensor) -> list[Tensor]:
         """Return one map [B, C, H, W] of stride 4 per stage."""
@@ -124,9 +155,20 @@ class CenterNet(Network):
         maps: list[Tensor] = self.neck(self.backbone(padded))
         return maps
 
+    def embeddings_of(self, inputs: Tensor) -> list[EmbeddingMaps]:
+        """Return the maps that DeepMAC's masks are predicted from, of every stage."""
+        maps = self.feature_maps(inputs)
+        return [heads.get_submodule("embeddings")(features) for heads, features in zip(self.stages, maps, strict=True)]
+
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CenterPredictions:
-        """Return the maps of every stage."""
-        del targets
+        """Return the maps of every stage; DeepMAC also predicts the masks of targets, if any, and of detections."""
         maps = self.feature_maps(inputs)
         stages = tuple(heads(features) for heads, features in zip(self.stages, maps, strict=True))
-        return CenterPredictions(stages, true_sizes, (inputs.shape[2], inputs.shape[3]))
+        found = CenterPredictions(stages, true_sizes, (inputs.shape[2], inputs.shape[3]))
+        if self.deep_masks is None:
+            return found
+        masks = self.deep_masks.of_detections(found)
+        if targets is not None:
+            whole = padded_to_multiple(inputs, self.pad_to_multiple)
+            masks = self.deep_masks.of_objects(masks, found, maps, whole, targets, self.embeddings_of)
+        return replace(found, deep_masks=masks)

@@ -6,7 +6,7 @@ Dimensions: B batch, H W image, C channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -26,9 +26,21 @@ from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories, Detections, Targets
 from boxwright.types.context_features import ContextFeatures
 
-Judge = Callable[[Any, Tensor, int], dict[str, Tensor]]
 # The trial size for networks that take inputs of any size.
 _TRIAL_SIZE = (256, 256)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges the predictions of a run of images by groundtruth.
+
+    Attributes:
+        targets: Returns the groundtruth, given the true sizes (int64 [B, 2], on the CPU) and the index of the first.
+        losses: Returns numbers by name, given the raw predictions, the groundtruth and that index.
+    """
+
+    targets: Callable[[Tensor, int], Targets]
+    losses: Callable[[Any, Targets, int], dict[str, Tensor]]
 
 
 class Detector(nn.Module):
@@ -191,14 +203,14 @@ class Detector(nn.Module):
 
         Args:
             images: As for `detect`.
-            judge: Takes the raw predictions of a run, its true sizes (int64 [B, 2], on the CPU) and the index of its
-                first image, as an evaluation's losses need them; its numbers are yielded with the detections.
+            judge: Its numbers are yielded with the detections; the network is given its groundtruth too, as some losses
+                compare what is predicted for it.
             scale: As for `detect`.
             context: As for `detect`.
 
         Yields:
-            For each run of images of the same size after resizing: their detections, and what `judge` returned, empty
-            without it.
+            For each run of images of the same size after resizing: their detections, and the judge's numbers, empty
+            without one.
         """
         tensors = image_tensors(images, scale)
 
@@ -222,9 +234,10 @@ class Detector(nn.Module):
             start, stop = groups[first][0], groups[last - 1][1]
             pixels, sizes = (_joined(list(part)) for part in zip(*inputs[first:last], strict=True))
             there = without_wait(sizes, pixels.device)
+            targets = None if judge is None else judge.targets(sizes, number + start)
             part = None if context is None else context.rows(start, stop).to(pixels.device)
-            predictions = self.predict(pixels, there, context=part)
-            judged = {} if judge is None else judge(predictions, sizes, number + start)
+            predictions = self.predict(pixels, there, targets, part)
+            judged = {} if judge is None or targets is None else judge.losses(predictions, targets, number + start)
             found, values = detections_with(
                 self.postprocessor, predictions, there, self.categories, list(judged.values())
             )

@@ -217,7 +217,7 @@ def make_conv(
 
 
 def full_conv(
-    in_channels: int, out_channels: int, kernel_size: int, settings: ConvSettings, *, bias: bool
+    in_channels: int, out_channels: int, kernel_size: KernelSize, settings: ConvSettings, *, bias: bool
 ) -> nn.Sequential:
     """Make a full convolution of stride 1 in a sequence, as `separable_conv` returns its two."""
     return nn.Sequential(make_conv(in_channels, out_channels, kernel_size, settings.kernel, bias=bias))
@@ -226,7 +226,7 @@ def full_conv(
 def separable_conv(
     in_channels: int,
     out_channels: int,
-    kernel_size: int,
+    kernel_size: KernelSize,
     settings: ConvSettings,
     *,
     stride: int = 1,

@@ -106,6 +106,9 @@ class Network(nn.Module):
             if buffer is not None and name not in module._non_persistent_buffers_set and buffer.is_floating_point()
         ]
 
+    def begin_step(self, step: int) -> None:
+        """Take the number of the training step that begins, for losses that change with it; most do not."""
+
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
         """Store the anchors of an input size as buffers, if the network has any."""
         layers = [module for module in self.modules() if isinstance(module, AnchorLayer)]

@@ -15,7 +15,9 @@ from boxwright.models.backbones.hourglass import Hourglass, ResidualBlock, Stack
 from boxwright.models.backbones.keras_resnet import KerasResNetV1, PreactivationBlock, PreactivationResNet
 from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.models.center_net import CenterNet, KeypointHeads, StageHeads
+from boxwright.models.deep_mask_predictor import DeepMaskPredictor
 from boxwright.models.heads.center_net import MapHead
+from boxwright.models.heads.deep_mask import DenseMask, HourglassMask, LayeredMask, ResNetMask
 from boxwright.models.layers import ConvNormAct
 from boxwright.models.necks.center_net import Deconvolutions, TopDownMap
 from boxwright.tensorflow.named_layers import Named
@@ -56,8 +58,13 @@ def _resnet_v1(backbone: KerasResNetV1, _: CenterNet) -> Named:
 
 
 def _preactivation(backbone: PreactivationResNet, _: CenterNet) -> Named:
-    layers: list[nn.Module] = [backbone.stem]
-    for block in (module for module in backbone.modules() if isinstance(module, PreactivationBlock)):
+    yield from _numbered([backbone.stem, *_preactivated(backbone)], f"{_EXTRACTOR}/_base_model")
+
+
+def _preactivated(blocks: nn.Module) -> list[nn.Module]:
+    """Return the layers with weights of pre-activation blocks, in Keras's order."""
+    layers: list[nn.Module] = []
+    for block in (module for module in blocks.modules() if isinstance(module, PreactivationBlock)):
         *first, last = block.body
         # Keras sorts layers by their distance from the sum: a projection stands beside a bottleneck's last layer.
         ends_in_norm = isinstance(last, ConvNormAct)
@@ -65,7 +72,7 @@ def _preactivation(backbone: PreactivationResNet, _: CenterNet) -> Named:
         layers += [*_weighted(last)] if ends_in_norm else []
         layers += [] if block.project is None else [block.project]
         layers += [] if ends_in_norm else [last]
-    yield from _numbered(layers, f"{_EXTRACTOR}/_base_model")
+    return layers
 
 
 def _deconvolutions(neck: Deconvolutions, network: CenterNet) -> Named:
@@ -97,7 +104,8 @@ def _hourglass(backbone: StackedHourglass, _: CenterNet) -> Named:
 
 
 def _sizes(hourglass: nn.Module, path: str) -> Named:
-    yield from _residuals(hourglass.get_submodule("beside"), f"{path}/encoder_block1")
+    if isinstance(beside := hourglass.beside, nn.Module):
+        yield from _residuals(beside, f"{path}/encoder_block1")
     yield from _residuals(hourglass.get_submodule("down"), f"{path}/encoder_block2")
     if isinstance(inner := hourglass.get_submodule("inner"), Hourglass):
         yield from _sizes(inner, f"{path}/inner_block/0")
@@ -144,6 +152,8 @@ def _named_heads(stage: StageHeads) -> Iterator[tuple[MapHead, str]]:
         "segmentation.Sheatmap": stage.masks,
         "track.Soffset": stage.temporal_offsets,
     }
+    if stage.embeddings is not None:
+        named |= {"INSTANCE_EMBEDDING": stage.embeddings.instances, "PIXEL_EMBEDDING": stage.embeddings.pixels}
     for heads in stage.keypoints:
         if isinstance(heads, KeypointHeads):
             task = escaped(heads.name)
@@ -152,6 +162,31 @@ def _named_heads(stage: StageHeads) -> Iterator[tuple[MapHead, str]]:
             named[f"{task}.Skeypoint.Soffset"] = heads.offsets
             named[f"{task}.Skeypoint.Sdepth"] = heads.depths
     yield from ((head, name) for name, head in named.items() if head is not None)
+
+
+_MASK_NET = "_mask_net"
+
+
+def _deep_masks(part: DeepMaskPredictor, _: CenterNet) -> Named:
+    network = part.masks.network
+    if not isinstance(network, LayeredMask):  # the others have no layers
+        return
+    layers, path = network.layers, f"{_MASK_NET}/_net"
+    if isinstance(layers, HourglassMask):
+        first, residual = layers.stem
+        yield from _block(first, f"{path}/conv_input/conv_block")
+        yield from _residual(residual, f"{path}/conv_input/residual_block")
+        yield from _sizes(layers.hourglass, f"{path}/hourglass_network/0")
+        yield from _block(layers.output, f"{path}/output_conv/0")
+    if isinstance(layers, ResNetMask):
+        yield layers.stem, f"{path}/input_layer"
+        yield from _numbered(_preactivated(layers.blocks), f"{path}/model")
+    if isinstance(layers, DenseMask):
+        yield layers.stem, f"{path}/input_layer"
+        yield layers.hidden, f"{path}/fc1"
+        yield layers.predict, f"{path}/fc2"
+        return
+    yield layers.get_submodule("predict"), f"{_MASK_NET}/project_out"
 
 
 # Type of a part → names its layers, given the part and its network.
@@ -164,4 +199,5 @@ CENTER_NET_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     TopDownMap: _top_down,
     nn.Identity: lambda _part, _network: iter(()),
     StageHeads: _stage,
+    DeepMaskPredictor: _deep_masks,
 }

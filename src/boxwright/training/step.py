@@ -75,6 +75,7 @@ class Learner:
         rate = plan.optimizer.schedule(state.step)
         state.optimizer.set_rate(rate)
         self._freeze()
+        network.begin_step(state.step)
         with undone_on_error(network.statistics()) as statistics:
             try:
                 losses = self._forward_backward(batch, statistics)

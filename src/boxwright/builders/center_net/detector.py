@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from boxwright.builders.center_net.deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
 from boxwright.builders.center_net.feature_extractor import FeatureExtractor, build_feature_extractor
 from boxwright.builders.center_net.keypoint_label_map import ClassKeypoints, build_class_keypoints
 from boxwright.builders.center_net.tasks import (
@@ -20,8 +21,10 @@ from boxwright.builders.classes import check_classes
 from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.builders.post_processing import build_nms
 from boxwright.config import messages as m
+from boxwright.config.messages.center_net import mask_multiple
 from boxwright.config.support import refuse_contradictions
-from boxwright.criteria.center_net.criterion import CenterNetCriterion, Task
+from boxwright.criteria.center_net.criterion import CenterNetCriterion
+from boxwright.criteria.center_net.task import Task
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.models.center_net import CenterNet, StageHeads
 from boxwright.models.detector import Detector
@@ -29,6 +32,7 @@ from boxwright.postprocessing.center_net.postprocessor import CenterNetPostproce
 from boxwright.postprocessing.nms import Nms
 from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
+from boxwright.types.center_net import STRIDE
 
 
 def build_center_net(config: m.CenterNet, categories: Categories | None) -> Detector:
@@ -39,12 +43,13 @@ def build_center_net(config: m.CenterNet, categories: Categories | None) -> Dete
     extractor_config = require(config.feature_extractor, config, "feature_extractor")
     extractor = build_feature_extractor(extractor_config)
     keypoints = build_class_keypoints(config, categories)
+    postprocessor = _postprocessor(config, keypoints)
     return Detector(
         # TF scales the padding too.
         Preprocessor(resizer, extractor.scaling, scale_padding=True),
-        _network(config, extractor, keypoints),
+        _network(config, extractor, keypoints, postprocessor),
         _criterion(config, keypoints),
-        _postprocessor(config, keypoints),
+        postprocessor,
         num_classes=config.num_classes,
         categories=categories,
     )
@@ -54,19 +59,30 @@ def _centers(config: m.CenterNet) -> m.CenterNetObjectCenterParams:
     return require(config.object_center_params, config, "object_center_params")
 
 
-def _network(config: m.CenterNet, extractor: FeatureExtractor, keypoints: list[ClassKeypoints]) -> CenterNet:
-    head = HeadBuilder(extractor.channels, config.use_depthwise)
+def _network(
+    config: m.CenterNet,
+    extractor: FeatureExtractor,
+    keypoints: list[ClassKeypoints],
+    postprocessor: CenterNetPostprocessor,
+) -> CenterNet:
+    head, deep = HeadBuilder(extractor.channels, config.use_depthwise), config.deepmac_mask_estimation
+    multiple = extractor.pad_to_multiple
+    if deep is not None and deep.predict_full_resolution_masks:
+        # Both are powers of 2.
+        multiple = max(multiple, STRIDE * mask_multiple(deep.network_type))
     return CenterNet(
         extractor.backbone,
         extractor.neck,
         [_stage(config, head, keypoints) for _ in range(extractor.stages)],
         channel_order=extractor.channel_order,
-        pad_to_multiple=extractor.pad_to_multiple,
+        pad_to_multiple=multiple,
+        deep_masks=None if deep is None else build_deep_masks(deep, extractor, postprocessor.detect),
     )
 
 
 def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoints]) -> StageHeads:
     centers, boxes, masks = _centers(config), config.object_detection_task, config.mask_estimation_task
+    deep = config.deepmac_mask_estimation
     tasks = zip(config.keypoint_estimation_task, keypoints, strict=True)
     return StageHeads(
         head(config.num_classes, centers.center_head_params, centers.heatmap_bias_init),
@@ -75,6 +91,7 @@ def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoint
         [build_keypoint_heads(task, len(one.indices), head) for task, one in tasks],
         None if masks is None else head(config.num_classes, masks.mask_head_params, masks.heatmap_bias_init),
         None if config.temporal_offset_task is None else head(2),
+        None if deep is None else build_embedding_heads(deep, head),
     )
 
 
@@ -88,7 +105,8 @@ def _criterion(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNe
         tasks.append(build_mask_task(config.mask_estimation_task))
     if config.temporal_offset_task is not None:
         tasks.append(build_temporal_offset_task(config.temporal_offset_task))
-    return CenterNetCriterion(tuple(tasks))
+    deep = config.deepmac_mask_estimation
+    return CenterNetCriterion(tuple(tasks), None if deep is None else build_deep_mask_task(deep))
 
 
 def _postprocessor(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNetPostprocessor:

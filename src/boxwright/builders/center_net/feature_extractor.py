@@ -24,10 +24,10 @@ from boxwright.preprocessing.preprocessor import PixelScaling
 
 # Keras's defaults, with which TF makes all but the hourglass and the MobileNet: nothing is penalized.
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.99), activation="RELU", force_bias=True)
-_RESNET = ConvSettings(norm=BatchNormSettings(decay=0.99, epsilon=1.001e-5), activation="RELU")
+RESNET_NORM = ConvSettings(norm=BatchNormSettings(decay=0.99, epsilon=1.001e-5), activation="RELU")
 _MOBILENET = ConvSettings(norm=BatchNormSettings(decay=0.999))
 # Keras's momentum is the share of the old average, Torch's that of the new value: TF's 0.1 was meant to be 0.9.
-_HOURGLASS = ConvSettings(norm=BatchNormSettings(decay=0.1, epsilon=1e-5, sync=True), activation="RELU")
+HOURGLASS_NORM = ConvSettings(norm=BatchNormSettings(decay=0.1, epsilon=1e-5, sync=True), activation="RELU")
 # Channels of the merged maps, finest first.
 _RESNET_WIDTHS, _MOBILENET_WIDTHS = (64, 128, 256), (24, 32, 64)
 _COARSEST_STRIDE = 32
@@ -60,7 +60,7 @@ def build_feature_extractor(config: m.CenterNetFeatureExtractor) -> FeatureExtra
 
 def _hourglass(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
     layout = HOURGLASSES[layers]
-    backbone = StackedHourglass(layout, _HOURGLASS)
+    backbone = StackedHourglass(layout, HOURGLASS_NORM)
     scaling, order = _scaled(config)
     # The stem shrinks the image to a quarter, and each further size to half of the one before.
     multiple = 4 * 2 ** (len(layout.channels) - 1)
@@ -70,7 +70,7 @@ def _hourglass(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtra
 
 
 def _resnet_deconv(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
-    backbone = PreactivationResNet(KERAS_RESNETS[layers], _RESNET, strides=(2, 2, 2, 1), outputs=(3,))
+    backbone = PreactivationResNet(KERAS_RESNETS[layers], RESNET_NORM, strides=(2, 2, 2, 1), outputs=(3,))
     neck = Deconvolutions(backbone.channels[-1], (256, 128, 64), 3, _KERAS)
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], *_scaled(config, to_unit=True))
 
@@ -79,9 +79,9 @@ def _resnet_fpn(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtr
     layout = KERAS_RESNETS[layers]
     backbone: Backbone
     if layout.basic:
-        backbone = PreactivationResNet(layout, _RESNET, strides=(1, 2, 2, 2), outputs=(0, 1, 2, 3))
+        backbone = PreactivationResNet(layout, RESNET_NORM, strides=(1, 2, 2, 2), outputs=(0, 1, 2, 3))
     else:
-        backbone = KerasResNetV1(layout, _RESNET)
+        backbone = KerasResNetV1(layout, RESNET_NORM)
     neck = _pyramid(config, backbone, _RESNET_WIDTHS)
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], *_caffe_scaled(config))
 

@@ -95,7 +95,8 @@ def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
         return False
     two_stage, center_net = config.model.faster_rcnn, config.model.center_net
     if center_net is not None:
-        return center_net.mask_estimation_task is not None
+        deep = center_net.deepmac_mask_estimation
+        return center_net.mask_estimation_task is not None or (deep is not None and deep.task_loss_weight > 0)
     return two_stage is not None and two_stage.number_of_stages == 3
 
 
@@ -107,7 +108,12 @@ def _flips_blindly(config: TrainEvalPipelineConfig) -> bool:
 
 def _learns_keypoints(config: TrainEvalPipelineConfig) -> bool:
     center_net = config.model.center_net if config.model is not None else None
-    return config.has("train_config") and center_net is not None and bool(center_net.keypoint_estimation_task)
+    if center_net is None or not config.has("train_config"):
+        return False
+    deep = center_net.deepmac_mask_estimation
+    return bool(center_net.keypoint_estimation_task) or (
+        deep is not None and deep.pointly_supervised_keypoint_loss_weight > 0
+    )
 
 
 def _attends(config: TrainEvalPipelineConfig) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.criteria.center_net.criterion import Stages, known, mean_over_stages, object_count
+from boxwright.criteria.center_net.task import Stages, known, mean_over_stages, object_count
 from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.terms import LossTerm
 from boxwright.ops.cells import CellBoxes, Grid, center_cells, grid_of, read

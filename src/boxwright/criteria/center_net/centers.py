@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from boxwright.criteria.center_net.criterion import Stages, mean_over_stages, object_count
 from boxwright.criteria.center_net.keypoints import KeypointTargets
+from boxwright.criteria.center_net.task import Stages, mean_over_stages, object_count
 from boxwright.criteria.classification_losses import ClassificationLoss
 from boxwright.criteria.terms import LossTerm
 from boxwright.ops.cells import CellBoxes, Grid, as_rows_of_cells

@@ -1,46 +1,31 @@
 """The criterion of CenterNet (Objects as Points, equations 1 to 4; TF's CenterNetMetaArch.loss).
 
-Dimensions: B batch, G objects (padded), H W grid of cells.
+Dimensions: B batch, H W grid of cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import torch
-from torch import Tensor
-
-from boxwright.base.errors import DataError
+from boxwright.criteria.center_net.deep_masks import DeepMaskTask
+from boxwright.criteria.center_net.task import Task
 from boxwright.criteria.criterion import Description
 from boxwright.criteria.terms import LossTerm
 from boxwright.ops.cells import grid_of, valid_cells
 from boxwright.types import Targets
-from boxwright.types.center_net import CenterPredictions, StageMaps
-
-Stages = tuple[StageMaps, ...]
-
-
-class Task(Protocol):
-    """What the network learns of objects: its targets, and its losses on the maps of every stage."""
-
-    def __call__(self, stages: Stages, targets: Targets, valid: Tensor) -> dict[str, LossTerm]:
-        """Return the terms, averaged over stages.
-
-        Args:
-            stages: The maps of each stage.
-            targets: The groundtruth, in pixels of the network's input.
-            valid: bool [B, H, W]; the cells that learn.
-        """
-        ...
+from boxwright.types.center_net import STRIDE, CenterPredictions
 
 
 @dataclass(frozen=True)
 class CenterNetCriterion:
-    """Compare the maps of every stage with groundtruth, task by task."""
+    """Compare the maps of every stage with groundtruth, task by task.
+
+    Attributes:
+        deep_masks: The task of DeepMAC's masks; None without.
+    """
 
     tasks: tuple[Task, ...]
+    deep_masks: DeepMaskTask | None = None
 
     def __call__(self, predictions: CenterPredictions, targets: Targets) -> dict[str, LossTerm]:
         """Return the terms of all tasks, by TF's names."""
@@ -51,32 +36,12 @@ class CenterNetCriterion:
         terms: dict[str, LossTerm] = {}
         for task in self.tasks:
             terms |= task(predictions.stages, targets, valid)
+        if self.deep_masks is not None and predictions.deep_masks is not None:
+            height, width = grid_of(centers)
+            terms |= self.deep_masks(predictions.deep_masks, targets, (height * STRIDE, width * STRIDE))
         return terms
 
     def describe(self, predictions: CenterPredictions, targets: Targets) -> Description:
         """Return the mean number of objects per image."""
         del predictions
         return Description({"AvgNumGroundtruthBoxesPerImage": targets.valid.sum(1).float().mean()}, {})
-
-
-def mean_over_stages(stages: Stages, loss: Callable[[StageMaps], Tensor]) -> Tensor:
-    """Return the mean of a loss of each stage, a scalar."""
-    return torch.stack([loss(maps) for maps in stages]).mean()
-
-
-def object_count(targets: Targets) -> Tensor:
-    """Return the number of objects that have a weight, a float scalar."""
-    return (targets.weights != 0).sum().float()
-
-
-def known(value: Tensor | None, targets: Targets, shape: Sequence[int], what: str) -> Tensor:
-    """Return a field of the groundtruth; zeros of the shape if there are no objects.
-
-    Raises:
-        DataError: If there are objects, but the data have no such field.
-    """
-    if value is not None:
-        return value
-    if bool(targets.valid.any()):
-        raise DataError(f"the detector learns {what}, but the records have none; remove the task, or add them")
-    return targets.boxes.new_zeros(*targets.weights.shape, *shape)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import DataError
-from boxwright.criteria.center_net.criterion import Stages, known, mean_over_stages
+from boxwright.criteria.center_net.task import Stages, known, mean_over_stages
 from boxwright.criteria.classification_losses import ClassificationLoss
 from boxwright.criteria.localization_losses import LocalizationLoss
 from boxwright.criteria.terms import LossTerm

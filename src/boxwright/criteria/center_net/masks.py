@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import DataError
-from boxwright.criteria.center_net.criterion import Stages, mean_over_stages
+from boxwright.criteria.center_net.task import Stages, mean_over_stages
 from boxwright.criteria.classification_losses import ClassificationLoss
 from boxwright.criteria.mask_targets import mask_targets
 from boxwright.criteria.terms import LossTerm

@@ -36,16 +36,25 @@ class HourglassLayout:
     hourglasses: int = 1
 
 
-def _single(stem: int, widths: tuple[int, ...], blocks: tuple[int, ...]) -> HourglassLayout:
+# Single hourglasses by their number of layers, TF's names: channels at each size in units of the stem's, and blocks.
+_SINGLES = {
+    10: ((2, 2), (1, 1)),
+    20: ((2, 2, 3), (1, 2, 2)),
+    32: ((2, 2, 3, 3), (2, 2, 2, 2)),
+    52: ((2, 2, 3, 3, 3, 4), (2, 2, 2, 2, 2, 4)),
+    100: ((2, 2, 3, 3, 3, 4), (4, 4, 4, 4, 4, 8)),
+}
+
+
+def single_hourglass(layers: int, stem: int) -> HourglassLayout:
+    """Return the layout of one hourglass of 10, 20, 32, 52 or 100 layers, for a number of the stem's channels."""
+    widths, blocks = _SINGLES[layers]
     return HourglassLayout(stem, tuple(stem * width for width in widths), blocks)
 
 
-# By their number of layers; TF's names.
+# Backbones by their number of layers.
 HOURGLASSES = {
-    10: _single(32, (2, 2), (1, 1)),
-    20: _single(48, (2, 2, 3), (1, 2, 2)),
-    32: _single(48, (2, 2, 3, 3), (2, 2, 2, 2)),
-    52: _single(64, (2, 2, 3, 3, 3, 4), (2, 2, 2, 2, 2, 4)),
+    **{layers: single_hourglass(layers, stem) for layers, stem in ((10, 32), (20, 48), (32, 48), (52, 64))},
     104: HourglassLayout(128, (256, 256, 384, 384, 384, 512), (2, 2, 2, 2, 2, 4), hourglasses=2),
 }
 
@@ -70,9 +79,10 @@ class ResidualBlock(nn.Module):
         return outputs
 
 
-def _shrink(in_channels: int, channels: int, count: int, settings: ConvSettings) -> nn.Sequential:
-    """Return residual blocks, of which the first halves height and width."""
-    first = ResidualBlock(in_channels, channels, settings, stride=2, project=True)
+def _shrink(in_channels: int, channels: int, count: int, settings: ConvSettings, stride: int) -> nn.Sequential:
+    """Return residual blocks, of which the first has the stride."""
+    project = stride > 1 or in_channels != channels
+    first = ResidualBlock(in_channels, channels, settings, stride=stride, project=project)
     return nn.Sequential(first, *_same(channels, count - 1, settings))
 
 
@@ -90,23 +100,43 @@ def _narrow(in_channels: int, channels: int, count: int, settings: ConvSettings)
 class Hourglass(nn.Module):
     """One size of an hourglass, with the coarser ones inside."""
 
-    def __init__(self, channels: Sequence[int], blocks: Sequence[int], settings: ConvSettings) -> None:
-        """Build the size of the first number of channels, and below it those of the others."""
+    def __init__(
+        self,
+        channels: Sequence[int],
+        blocks: Sequence[int],
+        settings: ConvSettings,
+        *,
+        stride: int = 2,
+        shortcut: bool = True,
+    ) -> None:
+        """Build the size of the first number of channels, and below it those of the others.
+
+        Args:
+            stride: From one size to the next; with 1 all are of the same.
+            shortcut: Whether each size also adds what goes beside the coarser ones.
+        """
         super().__init__()
         width, inner_width, count = channels[0], channels[1], blocks[0]
-        self.beside = _same(width, count, settings)
-        self.down = _shrink(width, inner_width, count, settings)
+        self.stride = stride
+        self.beside = _same(width, count, settings) if shortcut else None
+        self.down = _shrink(width, inner_width, count, settings, stride)
         innermost = len(channels) == 2
         self.inner: nn.Module = (
-            _same(inner_width, blocks[1], settings) if innermost else Hourglass(channels[1:], blocks[1:], settings)
+            _same(inner_width, blocks[1], settings)
+            if innermost
+            else Hourglass(channels[1:], blocks[1:], settings, stride=stride, shortcut=shortcut)
         )
         self.up = _narrow(inner_width, width, count, settings)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the shape of the input, whose height and width are multiples of 2 for each size inside."""
+        """Return the shape of the input, whose height and width are multiples of the stride for each size inside."""
         coarse: Tensor = self.up(self.inner(self.down(inputs)))
+        if self.stride > 1:
+            coarse = F.interpolate(coarse, scale_factor=self.stride, mode="nearest")
+        if self.beside is None:
+            return coarse
         beside: Tensor = self.beside(inputs)
-        return beside + F.interpolate(coarse, scale_factor=2, mode="nearest")
+        return beside + coarse
 
 
 class Stem(nn.Sequential):
@@ -148,7 +178,7 @@ class StackedHourglass(Backbone):
         self.stem = Stem(layout, settings, in_channels)
         sizes = range(layout.hourglasses)
         self.hourglasses = nn.ModuleList(Hourglass(layout.channels, layout.blocks, settings) for _ in sizes)
-        self.outputs = nn.ModuleList(_output(width, settings) for _ in sizes)
+        self.outputs = nn.ModuleList(hourglass_output(width, settings) for _ in sizes)
         self.handovers = nn.ModuleList(Handover(width, settings) for _ in sizes[1:])
         self.channels = (width,) * layout.hourglasses
 
@@ -162,5 +192,6 @@ class StackedHourglass(Backbone):
         return found
 
 
-def _output(channels: int, settings: ConvSettings) -> ConvNormAct:
+def hourglass_output(channels: int, settings: ConvSettings) -> ConvNormAct:
+    """Return the convolution that follows an hourglass."""
     return conv_norm_act(channels, channels, 3, settings)

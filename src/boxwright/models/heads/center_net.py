@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from boxwright.models.layers import ConvSettings, KernelRule, full_conv, make_conv, separable_conv
+from boxwright.models.layers import ConvSettings, KernelRule, KernelSize, full_conv, make_conv, separable_conv
 
 _KERAS = ConvSettings(norm=None, activation="RELU")
 
@@ -17,12 +17,12 @@ class HeadLayers:
 
     Attributes:
         widths: Channels of each.
-        kernel_sizes: The side of each one's kernel.
+        kernel_sizes: The side of each one's kernel, or (height, width).
         separable: Whether they are depthwise separable.
     """
 
     widths: tuple[int, ...] = (256,)
-    kernel_sizes: tuple[int, ...] = (3,)
+    kernel_sizes: tuple[KernelSize, ...] = (3,)
     separable: bool = False
 
 

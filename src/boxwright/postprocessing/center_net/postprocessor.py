@@ -20,7 +20,7 @@ from boxwright.postprocessing.center_net.keypoint_tasks import (
     keypoints_of_tasks,
 )
 from boxwright.postprocessing.center_net.masks import MaskDecoder
-from boxwright.postprocessing.center_net.peaks import best_peaks, largest
+from boxwright.postprocessing.center_net.peaks import Peaks, best_peaks, largest
 from boxwright.postprocessing.nms import Nms
 from boxwright.types import PaddedDetections, RawDetections
 from boxwright.types.center_net import STRIDE, CenterPredictions, StageMaps
@@ -65,8 +65,38 @@ class CenterNetPostprocessor:
     @torch.no_grad()
     def select(self, predictions: CenterPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
         """Return the peaks of the class heatmaps, with what the other maps hold there; boxes are clipped."""
-        maps = predictions.stages[-1]
-        grid, sizes = grid_of(maps.centers), true_sizes.to(raw.boxes)
+        deep = predictions.deep_masks
+        if deep is not None and deep.detections is not None and deep.of_detections is not None:
+            # The network has detected already, as it predicts masks for detections only.
+            return replace(deep.detections, masks=deep.of_detections.float().sigmoid())
+        maps, sizes = predictions.stages[-1], true_sizes.to(raw.boxes)
+        found, peaks, on_grid = self._located(maps, raw, sizes)
+        if self.keypoints:
+            found = self._with_keypoints(found, maps, peaks.cells, CellBoxes.of_pixels(on_grid), sizes)
+            if any(task.rescores_above is not None for task in self.keypoints):
+                _, order = largest(found.scores.masked_fill(~found.valid, -1.0), self.max_detections)
+                peaks = replace(peaks, cells=of_anchors(peaks.cells, order))
+                found = _rows(found, order)
+        if self.masks is not None and maps.masks is not None:
+            found = replace(found, masks=self.masks(maps.masks.float().sigmoid(), found.boxes, found.labels))
+        if maps.temporal_offsets is not None:
+            found = replace(found, temporal_offsets=read(maps.temporal_offsets.float(), peaks.cells))
+        return found if self.nms is None else _suppressed(found, self.nms, sizes)
+
+    @torch.no_grad()
+    def detect(self, predictions: CenterPredictions) -> tuple[PaddedDetections, Tensor]:
+        """Return the peaks with boxes alone, and their boxes clipped to the grid, which reach into padding."""
+        return self.detect_in(predictions, self.decode(predictions))
+
+    @torch.no_grad()
+    def detect_in(self, predictions: CenterPredictions, raw: RawDetections) -> tuple[PaddedDetections, Tensor]:
+        """Return the same as `detect`, for decoded predictions."""
+        found, _, on_grid = self._located(predictions.stages[-1], raw, predictions.true_sizes.to(raw.boxes))
+        return found, on_grid
+
+    def _located(self, maps: StageMaps, raw: RawDetections, sizes: Tensor) -> tuple[PaddedDetections, Peaks, Tensor]:
+        """Return the peaks' detections, their places, and their boxes clipped to the grid."""
+        grid = grid_of(maps.centers)
         heatmap = raw.scores.transpose(1, 2).unflatten(2, grid)
         # TF compares cells with pixels, so most of the padding takes part.
         axes = [torch.arange(count, device=heatmap.device) < sizes[:, i, None] for i, count in enumerate(grid)]
@@ -83,17 +113,7 @@ class CenterNetPostprocessor:
             peaks.scores > 0,
             multiclass_scores=of_anchors(raw.scores, places),
         )
-        if self.keypoints:
-            found = self._with_keypoints(found, maps, peaks.cells, CellBoxes.of_pixels(on_grid), sizes)
-            if any(task.rescores_above is not None for task in self.keypoints):
-                _, order = largest(found.scores.masked_fill(~found.valid, -1.0), self.max_detections)
-                peaks = replace(peaks, cells=of_anchors(peaks.cells, order))
-                found = _rows(found, order)
-        if self.masks is not None and maps.masks is not None:
-            found = replace(found, masks=self.masks(maps.masks.float().sigmoid(), found.boxes, found.labels))
-        if maps.temporal_offsets is not None:
-            found = replace(found, temporal_offsets=read(maps.temporal_offsets.float(), peaks.cells))
-        return found if self.nms is None else _suppressed(found, self.nms, sizes)
+        return found, peaks, on_grid
 
     def _with_keypoints(
         self, found: PaddedDetections, maps: StageMaps, cells: Tensor, boxes: CellBoxes, sizes: Tensor

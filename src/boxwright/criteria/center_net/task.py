@@ -1,0 +1,56 @@
+"""What the tasks of CenterNet share.
+
+Dimensions: B batch, H W grid of cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from boxwright.base.errors import DataError
+from boxwright.criteria.terms import LossTerm
+from boxwright.types import Targets
+from boxwright.types.center_net import StageMaps
+
+Stages = tuple[StageMaps, ...]
+
+
+class Task(Protocol):
+    """What the network learns of objects: its targets, and its losses on the maps of every stage."""
+
+    def __call__(self, stages: Stages, targets: Targets, valid: Tensor) -> dict[str, LossTerm]:
+        """Return the terms, averaged over stages.
+
+        Args:
+            stages: The maps of each stage.
+            targets: The groundtruth, in pixels of the network's input.
+            valid: bool [B, H, W]; the cells that learn.
+        """
+        ...
+
+
+def mean_over_stages(stages: Stages, loss: Callable[[StageMaps], Tensor]) -> Tensor:
+    """Return the mean of a loss of each stage, a scalar."""
+    return torch.stack([loss(maps) for maps in stages]).mean()
+
+
+def object_count(targets: Targets) -> Tensor:
+    """Return the number of objects that have a weight, a float scalar."""
+    return (targets.weights != 0).sum().float()
+
+
+def known(value: Tensor | None, targets: Targets, shape: Sequence[int], what: str) -> Tensor:
+    """Return a field of the groundtruth; zeros of the shape if there are no objects.
+
+    Raises:
+        DataError: If there are objects, but the data have no such field.
+    """
+    if value is not None:
+        return value
+    if bool(targets.valid.any()):
+        raise DataError(f"the detector learns {what}, but the records have none; remove the task, or add them")
+    return targets.boxes.new_zeros(*targets.weights.shape, *shape)
