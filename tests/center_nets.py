@@ -44,6 +44,12 @@ def with_every_task(label_map: Path) -> str:
     return CENTER_NET.rstrip()[:-1] + tasks + "}"
 
 
+def with_surface(more: str = "") -> str:
+    """Masks and DensePose beside boxes."""
+    loss = f"loss {{ classification_loss {{ weighted_softmax {{ }} }} {L1} }}"
+    return CENTER_NET.rstrip()[:-1] + f"{MASKS} densepose_estimation_task {{ {loss} class_id: 2 {more} }} }}"
+
+
 def of_one_class(label_map: Path, more: str) -> str:
     """One class with its keypoints."""
     task = f'keypoint_label_map_path: "{label_map}" {keypoint_task("rounds", "circle", more)}'
@@ -76,6 +82,7 @@ def variants(label_map: Path) -> list[str]:
         of_one_class(label_map, 'candidate_ranking_mode: "score_scaled_distance_ratio" predict_depth: true'),
         of_one_class(label_map, brightest),
         from_keypoints,
+        with_surface(),
     ]
 
 

@@ -27,6 +27,7 @@ from boxwright.tensorflow.variable_names import tf2_variables
 from boxwright.tensorflow.variables import from_tensorflow, to_tensorflow
 from boxwright.types import Categories, Category, Targets
 from boxwright.types.center_net import CenterPredictions, StageMaps
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE
 from boxwright.types.masks import InstanceMasks
 from tests.center_nets import (
     CENTER_NET,
@@ -74,15 +75,26 @@ def targets_of(detector: Detector, objects: int) -> Targets:
         keypoint_depths=torch.rand(2, objects, 3),
         temporal_offsets=torch.rand(2, objects, 2),
         track_match_flags=torch.ones(2, objects),
+        dense_pose=dense_pose_of(objects),
     )
 
 
-@pytest.mark.parametrize("number", range(9))
+def dense_pose_of(objects: int) -> torch.Tensor:
+    """Three points of each object; the first lies on the far corner."""
+    points = torch.rand(2, objects, 3, COLUMNS)
+    points[..., PLACE] *= torch.tensor([96.0, 64.0])
+    points[..., 0, PLACE] = torch.tensor([96.0, 64.0])
+    points[..., KNOWN] = 1
+    points[..., PART] = torch.randint(0, 24, points.shape[:-1]).float()
+    return points
+
+
+@pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("objects", [0, 5])
 def test_learns_and_detects(number: int, objects: int, label_map: Path) -> None:
     """Every option, with and without objects: finite losses, a gradient for each weight, and detections in the image."""
     texts = variants(label_map)
-    assert len(texts) == 9
+    assert len(texts) == 10
     detector = detector_of(texts[number]).train()
     images = torch.randint(0, 255, (2, 50, 60, 3), dtype=torch.uint8)
     inputs, sizes = detector.preprocess(images)
@@ -230,10 +242,11 @@ def test_any_input_size() -> None:
         ("masks", "learns masks, but the records have none"),
         ("keypoints", "learns keypoints, but the records have none"),
         ("temporal_offsets", "learns temporal offsets, but the records have none"),
+        ("dense_pose", "learns the surface of bodies, but the records have none"),
     ],
 )
 def test_records_without_what_is_learned(missing: str, line: str, label_map: Path) -> None:
-    detector = detector_of(variants(label_map)[4]).train()
+    detector = detector_of(variants(label_map)[9 if missing == "dense_pose" else 4]).train()
     inputs, sizes = detector.preprocess(torch.zeros(2, 64, 96, 3, dtype=torch.uint8))
     targets = replace(targets_of(detector, 3), **{missing: None})
     with pytest.raises(DataError, match=line):
@@ -326,6 +339,10 @@ def test_a_missing_keypoint_label_map(tmp_path: Path) -> None:
         ),
         (("depth_multiplier: 0.1", 'upsampling_interpolation: "cubic"'), "'cubic' is not known"),
         (("mobilenet_v2_fpn", "resnet_v2_50"), "takes only 1.0"),
+        (
+            ("num_classes: 4", "num_classes: 4 densepose_estimation_task { }"),
+            "parts and coordinates are those of masks, without which TF raises; set mask_estimation_task",
+        ),
     ],
 )
 def test_a_model_that_does_not_fit(change: tuple[str, str], line: str) -> None:

@@ -24,7 +24,8 @@ from boxwright.models.detector import Detector
 from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
 from boxwright.tensorflow.variables import from_tensorflow, to_tensorflow
 from boxwright.types import RawDetections, Targets
-from boxwright.types.center_net import STRIDE, CenterPredictions, EmbeddingMaps, StageMaps
+from boxwright.types.center_net import STRIDE, CenterPredictions, EmbeddingMaps, StageMaps, SurfaceMaps
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE, SURFACE
 from boxwright.types.masks import InstanceMasks
 from tests.conftest import GOLDEN, assert_close, xyxy
 from tests.golden.weights import weight
@@ -86,7 +87,22 @@ class Recorded:
             keypoint_depth_weights=of_objects("keypoint_depth_weights"),
             temporal_offsets=of_objects("temporal_offsets"),
             track_match_flags=of_objects("track_match_flags"),
+            dense_pose=self.dense_pose,
         )
+
+    @property
+    def dense_pose(self) -> Tensor | None:
+        if "groundtruth_dp_part_ids" not in self.arrays.files:
+            return None
+        height, width = self.config_size
+        counts, parts, places = (
+            self.arrays[f"groundtruth_dp_{name}"] for name in ("num_points", "part_ids", "surface_coords")
+        )
+        points = np.zeros((*parts.shape, COLUMNS), np.float32)
+        points[..., PLACE] = places[..., [1, 0]] * [width, height]
+        points[..., KNOWN] = np.arange(parts.shape[1]) < counts[:, None]
+        points[..., PART], points[..., SURFACE] = parts, places[..., 2:]
+        return torch.from_numpy(points)[None]
 
     def compare(self, name: str, actual: Any) -> None:
         compare(self.arrays, name, actual)
@@ -156,6 +172,8 @@ def _maps(recorded: Recorded, maps: StageMaps) -> dict[str, Tensor | None]:
     }
     network = recorded.detector.network
     assert isinstance(network, CenterNet)
+    if maps.surface is not None:
+        found |= {"densepose/heatmap": maps.surface.parts, "densepose/regression": maps.surface.coordinates}
     if maps.embeddings is not None:
         found |= {"INSTANCE_EMBEDDING": maps.embeddings.instances, "PIXEL_EMBEDDING": maps.embeddings.pixels}
     for heads, part in zip(network.stages[0].keypoints, maps.keypoints, strict=True):
@@ -230,6 +248,7 @@ def _as_recorded(recorded: Recorded) -> CenterPredictions:
     centers = of("object_center")
     assert centers is not None
     instances, pixels = of("INSTANCE_EMBEDDING"), of("PIXEL_EMBEDDING")
+    parts, coordinates = of("densepose/heatmap"), of("densepose/regression")
     maps = StageMaps(
         centers,
         of("box/scale"),
@@ -238,6 +257,7 @@ def _as_recorded(recorded: Recorded) -> CenterPredictions:
         of("segmentation/heatmap"),
         of("track/offset"),
         None if instances is None or pixels is None else EmbeddingMaps(instances, pixels),
+        None if parts is None or coordinates is None else SurfaceMaps(parts, coordinates),
     )
     height, width = maps.centers.shape[2:]
     return CenterPredictions((maps,), recorded.sizes, (4 * height, 4 * width))

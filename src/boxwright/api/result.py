@@ -235,6 +235,8 @@ class Result:
             "keypoint_scores",
             "keypoint_depths",
             "masks",
+            "surface_parts",
+            "surface_coordinates",
         )
 
         def tensor(value: NDArray[Any] | None) -> Any:

@@ -46,8 +46,9 @@ class DetectionGraph(nn.Module):
             the network's input, not clipped (those of regions: of the picture, clipped), and `raw_detection_scores`
             [B, A, C]; `detection_keypoints` [B, D, P, 2] with `detection_keypoint_scores` and
             `detection_keypoint_depths` [B, D, P], `detection_masks` [B, D, h, w] and `detection_features` if the
-            detector has them; and `detections_complete` [B], 0 if candidates that suppression ignored could have
-            changed the result.
+            detector has them; with DensePose `detection_surface_coords` [B, D, h, w, 2], the number of a part in
+            place of the mask's 1, and `detection_surface_parts` [B, D, h, w], which has those numbers alone; and
+            `detections_complete` [B], 0 if candidates that suppression ignored could have changed the result.
         """
         resized: Resized = self.resize(images)
         inputs = self.preprocessor.normalize(resized.pixels.permute(0, 3, 1, 2), resized.true_sizes)
@@ -96,6 +97,11 @@ def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor
             outputs[f"detection_{name}"] = values * valid[..., None]
     if found.masks is not None:
         outputs["detection_masks"] = found.masks * valid[..., None, None]
+    if found.masks is not None and found.surface_parts is not None and found.surface_coordinates is not None:
+        parts = found.surface_parts * valid[..., None, None]
+        outputs["detection_masks"] = torch.where(parts > 0, parts.float(), outputs["detection_masks"])
+        outputs["detection_surface_parts"] = parts
+        outputs["detection_surface_coords"] = found.surface_coordinates * valid[..., None, None, None]
     if found.features is not None:
         outputs["detection_features"] = found.features * valid[..., None, None, None]
     if found.complete is not None:

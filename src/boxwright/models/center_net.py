@@ -18,10 +18,10 @@ from boxwright.models.heads.center_net import MapHead
 from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.ops.padding import padded_to_multiple
 from boxwright.types import Targets
-from boxwright.types.center_net import CenterPredictions, EmbeddingMaps, KeypointMaps, StageMaps
+from boxwright.types.center_net import CenterPredictions, EmbeddingMaps, KeypointMaps, StageMaps, SurfaceMaps
 
 # The heads of a stage that some configurations lack.
-_OPTIONAL = ("sizes", "offsets", "masks", "temporal_offsets", "embeddings")
+_OPTIONAL = ("sizes", "offsets", "masks", "temporal_offsets", "embeddings", "surface")
 
 
 class KeypointHeads(nn.Module):
@@ -39,6 +39,19 @@ class KeypointHeads(nn.Module):
         """Return the task's maps for features [B, C, H, W]."""
         depths = None if self.depths is None else self.depths(features)
         return KeypointMaps(self.heatmap(features), self.regression(features), self.offsets(features), depths)
+
+
+class SurfaceHeads(nn.Module):
+    """The heads of DensePose."""
+
+    def __init__(self, parts: MapHead, coordinates: MapHead) -> None:
+        """Assemble the heads."""
+        super().__init__()
+        self.parts, self.coordinates = parts, coordinates
+
+    def forward(self, features: Tensor) -> SurfaceMaps:
+        """Return the maps for features [B, C, H, W]."""
+        return SurfaceMaps(self.parts(features), self.coordinates(features))
 
 
 class EmbeddingHeads(nn.Module):
@@ -66,12 +79,14 @@ class StageHeads(nn.Module):
         masks: MapHead | None = None,
         temporal_offsets: MapHead | None = None,
         embeddings: EmbeddingHeads | None = None,
+        surface: SurfaceHeads | None = None,
     ) -> None:
         """Assemble the heads."""
         super().__init__()
         self.centers, self.sizes, self.offsets = centers, sizes, offsets
         self.keypoints = nn.ModuleList(keypoints)
-        self.masks, self.temporal_offsets, self.embeddings = masks, temporal_offsets, embeddings
+        self.masks, self.temporal_offsets = masks, temporal_offsets
+        self.embeddings, self.surface = embeddings, surface
 
     def forward(self, features: Tensor) -> StageMaps:
         """Return the stage's maps for features [B, C, H, W]."""

@@ -93,6 +93,10 @@ def found_objects(
     boxes = (outputs["detection_boxes"][number, :count] * scale)[:, [1, 0, 3, 2]]
     keypoints = _rows(outputs, "detection_keypoints", number, count)
     anchors = _rows(outputs, "detection_anchor_indices", number, count)
+    masks = _rows(outputs, "detection_masks", number, count)
+    parts = _rows(outputs, "detection_surface_parts", number, count)
+    if masks is not None and parts is not None:  # a part's number stands where the mask has 1
+        masks = np.where(parts > 0, 1, masks).astype(np.float32)
     return FoundObjects(
         boxes=boxes,
         scores=outputs["detection_scores"][number, :count],
@@ -104,7 +108,9 @@ def found_objects(
         keypoints=None if keypoints is None else (keypoints * scale[:2])[..., ::-1],
         keypoint_scores=_rows(outputs, "detection_keypoint_scores", number, count),
         keypoint_depths=_rows(outputs, "detection_keypoint_depths", number, count),
-        masks=_rows(outputs, "detection_masks", number, count),
+        masks=masks,
+        surface_parts=None if parts is None else parts.astype(np.uint8),
+        surface_coordinates=_rows(outputs, "detection_surface_coords", number, count),
     )
 
 

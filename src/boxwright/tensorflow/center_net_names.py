@@ -152,6 +152,8 @@ def _named_heads(stage: StageHeads) -> Iterator[tuple[MapHead, str]]:
         "segmentation.Sheatmap": stage.masks,
         "track.Soffset": stage.temporal_offsets,
     }
+    if stage.surface is not None:
+        named |= {"densepose.Sheatmap": stage.surface.parts, "densepose.Sregression": stage.surface.coordinates}
     if stage.embeddings is not None:
         named |= {"INSTANCE_EMBEDDING": stage.embeddings.instances, "PIXEL_EMBEDDING": stage.embeddings.pixels}
     for heads in stage.keypoints:

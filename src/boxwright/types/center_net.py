@@ -34,6 +34,19 @@ class KeypointMaps:
 
 
 @dataclass(frozen=True)
+class SurfaceMaps:
+    """The maps of DensePose.
+
+    Attributes:
+        parts: float [B, S, H, W]; logits that a cell belongs to each of S parts of the body's surface.
+        coordinates: float [B, 2S, H, W]; v and u on each part.
+    """
+
+    parts: Tensor
+    coordinates: Tensor
+
+
+@dataclass(frozen=True)
 class EmbeddingMaps:
     """The maps that DeepMAC's masks are predicted from.
 
@@ -58,6 +71,7 @@ class StageMaps:
         masks: float [B, K, H, W]; logits that a cell belongs to an object of a class; or None.
         temporal_offsets: float [B, 2, H, W]; from the object's center in the previous frame; or None.
         embeddings: What DeepMAC's masks are predicted from; or None.
+        surface: DensePose's maps; or None.
     """
 
     centers: Tensor
@@ -67,6 +81,7 @@ class StageMaps:
     masks: Tensor | None = None
     temporal_offsets: Tensor | None = None
     embeddings: EmbeddingMaps | None = None
+    surface: SurfaceMaps | None = None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class PaddedDetections:
         keypoint_scores: float32 [B, D, P].
         keypoint_depths: float32 [B, D, P]; as in `Detections`.
         temporal_offsets: float32 [B, D, 2]; as in `Detections`.
+        surface_parts: uint8 [B, D, h, w]; as in `Detections`.
+        surface_coordinates: float32 [B, D, h, w, 2]; as in `Detections`.
     """
 
     boxes: Tensor
@@ -56,6 +58,8 @@ class PaddedDetections:
     keypoint_scores: Tensor | None = None
     keypoint_depths: Tensor | None = None
     temporal_offsets: Tensor | None = None
+    surface_parts: Tensor | None = None
+    surface_coordinates: Tensor | None = None
 
     def image(self, number: int) -> PaddedDetections:
         """Return the detections in one image, [D, …] without padding."""
@@ -100,6 +104,8 @@ class PaddedDetections:
                     keypoint_scores=one.keypoint_scores,
                     keypoint_depths=one.keypoint_depths,
                     temporal_offsets=one.temporal_offsets,
+                    surface_parts=one.surface_parts,
+                    surface_coordinates=one.surface_coordinates,
                 )
             )
         return listed
@@ -125,6 +131,9 @@ class Detections:
         keypoint_scores: float32 [D, P].
         keypoint_depths: float32 [D, P]; in the unit of the groundtruth's.
         temporal_offsets: float32 [D, 2]; y and x from the center in the previous frame, in the groundtruth's unit.
+        surface_parts: uint8 [D, h, w]; within each mask the part of the body's surface, as `dense_pose.py` counts them
+            plus 1; 0 beside it, and for classes without parts.
+        surface_coordinates: float32 [D, h, w, 2]; v and u on that part; 0 without one.
         raw: Boxes and scores of all anchors or regions: views of the batch's, on its device. Only
             `Detector.postprocess` returns them, not `Detector.detect`.
     """
@@ -143,6 +152,8 @@ class Detections:
     keypoint_scores: Tensor | None = None
     keypoint_depths: Tensor | None = None
     temporal_offsets: Tensor | None = None
+    surface_parts: Tensor | None = None
+    surface_coordinates: Tensor | None = None
     raw: RawDetections | None = None
 
     def __len__(self) -> int:
@@ -174,6 +185,8 @@ class Detections:
             keypoint_scores=array(self.keypoint_scores),
             keypoint_depths=array(self.keypoint_depths),
             masks=array(self.masks),
+            surface_parts=array(self.surface_parts),
+            surface_coordinates=array(self.surface_coordinates),
         )
 
     def names(self) -> list[str]:
@@ -187,9 +200,10 @@ class Detections:
             `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
             [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; and if known
             `detection_multiclass_scores` [D, C], `detection_anchor_indices` [D], `detection_keypoints` [D, P, 2] (y, x
-            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_masks` [D, h, w],
-            `detection_features` [D, H, W, C], and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as
-            `RawDetections.to_tf` describes them.
+            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_masks` [D, h, w]
+            (with DensePose the number of a part), `detection_surface_coords` [D, h, w, 2], `detection_features`
+            [D, H, W, C], and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as `RawDetections.to_tf`
+            describes them.
         """
         height, width = self.image_size
         boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
@@ -209,7 +223,7 @@ class Detections:
             if (values := getattr(self, name)) is not None:
                 result[f"detection_{name}"] = values.cpu().numpy()
         if self.masks is not None:
-            result["detection_masks"] = self.masks.cpu().numpy().astype(np.float32)
+            result |= self._masks_to_tf(self.masks.cpu().numpy().astype(np.float32))
         for name, features in (("features", self.features), ("rpn_features", self.rpn_features)):
             if features is not None:
                 tag = "detection_features" if name == "features" else "cropped_rpn_box_features"
@@ -220,3 +234,13 @@ class Detections:
             raw = self.raw.to_tf(torch.tensor(self.image_size, device=self.raw.boxes.device))
             result |= {name: value.cpu().numpy() for name, value in raw.items()}
         return result
+
+    def _masks_to_tf(self, masks: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """Return the outputs of masks, into which TF writes the parts of the class that has them."""
+        if self.surface_parts is None or self.surface_coordinates is None:
+            return {"detection_masks": masks}
+        parts = self.surface_parts.cpu().numpy()
+        return {
+            "detection_masks": np.where(parts > 0, parts, masks).astype(np.float32),
+            "detection_surface_coords": self.surface_coordinates.cpu().numpy(),
+        }

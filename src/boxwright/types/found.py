@@ -39,6 +39,8 @@ class FoundObjects:
         keypoint_scores: float32 [D, P] in 0..1; 0 where an object's class has no such keypoint.
         keypoint_depths: float32 [D, P], in the unit of the groundtruth's.
         masks: float32 [D, h, w] in 0..1; the probability that each part of the box belongs to the object.
+        surface_parts: uint8 [D, h, w]; within each mask the part of the body's surface, from 1; 0 for none.
+        surface_coordinates: float32 [D, h, w, 2]; v and u on that part.
         tracks: int64 [D]; the id that an object keeps from frame to frame of a video.
     """
 
@@ -53,6 +55,8 @@ class FoundObjects:
     keypoint_scores: NDArray[np.float32] | None = None
     keypoint_depths: NDArray[np.float32] | None = None
     masks: NDArray[np.float32] | None = None
+    surface_parts: NDArray[np.uint8] | None = None
+    surface_coordinates: NDArray[np.float32] | None = None
     tracks: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:

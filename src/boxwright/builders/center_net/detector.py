@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from boxwright.builders.center_net.deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
+from boxwright.builders.center_net.dense_pose import build_surface_decoder, build_surface_heads, build_surface_task
 from boxwright.builders.center_net.feature_extractor import FeatureExtractor, build_feature_extractor
 from boxwright.builders.center_net.keypoint_label_map import ClassKeypoints, build_class_keypoints
 from boxwright.builders.center_net.tasks import (
@@ -21,7 +22,7 @@ from boxwright.builders.classes import check_classes
 from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.builders.post_processing import build_nms
 from boxwright.config import messages as m
-from boxwright.config.messages.center_net import mask_multiple
+from boxwright.config.messages.deep_mac import mask_multiple
 from boxwright.config.support import refuse_contradictions
 from boxwright.criteria.center_net.criterion import CenterNetCriterion
 from boxwright.criteria.center_net.task import Task
@@ -82,7 +83,7 @@ def _network(
 
 def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoints]) -> StageHeads:
     centers, boxes, masks = _centers(config), config.object_detection_task, config.mask_estimation_task
-    deep = config.deepmac_mask_estimation
+    deep, surface = config.deepmac_mask_estimation, config.densepose_estimation_task
     tasks = zip(config.keypoint_estimation_task, keypoints, strict=True)
     return StageHeads(
         head(config.num_classes, centers.center_head_params, centers.heatmap_bias_init),
@@ -92,6 +93,7 @@ def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoint
         None if masks is None else head(config.num_classes, masks.mask_head_params, masks.heatmap_bias_init),
         None if config.temporal_offset_task is None else head(2),
         None if deep is None else build_embedding_heads(deep, head),
+        None if surface is None else build_surface_heads(surface, head),
     )
 
 
@@ -105,12 +107,15 @@ def _criterion(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNe
         tasks.append(build_mask_task(config.mask_estimation_task))
     if config.temporal_offset_task is not None:
         tasks.append(build_temporal_offset_task(config.temporal_offset_task))
+    if config.densepose_estimation_task is not None:
+        tasks.append(build_surface_task(config.densepose_estimation_task))
     deep = config.deepmac_mask_estimation
     return CenterNetCriterion(tuple(tasks), None if deep is None else build_deep_mask_task(deep))
 
 
 def _postprocessor(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNetPostprocessor:
     centers, masks, tasks = _centers(config), config.mask_estimation_task, config.keypoint_estimation_task
+    surface = config.densepose_estimation_task
     # With one class and one task TF returns the task's keypoints alone, else those of the whole label map.
     alone = config.num_classes == 1 and len(keypoints) == 1
     places = [tuple(range(len(one.indices))) if alone else one.indices for one in keypoints]
@@ -120,6 +125,7 @@ def _postprocessor(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> Cent
         tuple(build_keypoint_decoder(*each) for each in zip(tasks, keypoints, places, strict=True)),
         bool(tasks) and all(task.clip_out_of_frame_keypoints for task in tasks),
         None if masks is None else build_mask_decoder(masks),
+        None if masks is None or surface is None else build_surface_decoder(surface, masks),
         None if config.post_processing is None else _suppression(config.post_processing),
     )
 

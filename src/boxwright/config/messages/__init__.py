@@ -27,16 +27,19 @@ from boxwright.config.messages.calibration import (
 )
 from boxwright.config.messages.cascade import AlignmentBorder, ClassifierBackbone, LevelCandidates
 from boxwright.config.messages.center_net import (
-    AugmentedSelfSupervisionLoss, CenterNet, CenterNetDeepMACMaskEstimation, CenterNetDensePoseEstimation,
-    CenterNetFeatureExtractor, CenterNetKeypointEstimation, CenterNetKeypointEstimationKeypointLabelToStdEntry,
-    CenterNetMaskEstimation, CenterNetObjectCenterParams, CenterNetObjectDetection, CenterNetPredictionHeadParams,
-    CenterNetTemporalOffsetEstimation, CenterNetTrackEstimation, FeatureConsistencyComparison, FeatureConsistencyType,
-    LossNormalize, RandomJitterBoxesJitterMode,
+    CenterNet, CenterNetDensePoseEstimation, CenterNetFeatureExtractor, CenterNetKeypointEstimation,
+    CenterNetKeypointEstimationKeypointLabelToStdEntry, CenterNetMaskEstimation, CenterNetObjectCenterParams,
+    CenterNetObjectDetection, CenterNetPredictionHeadParams, CenterNetTemporalOffsetEstimation,
+    CenterNetTrackEstimation,
 )
 from boxwright.config.messages.crop_augmentation import (
     RandomCropImage, RandomCropPadImage, RandomCropToAspectRatio, SSDRandomCrop, SSDRandomCropFixedAspectRatio,
     SSDRandomCropFixedAspectRatioOperation, SSDRandomCropOperation, SSDRandomCropPad,
     SSDRandomCropPadFixedAspectRatio, SSDRandomCropPadFixedAspectRatioOperation, SSDRandomCropPadOperation,
+)
+from boxwright.config.messages.deep_mac import (
+    AugmentedSelfSupervisionLoss, CenterNetDeepMACMaskEstimation, FeatureConsistencyComparison, FeatureConsistencyType,
+    LossNormalize, RandomJitterBoxesJitterMode,
 )
 from boxwright.config.messages.eval import (
     CocoKeypointMetrics, CocoKeypointMetricsKeypointLabelToSigmasEntry, EvalConfig, EvalConfigSuperCategoriesEntry,

@@ -22,7 +22,6 @@ from boxwright.config.messages.caffe_augmentation import (
     RandomExpand,
     RandomInterpolationResize,
 )
-from boxwright.config.messages.center_net import RandomJitterBoxesJitterMode
 from boxwright.config.messages.crop_augmentation import (
     PAD_COLOR,
     RANDOM_COEF,
@@ -34,6 +33,7 @@ from boxwright.config.messages.crop_augmentation import (
     SSDRandomCropPad,
     SSDRandomCropPadFixedAspectRatio,
 )
+from boxwright.config.messages.deep_mac import RandomJitterBoxesJitterMode
 from boxwright.config.rules import excludes, ordered, refuse, together
 
 

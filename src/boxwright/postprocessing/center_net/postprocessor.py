@@ -13,6 +13,7 @@ from torch import Tensor
 from boxwright.ops.boxes import clip_boxes
 from boxwright.ops.cells import CellBoxes, grid_of, read
 from boxwright.postprocessing.anchor import of_anchors
+from boxwright.postprocessing.center_net.dense_pose import SurfaceDecoder
 from boxwright.postprocessing.center_net.keypoint_tasks import (
     KeypointTaskDecoder,
     boxes_around,
@@ -35,6 +36,7 @@ class CenterNetPostprocessor:
         window: The side of the window in which the center of an object is the maximum, in cells.
         keypoints: The decoding of each keypoint task.
         clip_keypoints: Whether keypoints beyond the image are moved to its border, with a score of 0.
+        surface: The decoding of DensePose; None without.
         nms: Suppression afterwards; None for none.
     """
 
@@ -43,6 +45,7 @@ class CenterNetPostprocessor:
     keypoints: tuple[KeypointTaskDecoder, ...] = ()
     clip_keypoints: bool = False
     masks: MaskDecoder | None = None
+    surface: SurfaceDecoder | None = None
     nms: Nms | None = None
 
     @torch.no_grad()
@@ -79,6 +82,8 @@ class CenterNetPostprocessor:
                 found = _rows(found, order)
         if self.masks is not None and maps.masks is not None:
             found = replace(found, masks=self.masks(maps.masks.float().sigmoid(), found.boxes, found.labels))
+        if self.surface is not None and maps.surface is not None:
+            found = self.surface(maps.surface, found)
         if maps.temporal_offsets is not None:
             found = replace(found, temporal_offsets=read(maps.temporal_offsets.float(), peaks.cells))
         return found if self.nms is None else _suppressed(found, self.nms, sizes)
