@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from boxwright.report.tables import Tables, read_tables
 
@@ -90,3 +91,15 @@ def messy(seed: int, images: int = 40, classes: int = 4, crowded: bool = True) -
         ]
     crowds = random.choice(len(objects), 5, replace=False).tolist() if crowded else []
     return truth([size] * images, objects, [f"class {n}" for n in range(classes)], crowds), found(rows)
+
+
+def draw(folder: Path, content: dict[str, Any], seed: int = 0) -> None:
+    """Write an image file for each image: noise, with objects as lighter boxes."""
+    random = np.random.default_rng(seed)
+    for image in content["images"]:
+        pixels = random.integers(0, 90, (image["height"], image["width"], 3), np.uint8)
+        for row in content["annotations"]:
+            if row["image_id"] == image["id"]:
+                x, y, width, height = (round(one) for one in row["bbox"])
+                pixels[y : y + height, x : x + width] += 100
+        Image.fromarray(pixels).save(folder / image["file_name"])

@@ -13,6 +13,7 @@ from boxwright.cli.console import ap_line, console, count_progress, print_evalua
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
+from boxwright.report.settings import ReportSettings
 
 if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
@@ -34,12 +35,11 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change the configuration, as in --set eval_config.num_visualizations=50."),
 ]
-Watch = Annotated[
-    bool,
+Report = Annotated[
+    Path | None,
     typer.Option(
-        "--watch",
-        help="Wait for checkpoints and evaluate each until the last step; writes to TensorBoard.",
-        rich_help_panel="Following a run",
+        "--report",
+        help="Write a page into this folder that shows why AP is what it is (boxwright report does so later).",
     ),
 ]
 
@@ -56,15 +56,17 @@ def print_watched(step: int, evaluation: Evaluation | None, text: str) -> None:
 def evaluate_command(
     settings: EvaluationSettings,
     waiting: WatchSettings,
+    reporting: ReportSettings,
     model_dir: CheckpointOption,
     pipeline_config_path: Config = None,
     out: Out = None,
     set_: Set = None,
-    *,
-    watch_: Watch = False,
+    report: Report = None,
 ) -> None:
     """Compute the metrics of eval_config.metrics_set (COCO's unless set) and the losses; draw detections beside truth."""
-    if watch_:
+    if waiting.watch:
+        if report is not None:
+            raise ConfigError("--report is of one evaluation; evaluate without --watch")
         if pipeline_config_path is None:
             raise ConfigError("--watch starts before any checkpoint exists: add --pipeline_config_path")
         from boxwright.evaluation.watch import watch
@@ -72,13 +74,18 @@ def evaluate_command(
         config = _configuration(model_dir, pipeline_config_path, set_ or []).message
         watch(config, model_dir, out or model_dir, settings, waiting, print_watched)
         return
-    _evaluate(model_dir, pipeline_config_path, out, set_ or [], settings)
+    folder = _evaluate(model_dir, pipeline_config_path, out, set_ or [], settings)
+    if report is not None:
+        from boxwright.cli.report import print_report
+        from boxwright.report.sources import source_of_evaluation
+
+        print_report(source_of_evaluation(folder), report, reporting)
 
 
 def _evaluate(
     model_dir: Path, config_path: Path | None, out: Path | None, changes: list[str], settings: EvaluationSettings
-) -> None:
-    """Evaluate once; write and print the result."""
+) -> Path:
+    """Evaluate once; write and print the result, and return its folder."""
     # Before the imports below, which take seconds.
     require_checkpoint(model_dir)
     from boxwright.base.files import write_whole
@@ -111,6 +118,7 @@ def _evaluate(
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     suggest("predict", "IMAGES", "--model_dir", model_dir)
     console.print(ap_line(evaluation.metrics))
+    return folder
 
 
 def _title(step: int, learning_rate: float | None) -> str:

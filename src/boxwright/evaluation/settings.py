@@ -34,8 +34,11 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings:
-    """How to wait for checkpoints, as in TF2; times in seconds."""
+    """Whether and how to wait for checkpoints, as in TF2; times in seconds."""
 
+    watch: bool = setting(
+        False, "Wait for checkpoints and evaluate each until the last step; writes to TensorBoard.", _WATCH
+    )
     wait_interval: float = setting(300.0, "Minimum seconds between the starts of two evaluations.", _WATCH, 0)
     timeout: float = setting(
         3600.0,

@@ -15,8 +15,8 @@ from boxwright.report.tables import Floats
 
 # Interval: the middle 95 % of the draws.
 _PERCENTILES = (2.5, 97.5)
-# Detections times overlaps times draws that are computed in about half a minute.
-_BUDGET = 1.5e9
+# Detections times overlaps times draws that take about ten seconds, and what one class and overlap costs besides.
+_BUDGET, _EACH = 1.5e9, 8000
 MOST_DRAWS, LEAST_DRAWS = 500, 30
 
 
@@ -44,7 +44,7 @@ def interval(value: float, draws: Floats) -> Interval:
 
 def draws_for(curves: list[ClassCurve], times: int = 1) -> int:
     """Return how many draws fit into the time that a report may take, if each is used `times`."""
-    cost = sum(curve.gains.size for curve in curves) * times
+    cost = sum(curve.gains.size + _EACH * len(curve.gains) for curve in curves) * times
     return int(np.clip(_BUDGET / max(cost, 1), LEAST_DRAWS, MOST_DRAWS))
 
 

@@ -48,7 +48,7 @@ def match(tables: Tables) -> Matching:
     groups, firsts = np.unique(object_keys[object_order], return_index=True)
     starts = np.searchsorted(keys[order], groups, "left")
     stops = np.searchsorted(keys[order], groups, "right")
-    ends = np.append(firsts[1:], len(objects))
+    ends = np.append(firsts, len(objects))[1:]
     bounds = np.stack([starts, stops, firsts, ends], axis=1).astype(np.int64)
     for start, stop, first, end in bounds.tolist():
         if start == stop:
@@ -123,12 +123,14 @@ def _class_ap(curve: ClassCurve, weights: Floats | None) -> Floats:
     count = float(curve.objects.sum() if weights is None else curve.objects @ weights)
     if not count:
         return np.full(len(curve.gains), np.nan)
+    # The curve is highest where an object is found: other places need no envelope.
+    kept = np.flatnonzero(curve.gains.any(axis=0))
+    if not len(kept):
+        return np.zeros(len(curve.gains))
     gains, losses = curve.gains, curve.losses
     if weights is not None:
         gains, losses = gains * weights[curve.images], losses * weights[curve.images]
     precision, recall = precision_and_recall(gains, losses, count)
-    # The curve is highest where an object is found: other places need no envelope.
-    kept = np.flatnonzero(curve.gains.any(axis=0))
     pairs = zip(precision[:, kept], recall[:, kept], strict=True)
     return np.array([sampled(p, r, RECALLS).mean() for p, r in pairs])
 

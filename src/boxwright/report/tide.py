@@ -24,7 +24,7 @@ from boxwright.report.tables import Bools, Floats, Found, Indices, Objects, Tabl
 
 CLASSIFICATION, LOCALIZATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(6)
 NAMES = ("classification", "localization", "both", "duplicate", "background", "missed")
-RIGHT, IGNORED = -1, -2
+RIGHT = -1
 _MOST = 100
 # As the package divides; some of COCO's, of linspace, differ in the last bit, by which they pass over an equal recall.
 _RECALLS = np.arange(101) / 100
@@ -66,7 +66,7 @@ def image_errors(found: Found, objects: Objects, crowds: Objects, settings: Tide
     types = np.full(len(found), BACKGROUND, np.int64)
     near = np.full(len(found), -1, np.int64)
     if len(objects) and len(found):
-        types, near = _types(overlap, same, taken >= 0, settings)
+        types, near = error_types(overlap, same, taken >= 0, settings)
     types[matched >= 0] = RIGHT
     best = overlap.max(axis=1, initial=0.0)
     return ImageErrors(types, ignored, np.where(matched >= 0, matched, near), taken, best)
@@ -89,8 +89,14 @@ def _in_crowds(found: Found, crowds: Objects, least: float) -> Bools:
     return np.asarray((within & (found.labels[:, None] == crowds.labels[None, :])).any(axis=1))
 
 
-def _types(overlap: Floats, same: Bools, used: Bools, settings: TideSettings) -> tuple[Indices, Indices]:
-    """Return the type of error of each detection if it is wrong, and the object that it is about; -1 for none."""
+def error_types(overlap: Floats, same: Bools, used: Bools, settings: TideSettings) -> tuple[Indices, Indices]:
+    """Return the type of error of each detection if it is wrong, and the object that it is about; -1 for none.
+
+    Args:
+        overlap: float64 [D, G]; of all pairs, with at least one of each.
+        same: bool [D, G]; whether the classes are the same.
+        used: bool [G]; whether an object is found.
+    """
     of_class, of_others, of_used = overlap * same, overlap * ~same, overlap * same * used
     rows = np.arange(len(overlap))
     own, other = of_class.argmax(axis=1), of_others.argmax(axis=1)

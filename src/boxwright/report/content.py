@@ -1,0 +1,201 @@
+"""What a page says: values for its template, and data for its scripts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from boxwright.report.analysis import Analysis
+from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, mean_curve
+from boxwright.report.matching import THRESHOLDS
+from boxwright.report.metric_words import absence, sentence
+from boxwright.report.outcomes import TYPES, confusion
+from boxwright.report.pictures import Photos
+from boxwright.report.sources import Source
+from boxwright.report.tables import Tables
+from boxwright.report.thresholds import GRID, Chosen, score_curve
+from boxwright.runtime.optional import installed_versions
+
+# COCO's bounds of sizes, in square pixels.
+SMALL, LARGE = 32.0**2, 96.0**2
+_SIZES = ("small", "medium", "large")
+_PREFIX = "DetectionBoxes_"
+_ERRORS = {
+    "classification": "The right place, another class.",
+    "localization": "The right class, but the box shares only a tenth to a half of its area with the object.",
+    "both": "Neither the class is right, nor the place exact.",
+    "duplicate": "An object that a better scored detection has found already.",
+    "background": "Nothing is there that is annotated.",
+    "missed": "Objects that no detection came near.",
+    "false positives": "All wrong detections, if they were scored below every right one.",
+    "false negatives": "All objects that were not found, if they did not count.",
+}
+
+
+def page_content(source: Source, analysis: Analysis, photos: Photos) -> dict[str, Any]:
+    """Return the values of the template: `data` for scripts, `numbers` for programs, and what the page says."""
+    tables = source.tables
+    metrics = _metrics(source, analysis)
+    errors = _errors(analysis)
+    classes = _classes(tables, analysis)
+    return {
+        "title": source.title,
+        "facts": _facts(source, analysis, photos),
+        "metrics": metrics,
+        "draws": len(analysis.drawn),
+        "classes": classes,
+        "counts": _counts(tables),
+        "chosen": _chosen(analysis.chosen),
+        "threshold": analysis.threshold,
+        "errors": errors,
+        "tide_ap": analysis.tide.average_precision,
+        "photos": photos,
+        "problem": source.problem,
+        "data": _data(analysis),
+        "numbers": {
+            "metrics": {row["name"]: row["value"] for row in metrics},
+            "intervals": {name: one.to_list() for name, one in analysis.intervals.items()},
+            "draws": len(analysis.drawn),
+            "threshold": _chosen(analysis.chosen),
+            "errors": {row["name"]: {"count": row["count"], "gain": row["gain"]} for row in errors},
+            "classes": [{key: _plain(value) for key, value in row.items()} for row in classes],
+        },
+    }
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and np.isnan(value) else value
+
+
+def _metrics(source: Source, analysis: Analysis) -> list[dict[str, Any]]:
+    """Return the metrics of the evaluation, or COCO's three, with sentences and intervals."""
+    intervals = {f"{_PREFIX}{name}": one for name, one in analysis.intervals.items()}
+    values: dict[str, float | None] = dict(source.metrics)
+    if not values:
+        values = {name: _plain(one.value) for name, one in intervals.items()}
+    return [
+        {
+            "name": name,
+            "value": None if value is None or absence(name, value) else value,
+            "sentence": sentence(name),
+            "absence": absence(name, value),
+            "interval": intervals.get(name),
+        }
+        for name, value in values.items()
+        # The classes have a table of their own.
+        if "ByCategory" not in name
+    ]
+
+
+def _facts(source: Source, analysis: Analysis, photos: Photos) -> list[tuple[str, str]]:
+    about, tables = source.about, source.tables
+    versions = about.get("versions") or installed_versions("boxwright")
+    rows = [
+        ("model", about.get("model")),
+        ("step", about.get("step")),
+        ("weights (SHA-256)", about.get("weights_sha256")),
+        ("configuration", about.get("config")),
+        ("detections", about.get("detections")),
+        ("truth", about.get("truth")),
+        ("data", source.images.name if source.images is not None else None),
+        ("evaluated", about.get("created")),
+        ("command", about.get("command")),
+        ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("images", f"{len(tables.ids):,}"),
+        ("objects", f"{int((~tables.objects.crowd).sum()):,} and {int(tables.objects.crowd.sum()):,} crowds"),
+        ("detections kept", f"{len(tables.found):,}"),
+        (
+            "images that could not be read",
+            f"{len(photos.problems):,}: {photos.problems[0]}" if photos.problems else None,
+        ),
+    ]
+    return [(name, str(value)) for name, value in rows if value not in (None, "")]
+
+
+def _counts(tables: Tables) -> list[tuple[str, int]]:
+    """Return the number of objects by COCO's sizes."""
+    areas = tables.objects.areas[~tables.objects.crowd]
+    sizes = np.searchsorted([SMALL, LARGE], areas, "right")
+    return [(name, int((sizes == number).sum())) for number, name in enumerate(_SIZES)]
+
+
+def _classes(tables: Tables, analysis: Analysis) -> list[dict[str, Any]]:
+    rows = []
+    for number, (name, curve) in enumerate(zip(tables.class_names, analysis.curves, strict=True)):
+        found, chosen = analysis.class_interval(number), analysis.by_class[number]
+        judged = score_curve([curve]).at(analysis.threshold)
+        rows.append(
+            {
+                "name": name,
+                "objects": int(curve.objects.sum()),
+                "images": int((curve.objects > 0).sum()),
+                "detections": len(curve.rows),
+                "ap": found.value,
+                "low": found.low,
+                "high": found.high,
+                "ap50": float(analysis.values[number, 0]),
+                "precision": judged.precision,
+                "recall": judged.recall,
+                "f1": judged.f1,
+                "threshold": None if chosen is None else chosen.threshold,
+            }
+        )
+    return rows
+
+
+def _chosen(chosen: Chosen | None) -> dict[str, Any] | None:
+    if chosen is None:
+        return None
+    halves = {name: {key: _plain(value) for key, value in vars(getattr(chosen, name)).items()} for name in _HALVES}
+    return {"threshold": chosen.threshold, **halves}
+
+
+_HALVES = ("chosen_on", "judged_on")
+
+
+def _errors(analysis: Analysis) -> list[dict[str, Any]]:
+    found = analysis.tide
+    counts = found.counts | {
+        "false positives": sum(count for name, count in found.counts.items() if name != "missed"),
+        "false negatives": int((~analysis.tables.objects.crowd).sum() - _found(analysis)),
+    }
+    most = max(found.gains.values()) or 1.0
+    return [
+        {
+            "name": name,
+            "sentence": text,
+            "count": counts[name],
+            "gain": found.gains[name],
+            "share": max(found.gains[name], 0.0) / most,
+        }
+        for name, text in _ERRORS.items()
+    ]
+
+
+def _found(analysis: Analysis) -> int:
+    """Return how many objects some detection finds, at any score."""
+    objects = analysis.matching.objects[0]
+    return len(np.unique(objects[analysis.matching.right[0]]))
+
+
+def _data(analysis: Analysis) -> dict[str, Any]:
+    """Return what the page's scripts need before the first click."""
+    tables = analysis.tables
+    curve = score_curve(analysis.curves)
+    judged = [asdict(curve.at(float(score))) for score in GRID]
+    matrix = confusion(tables, analysis.outcomes)
+    cells = [[int(row), int(column), int(matrix[row, column])] for row, column in np.argwhere(matrix)]
+    return {
+        "classes": tables.class_names,
+        "types": list(TYPES),
+        "overlaps": np.round(THRESHOLDS, 2).tolist(),
+        "mean": mean_curve(analysis),
+        "grid": np.round(GRID, 2).tolist(),
+        "judged": {name: [round(one[name], 4) for one in judged] for name in ("precision", "recall", "f1")},
+        "threshold": analysis.threshold,
+        "confusion": cells,
+        "eventParts": -(-len(analysis.outcomes) // EVENTS_A_PART),
+        "classesAPart": CLASSES_A_PART,
+    }

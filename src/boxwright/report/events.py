@@ -1,0 +1,111 @@
+"""Events, images and curves as JSON for a page: columns, in parts that it loads when they are needed.
+
+Dimensions: E events, I images, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.report.analysis import Analysis
+from boxwright.report.matching import sampled_precision
+from boxwright.report.outcomes import NOTHING, Outcomes
+from boxwright.report.pictures import Photos
+from boxwright.report.tables import Floats, Indices, Tables
+from boxwright.report.tide import MISSED
+
+EVENTS_A_PART, CLASSES_A_PART = 4000, 25
+# Events that stand in the page itself.
+FIRST = 60
+_RIGHT_TYPE, _MISSED_TYPE = 0, MISSED + 1
+
+
+def event_columns(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[str, Any]:
+    """Return some events as columns.
+
+    `truth` and `seen` are positions of classes, -1 for nothing; `near` is the class of the object that a wrong
+    detection is about; `object` and `box` are x, y, width and height in pixels, four numbers an event, 0 for none.
+    """
+    found, objects = outcomes.found[chosen], outcomes.objects[chosen]
+    about = outcomes.about[chosen]
+    return {
+        "id": chosen.tolist(),
+        "image": outcomes.images[chosen].tolist(),
+        "type": outcomes.types[chosen].tolist(),
+        "truth": _classes(tables, tables.objects.labels, objects),
+        "seen": _classes(tables, tables.found.labels, found),
+        "near": _classes(tables, tables.objects.labels, about),
+        "score": [round(float(one), 3) for one in _taken(tables.found.scores, found)],
+        "object": _boxes(tables.objects.boxes, about),
+        "box": _boxes(tables.found.boxes, found),
+    }
+
+
+def _taken(values: NDArray[Any], indices: Indices) -> NDArray[Any]:
+    """Return the values at indices; 0 for -1."""
+    padded = np.concatenate([values, np.zeros((1, *values.shape[1:]), values.dtype)])
+    return padded[indices]
+
+
+def _classes(tables: Tables, labels: Indices, indices: Indices) -> list[int]:
+    positions = np.searchsorted(tables.classes, labels)
+    found: list[int] = np.where(indices == NOTHING, NOTHING, _taken(positions, indices)).tolist()
+    return found
+
+
+def _boxes(boxes: Floats, indices: Indices) -> list[int]:
+    found = _taken(boxes, indices)
+    corners = np.concatenate([found[:, :2], found[:, 2:] - found[:, :2]], axis=1)
+    rounded: list[int] = np.rint(corners).astype(np.int64).ravel().tolist()
+    return rounded
+
+
+def severity(tables: Tables, outcomes: Outcomes) -> Floats:
+    """Return how bad each event is, float64 [E]: a wrong detection its score, a missed object 0.5, a right one 0."""
+    scores = _taken(tables.found.scores, outcomes.found)
+    wrong = np.where(outcomes.types == _MISSED_TYPE, 0.5, scores)
+    return np.where(outcomes.types == _RIGHT_TYPE, 0.0, wrong)
+
+
+def worst_first(tables: Tables, outcomes: Outcomes) -> Indices:
+    """Return the events, worst first."""
+    return np.argsort(-severity(tables, outcomes), kind="stable")
+
+
+def image_columns(tables: Tables, outcomes: Outcomes, photos: Photos) -> dict[str, Any]:
+    """Return the images as columns: name, size, copy, and how many events are right, wrong and missed."""
+    count = len(tables.ids)
+    kinds = {
+        "right": outcomes.types == _RIGHT_TYPE,
+        "missed": outcomes.types == _MISSED_TYPE,
+        "wrong": (outcomes.types != _RIGHT_TYPE) & (outcomes.types != _MISSED_TYPE),
+    }
+    columns = {name: np.bincount(outcomes.images[chosen], minlength=count).tolist() for name, chosen in kinds.items()}
+    return {
+        "name": [name or str(identity) for name, identity in zip(tables.names, tables.ids, strict=True)],
+        "height": tables.sizes[:, 0].tolist(),
+        "width": tables.sizes[:, 1].tolist(),
+        "file": list(photos.files),
+        **columns,
+    }
+
+
+def image_severity(tables: Tables, outcomes: Outcomes) -> Floats:
+    """Return how bad each image's events are together, float64 [I]."""
+    weights = severity(tables, outcomes)
+    return np.bincount(outcomes.images, weights, minlength=len(tables.ids)).astype(np.float64)
+
+
+def curve_part(analysis: Analysis, start: int, stop: int) -> list[Any]:
+    """Return the precision at 101 recalls of some classes at each overlap; None for a class without objects."""
+    part = [sampled_precision(curve) for curve in analysis.curves[start:stop]]
+    return [None if np.isnan(one).any() else np.round(one, 3).tolist() for one in part]
+
+
+def mean_curve(analysis: Analysis) -> list[Any]:
+    """Return the mean of the classes' precision at 101 recalls, at each overlap; empty without objects."""
+    known = [one for one in map(sampled_precision, analysis.curves) if not np.isnan(one).any()]
+    return np.stack(known).mean(axis=0).round(4).tolist() if known else []

@@ -1,0 +1,48 @@
+"""What each metric is, in a sentence."""
+
+from __future__ import annotations
+
+import math
+import re
+
+# The first pattern that a name contains tells what it is.
+_SENTENCES = (
+    (r"mAP \(small\)", "Average precision on objects of fewer than 32² pixels."),
+    (r"mAP \(medium\)", "Average precision on objects of 32² to 96² pixels."),
+    (r"mAP \(large\)", "Average precision on objects of more than 96² pixels."),
+    (r"mAP@\.50IOU", "Average precision where sharing half of the area is enough to find an object."),
+    (r"mAP@\.75IOU", "Average precision where three quarters of the area must be shared: how exact are the boxes?"),
+    (r"AR@100 \(small\)", "Recall of objects of fewer than 32² pixels, with 100 detections per image."),
+    (r"AR@100 \(medium\)", "Recall of objects of 32² to 96² pixels, with 100 detections per image."),
+    (r"AR@100 \(large\)", "Recall of objects of more than 96² pixels, with 100 detections per image."),
+    (
+        r"AR@(\d+)",
+        r"The share of objects found with \1 detections per class and image, mean over overlaps 0.50 to 0.95.",
+    ),
+    (r"Precision/mAP ByCategory|PerformanceByCategory/mAP/", "Average precision of one class."),
+    (r"PerformanceBySuperCategory", "Average precision, mean over a group of classes."),
+    (r"DetectionMasks_Precision/mAP$", "Average precision of masks: mean over classes and overlaps 0.50 to 0.95."),
+    (r"Precision/mAP$", "Average precision, mean over classes and overlaps 0.50 to 0.95: COCO's headline number."),
+    (r"AP@0\.5IOU|mAP@0\.5IOU", "Average precision at an overlap of 0.5, as PASCAL VOC or Open Images define it."),
+    (r"CorLoc", "The share of images in which at least one object of a class is found."),
+    (r"Keypoints", "Average precision of keypoints, by the distance to their true places (OKS)."),
+    (r"^Loss/", "A loss of training, on these images."),
+    (r"easy|medium|hard", "Average precision on WIDER FACE's faces of this difficulty."),
+)
+
+
+def sentence(name: str) -> str:
+    """Return what a metric is; empty if it is not known here."""
+    for pattern, text in _SENTENCES:
+        if found := re.search(pattern, name):
+            return found.expand(text) if "\\1" in text else text
+    return ""
+
+
+def absence(name: str, value: float | None) -> str:
+    """Return why a metric has no value; empty if it has one."""
+    if value is None or not math.isfinite(value):
+        return "not a number: no object of some class to measure on"
+    if value >= 0 or name.startswith("Loss/"):
+        return ""
+    return "nothing to measure: no object of this kind"

@@ -1,0 +1,114 @@
+"""The report in a browser, opened from disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from boxwright.report.sources import source_of_files
+from boxwright.report.write import write_report
+from tests.report import made
+
+BROWSER = "BOXWRIGHT_BROWSER"
+CHROMIUM = os.environ.get(BROWSER) or shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason=f"no chromium here, and {BROWSER} names none"),
+]
+FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]
+# What the page says of a model is never run.
+SCRIPT = "<img src=x onerror=\"document.title='run'\">"
+# More images than are drawn at once.
+IMAGES = 150
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made_in = tmp_path_factory.mktemp("report")
+    content, rows = made.messy(0, IMAGES)
+    content["categories"][1]["name"] = SCRIPT
+    paths = made.write(made_in, content, rows)
+    made.draw(made_in, content)
+    return write_report(source_of_files(*paths), made_in / "report").parent
+
+
+@pytest.fixture(params=[{"width": 1200, "height": 900}, {"width": 390, "height": 800}], ids=["screen", "phone"])
+def page(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
+    """The page, without an error, a line on the console or a request to anything but the disk."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        opened = browser.new_page(viewport=request.param)
+        said: list[str] = []
+        opened.on("console", lambda message: said.append(message.text))
+        opened.on("pageerror", lambda error: said.append(str(error)))
+        opened.on("request", lambda wanted: wanted.url.startswith(("file:", "data:")) or said.append(wanted.url))
+        opened.on("requestfailed", lambda wanted: said.append(f"missing {wanted.url}"))
+        opened.goto((folder / "index.html").as_uri())
+        yield opened
+        assert said == []
+        assert "Boxwright" in opened.title()
+        browser.close()
+
+
+def drawn(page: Any) -> int:
+    """How many pictures are drawn."""
+    return int(page.evaluate("document.querySelectorAll('image, img').length"))
+
+
+def test_it_fits_and_draws_few_pictures_at_once(page: Any) -> None:
+    assert 0 < drawn(page) <= 100
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.locator("#pr path.line").count() == 7
+    assert page.locator("#classes tbody th").nth(1).inner_text() == SCRIPT
+    page.locator("#curve-class").select_option("1")
+    page.wait_for_function("report.data['curves-0'] !== undefined")
+
+
+def test_filters_and_a_click_on_the_matrix(page: Any) -> None:
+    shown = page.locator("#shown")
+    page.locator("#filters [name=type]").select_option(label="missed")
+    page.wait_for_function("document.querySelector('#shown').textContent.includes(' of ')")
+    kinds = page.locator("#gallery .card span:last-child").all_inner_texts()
+    assert kinds
+    assert set(kinds) == {"missed"}
+    assert drawn(page) <= 100
+    # A cell's number is that of its images.
+    cell = page.locator("#matrix tbody tr").nth(0).locator("button").nth(2)
+    count = int(cell.inner_text())
+    cell.click()
+    page.wait_for_function(f"document.querySelector('#shown').textContent.startsWith('{count} of ')")
+    assert page.locator("#gallery .card").count() == count
+    page.locator("#filters button[type=reset]").click()
+    page.wait_for_function("document.querySelector('#gallery').children.length === 40")
+    assert "events" in shown.inner_text()
+
+
+def test_the_keyboard_alone(page: Any) -> None:
+    """Tab reaches a picture, Enter opens it, an arrow goes to the next, Space hides the truth, Escape closes."""
+    page.locator("#gallery .card").first.focus()
+    page.keyboard.press("Enter")
+    viewer = page.locator("#viewer")
+    viewer.locator("svg").wait_for()
+    before = viewer.locator(".caption").inner_text()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(f"document.querySelector('#viewer .caption').textContent !== {before!r}")
+    truth = viewer.locator(".truth").count()
+    viewer.locator("input").first.focus()
+    page.keyboard.press("Space")
+    assert viewer.locator(".truth").count() == 0 < truth
+    page.keyboard.press("Escape")
+    assert not page.evaluate("document.querySelector('#viewer').open")
+    assert page.evaluate("document.activeElement.classList.contains('card')")
+
+
+def test_columns_are_sorted(page: Any) -> None:
+    page.locator("#classes thead button", has_text="objects").click()
+    counts = [int(text) for text in page.locator("#classes tbody td:nth-child(2)").all_inner_texts()]
+    assert counts == sorted(counts, reverse=True)
