@@ -76,7 +76,8 @@ TESTED = {
     "`CenterNetDensePoseTargetAssigner`, `detection_surface_coords`": "parity/test_center_net.py::test_detections",
     "`track_estimation_task`": "config/test_support.py::test_report_classifies_and_locates",
     "`ContextRCNNMetaArch`": "models/test_context_attention.py::test_layers_and_heads_by_the_definition",
-    "`create_ava_actions_tf_record.py`, `seq_example_util`": "config/test_support.py::test_refused_field_stops_the_build",
+    "`generate_embedding_data.py`, `add_context_to_examples.py`": "inference/test_context_memory.py::test_records_have_the_embeddings_of_their_camera_and_month",
+    "`TF_SEQUENCE_EXAMPLE`, `create_ava_actions_tf_record.py`, `seq_example_util`": "data/test_context_records.py::test_the_frames_of_a_sequence",
     "TF-Slim's `vgg_16.ckpt`": "tensorflow/test_vgg16.py::test_the_classifier_starts_a_detector",
     "RefineDet with faces' levels, convolutions before predictors, normalized predictors, a penalty on all weights": "training/test_refinedet.py::test_a_step_of_each_variant",
 }
