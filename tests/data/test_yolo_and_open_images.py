@@ -65,6 +65,7 @@ def test_open_images_are_what_coco_is(shapes_data: Path) -> None:
     assert [category.name for category in whole.categories] == ["/m/01", "/m/02", "/m/03", "/m/04"]
     samples = by_name(whole).values()
     assert all(sample.verified_labels.tolist() == [0] for sample in samples)
+    assert all(sample.negative_labels.tolist() == [0] for sample in samples), "their confidence is 0"
     count = sum(len(sample.boxes) for sample in samples)
     assert sum(int(sample.group_of.sum()) for sample in samples) == -(-count // 5)
 

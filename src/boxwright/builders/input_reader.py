@@ -59,6 +59,7 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
         keypoint_depths=reader.load_keypoint_depth_features,
         multiclass_scores=reader.load_multiclass_scores,
         track_ids=reader.load_track_id,
+        confidences=reader.load_confidences,
         dense_pose=reader.load_dense_pose,
         context=reader.load_context_features,
         context_image_ids=reader.load_context_image_ids,
@@ -77,6 +78,7 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
         load_masks=config.load_masks or reader.load_instance_masks,
         num_keypoints=reader.num_keypoints,
         dense_pose=reader.load_dense_pose,
+        track_ids=reader.load_track_id,
         allow_paths_outside=config.allow_paths_outside,
     )
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from boxwright.types import Sample, Targets
 from boxwright.types.context_features import ContextFeatures
-from boxwright.types.dense_pose import padded_points
 from boxwright.types.masks import InstanceMasks
 from boxwright.types.packing import each_tensor, packed, tensors_of, unpacked
 from boxwright.types.sample import OBJECT_FIELDS
@@ -125,6 +124,7 @@ def learnable(sample: Sample, true_size: tuple[int, int], image: NDArray[Any] | 
         boxes=lambda _: boxes[keep].astype(np.float32),
         points=lambda points: _scaled_points(points, scale),
         surface_points=lambda points: (points * np.array([*scale, 1, 1, 1, 1], np.float32)).astype(np.float32),
+        vectors=lambda vectors: (vectors * scale).astype(np.float32),
         masks=lambda masks: _resized_masks(masks, true_size, (pixels.shape[0], pixels.shape[1])),
         areas=lambda areas: (areas * scale.prod()).astype(np.float32),
     )
@@ -188,20 +188,29 @@ def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None
     stacked: dict[str, Tensor] = {}
     masks: InstanceMasks | None = None
     for declared in OBJECT_FIELDS:
-        rows = [getattr(sample, declared.name) for sample in samples]
-        wanted = declared.name in learned and (declared.name in _ALWAYS or _is_informative(rows))
-        if wanted and declared.geometry == "points":
+        rows = declared.rows(samples) if declared.name in learned else None
+        if rows is None or not (declared.name in _ALWAYS or _is_informative(rows)):
+            continue
+        if declared.geometry == "points":
             stacked[declared.name] = _padded([points[..., :2] for points in rows], count, torch.nan)
-        elif wanted and declared.geometry == "surface_points":
-            stacked[declared.name] = _padded(padded_points(rows), count, 0)
-        elif wanted and declared.geometry == "masks":
+        elif declared.geometry == "vectors":
+            stacked[declared.name] = _padded(_as_shares(rows, samples), count, 0)
+        elif declared.geometry == "masks":
             masks = None if size is None else InstanceMasks.stack(rows, count, (size[0], size[1]))
-        elif wanted:
+        else:
             stacked[declared.name] = _padded(rows, count, 0)
     valid = _padded([np.ones(len(sample.boxes), np.bool_) for sample in samples], count, 0)
     seen = [sample.annotated for sample in samples]
-    annotated = None if all(seen) else torch.tensor(seen)
-    return Targets(**stacked, valid=valid, masks=masks, annotated=annotated, context=stack_context(samples))
+    verified = [sample.verified_labels for sample in samples]
+    most = max(len(labels) for labels in verified)
+    return Targets(
+        **stacked,
+        valid=valid,
+        masks=masks,
+        annotated=None if all(seen) else torch.tensor(seen),
+        context=stack_context(samples),
+        verified_labels=_padded(verified, most, -1) if most else None,
+    )
 
 
 def stack_context(samples: Sequence[Sample]) -> ContextFeatures | None:
@@ -212,10 +221,15 @@ def stack_context(samples: Sequence[Sample]) -> ContextFeatures | None:
     return ContextFeatures.stack([torch.from_numpy(context) for context in known])
 
 
-def _is_informative(rows: Sequence[NDArray[Any] | None]) -> bool:
-    """Return whether every image has a field, and its values are not all False."""
-    known = [values for values in rows if values is not None]
-    return len(known) == len(rows) and not (known[0].dtype == np.bool_ and not any(values.any() for values in known))
+def _is_informative(rows: Sequence[NDArray[Any]]) -> bool:
+    """Return whether the values of a field are not all False."""
+    return rows[0].dtype != np.bool_ or any(values.any() for values in rows)
+
+
+def _as_shares(rows: Sequence[NDArray[Any]], samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+    """Return vectors (x, y) in pixels as y and x in shares of their images' heights and widths."""
+    sizes = [np.array(sample.true_size or sample.image.shape[:2], np.float32) for sample in samples]
+    return [(row[:, ::-1] / size).astype(np.float32) for row, size in zip(rows, sizes, strict=True)]
 
 
 def _padded(rows: Sequence[NDArray[Any]], count: int, fill: float) -> Tensor:

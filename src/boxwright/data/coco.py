@@ -45,6 +45,7 @@ class CocoDataset:
         load_masks: bool = False,
         num_keypoints: int | None = 0,
         dense_pose: bool = False,
+        track_ids: bool = False,
         allow_paths_outside: bool = False,
     ) -> None:
         """Read the annotation file.
@@ -52,6 +53,7 @@ class CocoDataset:
         Args:
             num_keypoints: Keypoints per object, of all classes; 0 to skip them, None for as many as there are.
             dense_pose: Whether to read DensePose's points.
+            track_ids: Whether to read `track_id` of each annotation, as TAO's and other videos' files have it.
             image_folder: The folder that `file_name` is relative to; by default the annotation file's own, or `images`
                 in it.
             allow_paths_outside: Whether a `file_name` may point outside the image folder.
@@ -61,7 +63,7 @@ class CocoDataset:
                 not in the label map.
         """
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
-        self._allow_outside, self._dense_pose = allow_paths_outside, dense_pose
+        self._allow_outside, self._dense_pose, self._track_ids = allow_paths_outside, dense_pose, track_ids
         refuse_unfinished(self.path.parent)
         content = _read_json(self.path)
         self._images = list(_list(content, "images", self.path))
@@ -153,6 +155,10 @@ class CocoDataset:
     def _surface_points(self, rows: list[dict[str, Any]], where: str) -> NDArray[np.float32]:
         return coco_points([(row, self._where(row)) for row in rows]).padded(where)
 
+    def _tracks(self, rows: list[dict[str, Any]]) -> NDArray[np.int64]:
+        values = [whole_number(row.get("track_id"), f"{self._where(row)}: track_id") for row in rows]
+        return np.array(values, np.int64)
+
     def _box(self, annotation: dict[str, Any]) -> list[float]:
         box = annotation.get("bbox")
         if not isinstance(box, list) or len(box) != 4:
@@ -225,6 +231,7 @@ class CocoDataset:
                 masks=self._masks(rows, image.shape[:2]) if self.load_masks else None,
                 keypoints=self._keypoints(rows),
                 dense_pose=self._surface_points(rows, where) if self._dense_pose else None,
+                track_ids=self._tracks(rows) if self._track_ids else None,
                 attributes=attributes,
                 attribute_names=names,
                 id=str(row["id"]),

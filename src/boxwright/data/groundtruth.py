@@ -75,8 +75,14 @@ class MergeLabels:
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         scores = np.zeros((len(firsts), self.num_classes), np.float32)
-        scores[rank[group.reshape(-1)], sample.labels] = 1
-        return replace(sample.keep(firsts[order]), class_scores=scores)
+        rows = rank[group.reshape(-1)]
+        scores[rows, sample.labels] = 1
+        merged = replace(sample.keep(firsts[order]), class_scores=scores)
+        if sample.confidences is None:
+            return merged
+        confidences = np.zeros_like(scores)
+        confidences[rows, sample.labels] = sample.confidences[np.arange(len(rows)), sample.labels]
+        return replace(merged, confidences=confidences)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class OpenImagesDataset:
             image_folder: The folder of `<ImageID>.jpg`; by default `images` beside the CSV, or the CSV's folder.
             categories: The classes, by code or description; by default all that occur; others are dropped.
             descriptions: The CSV of codes and descriptions; by default one of its usual names beside the annotations.
-            image_labels: The CSV of verified image-level labels (ImageID, LabelName, Confidence).
+            image_labels: The CSV of verified image-level labels (ImageID, LabelName, and optionally Confidence, which
+                is 0 for a class that was verified to be absent).
             allow_paths_outside: Whether an ImageID may point outside the folder.
 
         Raises:
@@ -75,10 +76,13 @@ class OpenImagesDataset:
         found = {code: self.categories.by_name(code) or known.get(shown_names.get(code, "")) for code in codes}
         label_of = np.array([-1 if category is None else category.label for category in found.values()], np.int64)
         self._verified: dict[int, set[int]] = {}
+        self._negative: dict[int, set[int]] = {}
         for _, row in labels:
             label = int(label_of[codes[row["LabelName"]]])
             if label >= 0:
                 self._verified.setdefault(self._numbers[row["ImageID"]], set()).add(label)
+            if label >= 0 and row.get("Confidence") == "0":
+                self._negative.setdefault(self._numbers[row["ImageID"]], set()).add(label)
         # Sorted by image, the boxes of image i are rows starts[i] to starts[i + 1]; stable, to keep the file's order.
         order = np.argsort(np.frombuffer(image_of, np.int64), kind="stable") if image_of else np.zeros(0, np.int64)
         self._starts = np.searchsorted(np.asarray(image_of, np.int64)[order], np.arange(len(self._numbers) + 1))
@@ -107,6 +111,7 @@ class OpenImagesDataset:
                 labels=self._labels[kept],
                 group_of=self._groups[kept],
                 verified_labels=np.array(sorted(self._verified.get(index, ())), np.int64),
+                negative_labels=np.array(sorted(self._negative.get(index, ())), np.int64),
                 left_out=len(rows) - len(kept),
                 id=name,
                 filename=path.name,

@@ -36,7 +36,8 @@ class RecordFields:
         num_keypoints: Keypoints per object; 0 to skip them.
         keypoint_depths: Whether to read the depths of keypoints and their weights.
         multiclass_scores: Whether to read the scores of all classes.
-        track_ids: Whether to read which objects are the same in several images.
+        track_ids: Whether to read which objects are the same in several images, and where they were in the last one.
+        confidences: Whether to read how sure each object's class is.
         context: Whether to read the features of other images (Context R-CNN).
         context_image_ids: Whether to read the ids of the images that those features are of.
         dense_pose: Whether to read points with their places on the body's surface.
@@ -49,6 +50,7 @@ class RecordFields:
     track_ids: bool = False
     context: bool = False
     context_image_ids: bool = False
+    confidences: bool = False
     dense_pose: bool = False
 
 
@@ -95,6 +97,7 @@ def decode_example(
     points = (count, wanted.num_keypoints)
     labels = _labels(features, categories, count, where, {} if unknown is None else unknown)
     attributes, attribute_names = _attributes(features, count, where)
+    offsets, match_flags = _previous(features, count, (height, width), where) if wanted.track_ids else (None, None)
     sample = Sample(
         image=image,
         boxes=boxes,
@@ -105,15 +108,23 @@ def decode_example(
         group_of=_per_object(features, "image/object/group_of", count, where, np.bool_),
         areas=_per_object(features, "image/object/area", count, where, np.float32),
         masks=_masks(features, count, (height, width), wanted.masks, where),
+        mask_weights=None
+        if wanted.masks == "none"
+        else _numbers_of(features, "image/object/mask/weight", count, where),
         keypoints=_keypoints(features, count, points[1], (height, width), where),
         keypoint_depths=_depths(features, "z", points, where) if wanted.keypoint_depths else None,
         keypoint_depth_weights=_depths(features, "z/weights", points, where) if wanted.keypoint_depths else None,
         dense_pose=_dense_pose(features, count, (height, width), where) if wanted.dense_pose else None,
         class_scores=_class_scores(features, count, where) if wanted.multiclass_scores else None,
+        confidences=_confidences(features, labels, categories, where) if wanted.confidences else None,
         track_ids=_track_ids(features, count, where) if wanted.track_ids else None,
+        temporal_offsets=offsets,
+        track_match_flags=match_flags,
         attributes=attributes,
         attribute_names=attribute_names,
-        verified_labels=_verified(features, categories, where),
+        verified_labels=_image_labels(features, categories, where),
+        negative_labels=_known(_wholes(features, "image/neg_category_ids", where), categories),
+        not_exhaustive_labels=_known(_wholes(features, "image/not_exhaustive_category_ids", where), categories),
         context=read_context(features, where) if wanted.context else None,
         context_image_ids=read_context_image_ids(features, where) if wanted.context_image_ids else (),
         id=text_feature(features, "image/source_id", where) or text_feature(features, "image/filename", where),
@@ -236,9 +247,17 @@ def _labels(
     return np.array([-1 if category is None else category.label for category in found], np.int64)
 
 
-def _verified(features: Features, categories: Categories, where: str) -> NDArray[np.int64]:
-    """Return the classes that were verified for the whole image, without unknown ones."""
-    found = (categories.by_id(number) for number in _wholes(features, "image/class/label", where))
+def _image_labels(features: Features, categories: Categories, where: str) -> NDArray[np.int64]:
+    """Return the classes that were verified for the whole image, by text or else by id, without unknown ones."""
+    if not len(texts := _bytes(features, "image/class/text", where)):
+        return _known(_wholes(features, "image/class/label", where), categories)
+    found = (_by_text(text.decode("utf-8", "replace"), categories) for text in texts)
+    return np.array([category.label for category in found if category is not None], np.int64)
+
+
+def _known(ids: list[int], categories: Categories) -> NDArray[np.int64]:
+    """Return the labels of class ids, without unknown ones."""
+    found = (categories.by_id(number) for number in ids)
     return np.array([category.label for category in found if category is not None], np.int64)
 
 
@@ -318,6 +337,37 @@ def _track_ids(features: Features, count: int, where: str) -> NDArray[np.int64]:
     return values
 
 
+def _numbers_of(features: Features, key: str, count: int, where: str) -> NDArray[np.float32] | None:
+    """Return a finite number for each object; None if the record has none."""
+    values = _per_object(features, key, count, where, np.float32)
+    if not np.isfinite(values).all():
+        raise DataError(f"{where}: {key}: a value is not finite")
+    return values if len(values) or not count else None
+
+
+def _previous(
+    features: Features, count: int, size: tuple[int, int], where: str
+) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    """Return offsets from the centers in the previous frame [N, 2], and whether the objects were there [N], or None."""
+    key = "image/object/track/"
+    y, x = (_numbers_of(features, f"{key}offset/{axis}", count, where) for axis in ("y", "x"))
+    if (x is None) != (y is None):
+        raise DataError(f"{where}: {key}offset has y or x alone")
+    if x is None or y is None:
+        return None, None
+    flags = _numbers_of(features, f"{key}match", count, where)
+    return np.stack([x * size[1], y * size[0]], 1), np.ones(count, np.float32) if flags is None else flags
+
+
+def _confidences(
+    features: Features, labels: NDArray[np.int64], categories: Categories, where: str
+) -> NDArray[np.float32]:
+    """Return the confidence of each object's class, [N, K], 0 in the other classes; 1 if the record has none."""
+    values = _numbers_of(features, "image/object/class/confidence", len(labels), where)
+    classes = np.eye(categories.num_slots, dtype=np.float32)[labels]
+    return classes if values is None else classes * values[:, None]
+
+
 def _dense_pose(features: Features, count: int, size: tuple[int, int], where: str) -> NDArray[np.float32]:
     """Return DensePose's points [N, D, 6]; a record without them has none."""
     key = "image/object/densepose/"
@@ -384,6 +434,11 @@ def _numbers_of_objects(sample: Sample) -> tuple[dict[str, NDArray[Any]], dict[s
     wholes = {name: getattr(sample, name) for name in ("difficult", "is_crowd", "group_of")}
     wholes |= {"track/label": sample.track_ids}
     floats: dict[str, Any] = {"weight": sample.weights, "area": sample.areas}
+    floats |= {"mask/weight": sample.mask_weights, "track/match": sample.track_match_flags}
+    if sample.temporal_offsets is not None:
+        floats |= {
+            f"track/offset/{axis}": sample.temporal_offsets[:, i] / (width, height)[i] for i, axis in enumerate("xy")
+        }
     floats |= {"keypoint/z": sample.keypoint_depths, "keypoint/z/weights": sample.keypoint_depth_weights}
     if sample.keypoints is not None:
         places = sample.keypoints.reshape(-1, 3)

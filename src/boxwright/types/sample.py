@@ -8,7 +8,7 @@ Dimensions: N objects, P keypoints, D surface points (padded), K classes, H W im
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
@@ -16,12 +16,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.types.dense_pose import PART
+from boxwright.types.dense_pose import PART, padded_points
 
 Array = NDArray[Any]
 # How a field moves with the image: boxes xyxy, points (x, y, visibility), masks [N, H, W], areas; point_values [N, P]
-# only follow their points when those are exchanged; surface points start with a point; or not at all.
-Geometry = Literal["none", "boxes", "points", "point_values", "surface_points", "masks", "areas"]
+# only follow their points when those are exchanged; surface points start with a point; vectors (x, y); or not at all.
+Geometry = Literal["none", "boxes", "points", "point_values", "surface_points", "vectors", "masks", "areas"]
 _DERIVED: Any = None  # computed in __post_init__
 
 
@@ -34,17 +34,36 @@ class ObjectField:
         dtype: Its type.
         geometry: How it moves with the image.
         missing: The default value of every object; if None, the whole field defaults to None.
+        neutral: The value of the objects of an image without the field, where they meet those of images that have it;
+            if None, the field is dropped there.
     """
 
     name: str
     dtype: Any
     geometry: Geometry
     missing: float | None
+    neutral: float | None
+
+    def rows(self, samples: Sequence[Sample]) -> list[Array] | None:
+        """Return the field of each sample; None if all lack it, or one does and nothing is neutral in its place."""
+        found = [getattr(sample, self.name) for sample in samples]
+        known = [row for row in found if row is not None]
+        if not known or (len(known) < len(found) and self.neutral is None):
+            return None
+        if self.geometry == "surface_points":
+            known = padded_points(known)
+        shape, given = known[0].shape[1:], iter(known)
+        return [
+            np.full((len(sample.boxes), *shape), self.neutral, self.dtype) if row is None else next(given)
+            for sample, row in zip(samples, found, strict=True)
+        ]
 
 
-def _row(dtype: Any, *, geometry: Geometry = "none", missing: float | None = None) -> dict[str, Any]:
+def _row(
+    dtype: Any, *, geometry: Geometry = "none", missing: float | None = None, neutral: float | None = None
+) -> dict[str, Any]:
     """Return the metadata of a per-object field; without `missing` it defaults to None."""
-    return {"dtype": dtype, "geometry": geometry, "missing": missing}
+    return {"dtype": dtype, "geometry": geometry, "missing": missing, "neutral": neutral}
 
 
 @dataclass
@@ -61,6 +80,7 @@ class Sample:
         group_of: bool [N]; Open Images' flag for groups.
         areas: float32 [N] in pixels; of the mask if the source knows it, else of the box.
         masks: uint8 [N, H, W] of 0 and 1, or None.
+        mask_weights: float32 [N]; the weight of each mask in the loss; or None for 1.
         keypoints: float32 [N, P, 3] as x, y in pixels and visibility (0 or 1), or None.
         keypoint_depths: float32 [N, P], in the data's unit, or None.
         keypoint_depth_weights: float32 [N, P]; the weight of each depth in the loss, or None.
@@ -69,11 +89,15 @@ class Sample:
         class_scores: float32 [N, K]; targets of each object's class logits, if not just its label; or None.
         confidences: float32 [N, K]; the confidence that an object is (above 0) or is not (below 0) of a class; or None.
         track_ids: int64 [N]; identifies the same object in several images; or None.
+        temporal_offsets: float32 [N, 2]; x and y in pixels from the object's center in the previous frame; or None.
+        track_match_flags: float32 [N]; 1 if the object was in the previous frame, else 0; or None.
         attributes: int64 [N, T]; further attributes of each object, such as its degree of blur; or None.
         attribute_names: The names of the T columns.
         verified_labels: int64 [V]; classes whose presence or absence in the image was verified (Open Images).
         context: float32 [M, F]; features of other images (Context R-CNN); or None.
         context_image_ids: The M ids of the images that they are of, where known.
+        negative_labels: int64 [V]; classes that were verified to be absent.
+        not_exhaustive_labels: int64 [V]; classes of which not all objects are annotated (LVIS).
         left_out: The number of objects that were dropped because their classes are not in the label map.
         annotated: Whether the image was annotated at all; unannotated images do not count in losses.
         id: The image's id in its source.
@@ -92,6 +116,7 @@ class Sample:
     group_of: NDArray[np.bool_] = field(default=_DERIVED, metadata=_row(np.bool_, missing=0))
     areas: NDArray[np.float32] = field(default=_DERIVED, metadata=_row(np.float32, geometry="areas"))
     masks: NDArray[np.uint8] | None = field(default=None, metadata=_row(np.uint8, geometry="masks"))
+    mask_weights: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32, neutral=1))
     keypoints: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32, geometry="points"))
     keypoint_depths: NDArray[np.float32] | None = field(
         default=None, metadata=_row(np.float32, geometry="point_values")
@@ -103,11 +128,17 @@ class Sample:
     class_scores: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     confidences: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32))
     track_ids: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))
+    temporal_offsets: NDArray[np.float32] | None = field(
+        default=None, metadata=_row(np.float32, geometry="vectors", neutral=0)
+    )
+    track_match_flags: NDArray[np.float32] | None = field(default=None, metadata=_row(np.float32, neutral=0))
     attributes: NDArray[np.int64] | None = field(default=None, metadata=_row(np.int64))
     attribute_names: tuple[str, ...] = ()
     verified_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     context: NDArray[np.float32] | None = None
     context_image_ids: tuple[str, ...] = ()
+    negative_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    not_exhaustive_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     left_out: int = 0
     annotated: bool = True
     id: str = ""
@@ -161,7 +192,7 @@ def _of_places(move: Callable[[Array], Array], points: Array) -> Array:
 
 
 def _declared(spec: Field[Any]) -> ObjectField:
-    return ObjectField(spec.name, spec.metadata["dtype"], spec.metadata["geometry"], spec.metadata["missing"])
+    return ObjectField(spec.name, **spec.metadata)
 
 
 OBJECT_FIELDS = tuple(_declared(spec) for spec in fields(Sample) if "geometry" in spec.metadata)

@@ -17,6 +17,9 @@ from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
 from boxwright.types.packing import each_tensor, tensors_of
 
+# Fields without a row for each object.
+_OF_IMAGES = frozenset({"annotated", "verified_labels"})
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -35,6 +38,7 @@ class Targets:
         class_scores: float32 [B, G, K]; targets of each object's class logits, if not just its label; or None.
         annotated: bool [B]; False for unannotated images, which do not count in losses; or None for all.
         masks: In the frame of the network's input; or None.
+        mask_weights: float32 [B, G]; the weight of each mask in the loss; or None for 1.
         areas: float32 [B, G] in pixels of the network's input; or None.
         group_of: bool [B, G]; or None.
         track_ids: int64 [B, G]; or None.
@@ -42,9 +46,12 @@ class Targets:
         keypoint_depth_weights: float32 [B, G, P]; the weight of each depth in the loss; or None for 1.
         dense_pose: float32 [B, G, D, 6]; points in pixels of the network's input, and their places on the body's
             surface: `dense_pose.py` names the columns; or None.
-        temporal_offsets: float32 [B, G, 2]; y and x from the object's center in the previous frame; or None.
+        temporal_offsets: float32 [B, G, 2]; y and x from the object's center in the previous frame, in shares of the
+            image's height and width (or in any other unit, which detections then have too); or None.
         track_match_flags: float32 [B, G]; 1 if the object was in the previous frame, else 0; or None.
         context: Features of other images (Context R-CNN); or None.
+        verified_labels: int64 [B, V]; classes whose presence or absence in an image was verified, -1 for padding; or
+            None if none was in any image.
     """
 
     boxes: Tensor
@@ -56,6 +63,7 @@ class Targets:
     class_scores: Tensor | None = None
     annotated: Tensor | None = None
     masks: InstanceMasks | None = None
+    mask_weights: Tensor | None = None
     areas: Tensor | None = None
     group_of: Tensor | None = None
     track_ids: Tensor | None = None
@@ -65,6 +73,7 @@ class Targets:
     temporal_offsets: Tensor | None = None
     track_match_flags: Tensor | None = None
     context: ContextFeatures | None = None
+    verified_labels: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Targets:
         """Return the targets on a device."""
@@ -89,7 +98,7 @@ class Targets:
             return self
         padded: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)} | {"masks": None}
         for name, value in padded.items():
-            if isinstance(value, Tensor) and name != "annotated":
+            if isinstance(value, Tensor) and name not in _OF_IMAGES:
                 # Unknown keypoints have no loss; everything else of padding has a weight of 0.
                 rows = value.new_full((len(value), more, *value.shape[2:]), torch.nan if name == "keypoints" else 0)
                 padded[name] = torch.cat([value, rows], dim=1)

@@ -61,7 +61,8 @@ def build_center_task(config: m.CenterNetObjectCenterParams, keypoints: list[Cla
             raise config.refusal("keypoint_weights_for_center", f"expected {len(one.indices)}, found {len(weights)}")
         targets = KeypointTargets(one.label, one.indices)
         assigner = CentersOfKeypoints(targets, weights, config.min_box_overlap_iou)
-    return CenterTask(assigner, build_classification_loss(loss), config.object_center_loss_weight)
+    weight, labeled_only = config.object_center_loss_weight, config.use_labeled_classes
+    return CenterTask(assigner, build_classification_loss(loss), weight, labeled_only=labeled_only)
 
 
 def build_box_task(config: m.CenterNetObjectDetection) -> BoxTask:

@@ -126,7 +126,9 @@ class CenterNetObjectCenterParams(Message, name="CenterNet.ObjectCenterParams"):
         "IoU a shifted box must keep; sets the radius of the target Gaussian; 0..1.")
     max_box_predictions: int = number(100, "[1, 10000]", "Most detections returned per image.")
     use_labeled_classes: bool = field(False,
-        "Count the heatmap loss only on the classes that each image lists as labeled.", refused=LATER)
+        "Count the heatmap loss only on the classes that each image lists as labeled.",
+        note="they are image/class/label of a record, or Open Images' image-level labels; TensorFlow's own readers "
+             "never fill its groundtruth_labeled_classes, and it stops with an error")
     keypoint_weights_for_center: list[float] = number([], "[0, inf)",
         "Place centers at this weighted mean of keypoints; one weight per keypoint; empty = box center.")
     center_head_params: CenterNetPredictionHeadParams | None = field(None, "Layers of the center heatmap head.")

@@ -137,7 +137,7 @@ class InputReader(Message):
         "How masks are stored: NUMERICAL_MASKS (float arrays) or PNG_MASKS (encoded images).")
     load_dense_pose: bool = field(False, "Read DensePose surface points from the examples.")
     load_track_id: bool = field(False,
-        "Read track ids, which link the same object across frames.")
+        "Read track ids, which link the same object across frames, and offsets from the frame before.")
     load_keypoint_depth_features: bool = field(False,
         "Read keypoint depths and their weights from the examples.")
     use_display_name: bool = field(False, "Match class texts in the data to display_name instead of name in the label "
@@ -177,6 +177,8 @@ class InputReader(Message):
         "all (an extension of Boxwright; docs/data.md).")
     class_weight: list[ClassWeight] = field([],
         "Ours: how much the objects of some classes count; 1 for classes not named.")
+    load_confidences: bool = field(False,
+        "Ours: read how sure the classes of objects are, for ssd.use_confidences_as_targets.")
     group_by_aspect_ratio: bool = field(False,
         "Ours: make batches of upright images and batches of wide ones, so that less is padding.")
 
@@ -188,6 +190,10 @@ class InputReader(Message):
             when=lambda c: c.num_keypoints and c.tf_record_input_reader is None and c.coco_input_reader is None),
         refuse("load_dense_pose", "it is read from tf_record_input_reader and coco_input_reader alone; remove it",
             when=lambda c: c.load_dense_pose and c.tf_record_input_reader is None and c.coco_input_reader is None),
+        refuse("load_track_id", "tracks are read from tf_record_input_reader and coco_input_reader alone; remove it",
+            when=lambda c: c.load_track_id and c.tf_record_input_reader is None and c.coco_input_reader is None),
+        refuse("load_confidences", "they are read from tf_record_input_reader alone; remove it",
+            when=lambda c: c.load_confidences and c.tf_record_input_reader is None),
         refuse("load_multiclass_scores", "they are read from tf_record_input_reader alone; remove it",
             when=lambda c: c.load_multiclass_scores and c.tf_record_input_reader is None),
         refuse("load_context_features", "they are read from tf_record_input_reader alone; remove it",

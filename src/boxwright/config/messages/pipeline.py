@@ -72,6 +72,10 @@ class TrainEvalPipelineConfig(Message, path=""):
             when=lambda c: _attends(c) and c.train_input_reader and not c.train_input_reader.load_context_features),
         refuse("train_input_reader.load_dense_pose", "the detector learns DensePose; set it to true",
             when=lambda c: _learns_dense_pose(c) and c.train_input_reader and not c.train_input_reader.load_dense_pose),
+        refuse("train_input_reader.load_track_id",
+            "the detector learns temporal offsets, which records hold with their tracks; set it to true",
+            when=lambda c: _learns_offsets(c) and c.train_input_reader and c.train_input_reader.tf_record_input_reader
+            and not c.train_input_reader.load_track_id),
         refuse("train_input_reader.load_dense_pose",
             "a flip of DensePose's points has to know the body's symmetry: set dense_pose_symmetry in the flips of "
             "train_config.data_augmentation_options, or remove them",
@@ -100,6 +104,11 @@ def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
         deep = center_net.deepmac_mask_estimation
         return center_net.mask_estimation_task is not None or (deep is not None and deep.task_loss_weight > 0)
     return two_stage is not None and two_stage.number_of_stages == 3
+
+
+def _learns_offsets(config: TrainEvalPipelineConfig) -> bool:
+    center_net = config.model.center_net if config.model is not None else None
+    return config.has("train_config") and center_net is not None and center_net.temporal_offset_task is not None
 
 
 def _flips_blindly(config: TrainEvalPipelineConfig) -> bool:

@@ -95,20 +95,40 @@ def heatmap_of_classes(
 
 @dataclass(frozen=True)
 class CenterTask:
-    """The loss of center heatmaps, divided by the number of objects."""
+    """The loss of center heatmaps, divided by the number of objects.
+
+    Attributes:
+        labeled_only: Whether an image counts only in the heatmaps of its verified classes (of all, if none was).
+    """
 
     assigner: CenterAssigner
     loss: ClassificationLoss
     weight: float = 1.0
+    labeled_only: bool = False
 
     def __call__(self, stages: Stages, targets: Targets, valid: Tensor) -> dict[str, LossTerm]:
         """Return `Loss/object_center`."""
         _, num_classes, height, width = stages[-1].centers.shape
         wanted = as_rows_of_cells(self.assigner(targets, num_classes, (height, width)))
         weights = valid.flatten(1)[..., None].to(wanted.dtype)
+        if self.labeled_only and targets.verified_labels is not None:
+            weights = weights * labeled_classes(targets.verified_labels, num_classes)[:, None]
 
         def loss(maps: StageMaps) -> Tensor:
             return self.loss(as_rows_of_cells(maps.centers).float(), wanted, weights).sum()
 
         total = self.weight * mean_over_stages(stages, loss)
         return {"Loss/object_center": LossTerm(total, object_count(targets))}
+
+
+def labeled_classes(labels: Tensor, num_classes: int) -> Tensor:
+    """Return which classes of images were labeled, float [B, K]: those listed, or all where none is.
+
+    Args:
+        labels: int64 [B, V]; -1 for padding.
+    """
+    listed = labels >= 0
+    # Padding goes to a column of its own, so that no shape depends on the data.
+    columns = labels.where(listed, num_classes)
+    found = torch.zeros(len(labels), num_classes + 1, device=labels.device).scatter(1, columns, 1.0)[:, :num_classes]
+    return torch.where(listed.any(1, keepdim=True), found, 1.0)

@@ -25,7 +25,7 @@ from boxwright.types.masks import InstanceMasks
 
 @dataclass(frozen=True)
 class MaskTask:
-    """The loss of class masks, divided by the number of cells."""
+    """The loss of class masks, divided by the number of cells, or the sum of their weights."""
 
     loss: ClassificationLoss
     weight: float = 1.0
@@ -47,6 +47,9 @@ class MaskTask:
         else:
             segmentation = class_masks(targets.masks, targets.labels, num_classes, grid)
         wanted, weights = as_rows_of_cells(segmentation), valid.flatten(1)[..., None].to(segmentation.dtype)
+        if targets.mask_weights is not None:
+            own = mask_weights(CellBoxes.of_pixels(targets.boxes), targets.mask_weights, grid)
+            weights = weights * own.flatten(1)[..., None]
 
         def loss(maps: StageMaps) -> Tensor:
             if maps.masks is None:

@@ -98,6 +98,5 @@ def _sample(before: Sample, done: dict[str, Any]) -> Sample:
         change["masks"] = lambda _: np.zeros((0, *image.shape[:2]), np.uint8)
     if (old := places_of(before)) is not None:
         places = np.asarray(done["keypoints"], np.float32).reshape(old.shape)[rows]
-        count = 0 if before.keypoints is None else before.keypoints.shape[1]
-        change |= put_points(places, count, (image.shape[0], image.shape[1]))
+        change |= put_points(places, before, (image.shape[0], image.shape[1]))
     return before.keep(rows).moved(image, **change)

@@ -77,7 +77,7 @@ def _sample(before: Sample, image: torch.Tensor, target: dict[str, Any]) -> Samp
         change["masks"] = lambda _: masks.astype(np.uint8)
     if "keypoints" in target:
         places = _of_objects(target["keypoints"].numpy(), rows, count)
-        change |= put_points(places, 0 if before.keypoints is None else before.keypoints.shape[1], (height, width))
+        change |= put_points(places, before, (height, width))
     return before.keep(rows).moved(pixels, **change).keep(np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(1)))
 
 

@@ -61,14 +61,22 @@ def mirror(
         new[..., axis] = length - new[..., axis]
         return new
 
+    def vectors(old: Array) -> Array:
+        return old * np.where(np.arange(2) == axis, -1, 1).astype(np.float32)
+
     def masks(old: Array) -> Array:
         flipped = [cv2.flip(mask, 1 - axis) for mask in old]
         return np.array(flipped, old.dtype).reshape(old.shape)
 
     image = cv2.flip(sample.image, 1 - axis).reshape(sample.image.shape)  # five times as fast as NumPy
-    values = partial(_permuted, permutation=permutation)
     return sample.moved(
-        image, boxes=boxes, points=points, point_values=values, surface_points=surface_points, masks=masks
+        image,
+        boxes=boxes,
+        points=points,
+        point_values=partial(_permuted, permutation=permutation),
+        surface_points=surface_points,
+        vectors=vectors,
+        masks=masks,
     )
 
 
@@ -89,8 +97,15 @@ def quarter_turn(sample: Sample, permutation: Sequence[int] = ()) -> Sample:
         return np.rot90(old, axes=(1, 2)).copy()
 
     image = np.rot90(sample.image).copy()
-    values = partial(_permuted, permutation=permutation)
-    return sample.moved(image, boxes=boxes, points=points, point_values=values, surface_points=turned, masks=masks)
+    return sample.moved(
+        image,
+        boxes=boxes,
+        points=points,
+        point_values=partial(_permuted, permutation=permutation),
+        surface_points=turned,
+        vectors=lambda old: np.stack([old[:, _Y], -old[:, _X]], axis=-1),
+        masks=masks,
+    )
 
 
 def cut(sample: Sample, window: Window) -> Sample:
@@ -147,6 +162,7 @@ def place(
         image,
         boxes=lambda old: (old * np.tile(by, 2) + np.tile(to, 2)).astype(np.float32),
         points=points,
+        vectors=lambda old: (old * by).astype(np.float32),
         masks=masks,
         areas=lambda old: (old * by.prod()).astype(np.float32),
     )
@@ -199,19 +215,26 @@ def hide_outside(points: Array, height: int, width: int) -> Array:
 
 
 def places_of(sample: Sample) -> NDArray[np.float32] | None:
-    """Return x and y of keypoints, then of surface points, float32 [N, Q, 2]; None if a sample has neither."""
+    """Return x and y of all that moves as points do, float32 [N, Q, 2]; None if a sample has nothing of the kind.
+
+    These are keypoints, surface points, and the ends of temporal offsets: an object's former center and its center.
+    """
     found = [points[..., :2] for points in (sample.keypoints, sample.dense_pose) if points is not None]
+    if sample.temporal_offsets is not None:
+        centers = (sample.boxes[:, :2] + sample.boxes[:, 2:]) / 2
+        found.append(np.stack([centers - sample.temporal_offsets, centers], axis=1))
     return np.concatenate(found, axis=1) if found else None
 
 
-def put_points(places: Array, keypoints: int, size: tuple[int, int]) -> dict[str, Callable[[Array], Array]]:
+def put_points(places: Array, before: Sample, size: tuple[int, int]) -> dict[str, Callable[[Array], Array]]:
     """Return what `Sample.moved` needs to put points at other places, and hide those outside an image.
 
     Args:
-        places: x and y, [N, Q, 2], as from `places_of`.
-        keypoints: How many of the Q are keypoints.
+        places: x and y, [N, Q, 2], in the order of `places_of`.
+        before: The sample whose points these were.
         size: (height, width) of the new image.
     """
+    keypoints = 0 if before.keypoints is None else before.keypoints.shape[1]
 
     def put(old: Array, new: Array) -> Array:
         shown = hide_outside(np.concatenate([new, old[..., 2:3]], -1), *size)
@@ -219,7 +242,8 @@ def put_points(places: Array, keypoints: int, size: tuple[int, int]) -> dict[str
 
     return {
         "points": lambda old: put(old, places[:, :keypoints]),
-        "surface_points": lambda old: put(old, places[:, keypoints:]),
+        "surface_points": lambda old: put(old, places[:, keypoints : keypoints + old.shape[1]]),
+        "vectors": lambda _: places[:, -1] - places[:, -2],
     }
 
 

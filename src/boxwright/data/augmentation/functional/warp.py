@@ -139,6 +139,11 @@ def _moved(sample: Sample, where: Affine, boxes: NDArray[np.float32]) -> Sample:
     def masks(old: Array) -> Array:
         return np.moveaxis(warp(np.moveaxis(old, 0, -1), where, 0), -1, 0)
 
-    moved = sample.moved(warp(sample.image, where, FILL), points=points, masks=masks)
+    moved = sample.moved(
+        warp(sample.image, where, FILL),
+        points=points,
+        vectors=lambda old: (old @ inverse[:, :2].T).astype(np.float32),
+        masks=masks,
+    )
     before, after = (np.clip(b[:, 2:] - b[:, :2], 1e-6, None).prod(1) for b in (sample.boxes, boxes))
     return replace(moved, boxes=boxes, areas=np.minimum(moved.areas, moved.areas * after / before).astype(np.float32))
