@@ -43,13 +43,15 @@ CENTER_NETS = {
     "centernet_resnet101_v1_fpn_512x512_coco17_tpu-8": "center_net_resnet101_v2_512",
 }
 
+CONTEXT_RCNN = "context_rcnn_resnet101_snapshot_serengeti"
+
 
 def test_all_of_the_zoo_are_there() -> None:
     assert len(ZOO) == 29
     assert len(CENTER_NETS) == 7
-    assert set(preset_names()) >= {*ZOO, *CENTER_NETS.values()}
-    # The zoo's, its CenterNets, the published recipes, and what boxwright init begins with.
-    assert len(preset_names()) == 29 + 7 + 26 + 1
+    assert set(preset_names()) >= {*ZOO, *CENTER_NETS.values(), CONTEXT_RCNN}
+    # The zoo's, its CenterNets, its Context R-CNN, the published recipes, and what boxwright init begins with.
+    assert len(preset_names()) == 29 + 7 + 1 + 26 + 1
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -138,6 +140,13 @@ def test_center_nets_are_tensorflows_files() -> None:
             if name.endswith("_keypoints")
             else {}
         ), stem
+
+
+def test_context_rcnn_is_tensorflows_file() -> None:
+    folder = extra_folder("BOXWRIGHT_CONFIGS")
+    if folder is None:
+        pytest.skip("BOXWRIGHT_CONFIGS names no folder of pipeline.config files; presets are not compared with them")
+    assert differences(folder / "tf1" / f"{CONTEXT_RCNN}_sync.config", CONTEXT_RCNN) == {}
 
 
 def differences(path: Path, name: str) -> dict[str, tuple[Any, Any]]:
