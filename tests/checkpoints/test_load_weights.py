@@ -31,7 +31,7 @@ def small(text: str = SMALL_MODEL, seed: int = 0) -> Detector:
 
 
 # The same blocks as in others, more often.
-LARGE = ("resnet101", "resnet152", "inception_resnet", "b2_", "b3_")
+LARGE = ("resnet101", "resnet152", "inception_resnet", "b2_", "b3_", "nas")
 
 
 def quick_first(kinds: Iterable[str]) -> list[Any]:
@@ -50,7 +50,10 @@ TWO_STAGES = {
     "resnet50_keras": ONE_MAP,
     "resnet50_fpn_keras with masks": PYRAMID,
     "rfcn": RFCN,
-    **{kind: ONE_MAP.replace("resnet50_keras", kind) for kind in ("resnet50", "inception_v2", "inception_resnet_v2")},
+    **{
+        kind: ONE_MAP.replace("resnet50_keras", kind)
+        for kind in ("resnet50", "inception_v2", "mobilenet_v1", "inception_resnet_v2", "nas", "pnas")
+    },
     "inception_resnet_v2_keras": ONE_MAP.replace("resnet50_keras", "inception_resnet_v2_keras"),
 }
 
@@ -58,6 +61,38 @@ TWO_STAGES = {
 @pytest.mark.parametrize("kind", quick_first(TWO_STAGES))
 def test_every_two_stage_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     goes_there_and_back(parse_message(TWO_STAGES[kind], m.DetectionModel), tmp_path)
+
+
+HALVES = {
+    "resnet50": ("resnet_v1_50/block3/unit_1/", "resnet_v1_50/block4/unit_3/", 0),
+    "inception_v2": ("InceptionV2/Mixed_4e/", "InceptionV2/Mixed_5c/", 0),
+    # Its separable last blocks have names and shapes of their own; norms have the classifier's.
+    "mobilenet_v1": ("MobilenetV1/Conv2d_11_pointwise/weights", "MobilenetV1/Conv2d_13_pointwise/BatchNorm/beta", 4),
+}
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_halves_of_a_classifier_of_tf_slim(kind: str) -> None:
+    """As TF restores one: variables of both halves without their detector's scopes."""
+    model = parse_message(TWO_STAGES[kind], m.DetectionModel)
+    first, second, missing = HALVES[kind]
+    detector, other = bw.build_detector(model), bw.build_detector(model)
+    state = detector.network.state_dict()
+    named = tf1_variables(detector.network).named
+    arrays = {variable.key: variable.to_theirs(state[name].numpy()) for name, variable in named.items()}
+    scopes = ("FirstStageFeatureExtractor/", "SecondStageFeatureExtractor/")
+    own = ("_pointwise/depthwise_weights", "_pointwise/pointwise_weights")
+    classifier = {
+        key.partition("/")[2]: value
+        for key, value in arrays.items()
+        if key.startswith(scopes) and not key.endswith(own)
+    }
+    report = bw.load_weights(other, classifier, "classification", min_share=0.5)
+    keys = set(report.restored.values())
+    assert any(key.startswith(first) for key in keys)
+    assert any(key.startswith(second) for key in keys)
+    assert keys == set(classifier)
+    assert sum(name.startswith(("backbone.", "second.features.")) for name in report.kept) == missing
 
 
 def goes_there_and_back(model: m.TrainEvalPipelineConfig | m.DetectionModel, tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ ERRORS = [
     (ONE_MAP, 'resnet50_keras"', 'inception_v2" first_stage_features_stride: 4', "takes 8 or 16, found 4"),
     (ONE_MAP, 'keras"', 'keras" fpn { }', "feature_extractor.fpn: faster_rcnn_resnet50_keras has none"),
     (ONE_MAP, 'keras"', 'keras" conv_hyperparams { }', "takes none, as in TensorFlow"),
-    (ONE_MAP, "resnet50_keras", "nas", "'faster_rcnn_nas' .NASNet-A. is not supported; the nearest is"),
+    (ONE_MAP, 'resnet50_keras"', 'nas" first_stage_features_stride: 8', "faster_rcnn_nas takes 16, found 8"),
     (ONE_MAP, "resnet50_keras", "resnet51", "is not known; did you mean faster_rcnn_resnet50"),
     (ONE_MAP, "faster_rcnn {", "faster_rcnn { inplace_batchnorm_update: true", "TensorFlow 2 refuses it, too"),
     (ONE_MAP, "faster_rcnn {", "faster_rcnn { first_stage_nms_iou_threshold: 1.5", "first_stage_nms_iou_threshold"),

@@ -9,11 +9,16 @@ import torch
 import boxwright as bw
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
+from boxwright.config import messages as m
 from boxwright.config import parse_message
+from boxwright.models.backbones.cells import CellLayout, CellNetwork, CellSettings, JoinedCells, LaterCells
+from boxwright.models.backbones.nasnet import NASNET, NASNET_SETTINGS
+from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
 from boxwright.models.network import Network
 from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
-from boxwright.tensorflow.variables import names_of
+from boxwright.tensorflow.variables import from_tensorflow, names_of
 from tests.conftest import SMALL_MODEL
+from tests.two_stage_models import ONE_MAP
 
 # An SSDLite of 90 classes, as TF's own configurations have it.
 LITE = """
@@ -153,6 +158,40 @@ def test_pnasnet() -> None:
         "FeatureExtractor/cell_11/comb_iter_1/left/bn_sep_7x7_1/gamma",
         "FeatureExtractor/SSD_feature_maps/Cell_11_1_Conv2d_2_1x1_256/weights",
     }
+
+
+def learnt_of(layout: CellLayout, settings: CellSettings, last: tuple[str, str]) -> int:
+    with torch.device("meta"):
+        first = JoinedCells(CellNetwork(layout, settings, taps=last))
+        second = LaterCells(layout, settings, first)
+    return sum(parameter.numel() for half in (first, second) for parameter in half.parameters())
+
+
+def test_halves_of_nasnet_and_pnasnet() -> None:
+    """With a classifier of 1000 classes both halves learn the numbers of the papers: 88.9 and 86.1 million."""
+    found = learnt_of(NASNET, NASNET_SETTINGS, ("cell_10", "cell_11"))
+    assert found + 4032 * 1000 + 1000 == 88_753_150
+    assert learnt_of(PNASNET, PNASNET_SETTINGS, ("cell_6", "cell_7")) == 81_736_668
+
+
+def test_tail_of_inception_resnet_v2() -> None:
+    """TF1 numbers the blocks of the second half from the start again, unlike its classifier."""
+    model = parse_message(ONE_MAP.replace("resnet50_keras", "inception_resnet_v2"), m.DetectionModel)
+    with torch.device("meta"):
+        built = build_detector(model).network
+    keys = {variable.key for variable in tf1_variables(built).named.values()}
+    tail = "SecondStageFeatureExtractor/InceptionResnetV2"
+    assert keys >= {
+        f"{tail}/Mixed_7a/Branch_2/Conv2d_1a_3x3/weights",
+        f"{tail}/Repeat/block8_9/Branch_1/Conv2d_0b_1x3/BatchNorm/beta",
+        f"{tail}/Block8/Conv2d_1x1/biases",
+        f"{tail}/Conv2d_7b_1x1/weights",
+        "FirstStageFeatureExtractor/InceptionResnetV2/Repeat_1/block17_20/Conv2d_1x1/weights",
+    }
+    name = f"{tail}/Repeat/block8_9/Conv2d_1x1/weights"
+    classifier = {"InceptionResnetV2/Repeat_2/block8_9/Conv2d_1x1/weights": np.zeros((1, 1, 448, 2080), np.float32)}
+    (restored,) = from_tensorflow(built, classifier).keys
+    assert tf1_variables(built).named[restored].key == name
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.distributed import ALONE
+from boxwright.models.drop_path import DropPath
 from boxwright.training.finite_guard import NotFiniteError, check_previous_step
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
@@ -317,3 +318,18 @@ def test_total_is_the_sum(small_config: Path) -> None:
     one, batch = learner(small_config)
     losses = one.step(batch).losses
     assert losses[TOTAL] == pytest.approx(sum(value for name, value in losses.items() if name != TOTAL))
+
+
+def test_drop_path_follows_the_step(small_config: Path) -> None:
+    first, batch = learner(small_config)
+    paths = DropPath(most=0.5, steps=10)
+    first.state.detector.network.add_module("paths", paths)
+    one = Learner(first.state, first.plan, ALONE)
+    shares = []
+    for _ in range(3):
+        one.step(batch)
+        shares.append(float(paths.share))
+    assert shares == pytest.approx([0.0, 0.05, 0.1])
+    one.state.step = 400
+    one.step(batch)
+    assert float(paths.share) == 0.5

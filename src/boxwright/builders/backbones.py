@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from boxwright.builders.hyperparams import build_conv_settings
 from boxwright.config import messages as m
 from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.backbones.cells import CellNetwork, overridden_settings
 from boxwright.models.backbones.efficientnet import EFFICIENTNETS, EfficientNet
 from boxwright.models.backbones.inception import Inception, InceptionLayout
 from boxwright.models.backbones.inception_v2 import INCEPTION_V2
@@ -25,7 +26,7 @@ from boxwright.models.backbones.mobilenet_v3 import (
     MobileNetV3,
     MobileNetV3Layout,
 )
-from boxwright.models.backbones.pnasnet import PnasNet
+from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.backbones.timm_backbone import TimmBackbone
@@ -214,7 +215,11 @@ def _resnet(
 
 def _pnasnet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
     del levels  # fixed: strides 16 and 32
-    return BuiltBackbone(PnasNet(in_channels=request.image_channels), MINUS_ONE_TO_ONE)
+    settings = PNASNET_SETTINGS
+    if request.config.override_base_feature_extractor_hyperparams:
+        settings = overridden_settings(request.settings(), settings)
+    backbone = CellNetwork(PNASNET, settings, taps=("cell_7", "cell_11"), in_channels=request.image_channels)
+    return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
 
 
 def _efficientnet(name: str) -> _Build:

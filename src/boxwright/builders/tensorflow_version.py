@@ -88,6 +88,7 @@ _OWN = (
     ("mobilenet_v2", "the backbone keeps RELU_6, and learns gain and bias of normalization"),
     ("mobilenet_v3", "the backbone keeps its activations, and learns gain and bias of normalization"),
     ("edgetpu", "the backbone keeps its activations"),
+    ("pnasnet", "each convolution is normalized and activated as configured, before the network's own normalization"),
     ("mobiledet", "the backbone keeps all of its own"),
     ("resnet.*_fpn", "the backbone keeps the decay and epsilon of its normalization"),
     ("resnet.*_ppn", "without effect: the backbone keeps all of its own, as TF passes the flag on in the wrong place"),

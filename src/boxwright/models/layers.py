@@ -194,6 +194,22 @@ class MaxPool2d(nn.Module):
         return F.max_pool2d(padded, self.kernel_size, self.stride)
 
 
+class AvgPool2d(nn.Module):
+    """Average over windows, with TF's SAME padding, which does not count."""
+
+    def __init__(self, kernel_size: int, stride: int) -> None:
+        """Make the layer."""
+        super().__init__()
+        self.kernel_size, self.stride = kernel_size, stride
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [B, C, ceil(H / stride), ceil(W / stride)]."""
+        sides = same_padding(input, (self.kernel_size, self.kernel_size), self.stride)
+        sums = F.avg_pool2d(F.pad(input, sides), self.kernel_size, self.stride)
+        # PyTorch pads both ends alike, or counts the padding; so divide by the share that lies within the map.
+        return sums / F.avg_pool2d(F.pad(torch.ones_like(input[:1, :1]), sides), self.kernel_size, self.stride)
+
+
 def make_conv(
     in_channels: int,
     out_channels: int,

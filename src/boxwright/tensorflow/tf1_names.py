@@ -11,12 +11,12 @@ from typing import Any
 
 from torch import nn
 
+from boxwright.models.backbones.cells import CellNetwork
 from boxwright.models.backbones.inception import Inception
 from boxwright.models.backbones.mobiledet import MobileDet
 from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
 from boxwright.models.backbones.mobilenet_v3 import MobileNetV3
-from boxwright.models.backbones.pnasnet import PnasNet
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.models.backbones.vgg16 import ConvertedLayer, Vgg16
 from boxwright.models.heads.convolutional import ConvolutionalHead
@@ -43,7 +43,7 @@ _EXTRACTOR = "FeatureExtractor"
 _SCOPES: dict[type[nn.Module], str] = {
     MobileNetV1: "MobilenetV1",
     MobileNetV2: "MobilenetV2",
-    PnasNet: "SSD_feature_maps",
+    CellNetwork: "SSD_feature_maps",
 }
 
 
@@ -84,13 +84,18 @@ def slim_layer(module: nn.Module, scope: str) -> Named:
             yield part, f"{scope}/{'BatchNorm' if isinstance(part, nn.BatchNorm2d) else 'GroupNorm'}"
 
 
-def _mobilenet_v1(backbone: MobileNetV1, _: SSD) -> Named:
-    scope = f"{_EXTRACTOR}/MobilenetV1/Conv2d"
+def mobilenet_v1_layers(backbone: MobileNetV1, extractor: str) -> Named:
+    """Name the layers of a MobileNetV1 below an extractor's scope."""
+    scope = f"{extractor}/MobilenetV1/Conv2d"
     yield from slim_layer(backbone.stem, f"{scope}_0")
     for number, block in enumerate(backbone.blocks, start=1):
         depthwise, pointwise = block.children()
         yield from slim_layer(depthwise, f"{scope}_{number}_depthwise")
         yield from slim_layer(pointwise, f"{scope}_{number}_pointwise")
+
+
+def _mobilenet_v1(backbone: MobileNetV1, _: SSD) -> Named:
+    yield from mobilenet_v1_layers(backbone, _EXTRACTOR)
 
 
 def _mobilenet_v2(backbone: MobileNetV2, _: SSD) -> Named:
@@ -138,10 +143,17 @@ def _slim_backbone(backbone: _SlimBackbone, _: SSD) -> Named:
     yield from by_module(backbone, _scope(backbone))
 
 
-def _pnasnet(backbone: PnasNet, _: SSD) -> Named:
-    """Name layers by their modules; normalization is a separate layer there."""
-    for layer, path in by_module(backbone, _EXTRACTOR):
-        yield layer, path.removesuffix("/BatchNorm")
+def by_cells(part: nn.Module, scope: str) -> Named:
+    """Name the layers of cells by their modules; most normalization there belongs to no convolution."""
+    layers = list(by_module(part, scope))
+    convs = {path.partition("#")[0] for layer, path in layers if isinstance(layer, nn.Conv2d)}
+    for layer, path in layers:
+        own = path.removesuffix("/BatchNorm")
+        yield layer, path if own in convs else own
+
+
+def _cell_network(backbone: CellNetwork, _: SSD) -> Named:
+    yield from by_cells(backbone, _EXTRACTOR)
 
 
 def _vgg16(backbone: Vgg16, _: nn.Module) -> Named:
@@ -168,7 +180,7 @@ def _last_layer(backbone: nn.Module) -> str:
         return f"layer_{len(backbone.blocks) + 2 if last == 'last' else int(last) + 2}"
     if isinstance(backbone, Inception):
         return backbone.taps[-1]
-    return {MobileNetV1: "Conv2d_13_pointwise", MobileNetV2: "layer_19", MobileDet: "C5", PnasNet: "Cell_11"}[
+    return {MobileNetV1: "Conv2d_13_pointwise", MobileNetV2: "layer_19", MobileDet: "C5", CellNetwork: "Cell_11"}[
         type(backbone)
     ]
 
@@ -260,7 +272,7 @@ SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     MobileDet: _slim_backbone,
     Inception: _slim_backbone,
     ResNetV1Slim: _slim_backbone,
-    PnasNet: _pnasnet,
+    CellNetwork: _cell_network,
     Vgg16: _vgg16,
     MultiResolutionFeatureMaps: _extra_maps,
     FeaturePyramid: _pyramid,

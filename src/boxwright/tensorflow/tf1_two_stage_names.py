@@ -8,7 +8,9 @@ from typing import Any
 from torch import nn
 
 from boxwright.models.backbones.backbone import LastMap
+from boxwright.models.backbones.cells import JoinedCells, LaterCells
 from boxwright.models.backbones.inception import Inception
+from boxwright.models.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.heads.box_classifier import BoxClassifierHead
@@ -18,7 +20,7 @@ from boxwright.models.heads.mask import MaskHead
 from boxwright.models.heads.position_sensitive import PositionSensitiveHead
 from boxwright.models.heads.region_proposal import RegionProposalHead
 from boxwright.tensorflow.named_layers import Named, UnnamedPartError
-from boxwright.tensorflow.tf1_names import by_module, slim_layer, units
+from boxwright.tensorflow.tf1_names import by_cells, by_module, mobilenet_v1_layers, slim_layer, units
 
 _FIRST, _SECOND = "FirstStageFeatureExtractor", "SecondStageFeatureExtractor"
 _HEADS = "SecondStageBoxPredictor"
@@ -26,6 +28,22 @@ _HEADS = "SecondStageBoxPredictor"
 
 def _first_half(backbone: Inception | ResNetV1Slim, _: FasterRCNN) -> Named:
     yield from by_module(backbone, f"{_FIRST}/{backbone.slim_scope}")
+
+
+def _joined_cells(backbone: JoinedCells, _: FasterRCNN) -> Named:
+    yield from by_cells(backbone.body, _FIRST)
+
+
+def _later_cells(cells: LaterCells, _: FasterRCNN) -> Named:
+    yield from by_cells(cells, _SECOND)
+
+
+def _mobilenet_v1(backbone: MobileNetV1, _: FasterRCNN) -> Named:
+    yield from mobilenet_v1_layers(backbone, _FIRST)
+
+
+def _mobilenet_v1_tail(tail: MobileNetV1Tail, _: FasterRCNN) -> Named:
+    yield from by_module(tail, f"{_SECOND}/MobilenetV1")
 
 
 def _block4(block: ResNetV1SlimBlock4, _: FasterRCNN) -> Named:
@@ -36,11 +54,10 @@ def _second_half(half: LastMap, network: FasterRCNN) -> Named:
     del network
     if not isinstance(half.body, Inception):
         raise UnnamedPartError(f"a {type(half.body).__name__} behind crops")
-    # TF renames blocks of the second half.
-    renamed = {"Repeat_2": "Repeat"}
-    for part, path in by_module(half.body, f"{_SECOND}/{half.body.slim_scope}"):
-        scope, _, rest = path.removeprefix(f"{_SECOND}/{half.body.slim_scope}/").partition("/")
-        yield part, f"{_SECOND}/{half.body.slim_scope}/{renamed.get(scope, scope)}/{rest}"
+    scope = f"{_SECOND}/{half.body.slim_scope}"
+    for part, path in by_module(half.body, scope):
+        # TF-Slim numbers repeated blocks from the start again in the second half.
+        yield part, path.replace(f"{scope}/Repeat_2/", f"{scope}/Repeat/")
 
 
 def _proposal_head(head: RegionProposalHead, _: FasterRCNN) -> Named:
@@ -94,6 +111,10 @@ FASTER_RCNN_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     ResNetV1Slim: _first_half,
     ResNetV1SlimBlock4: _block4,
     LastMap: _second_half,
+    JoinedCells: _joined_cells,
+    LaterCells: _later_cells,
+    MobileNetV1: _mobilenet_v1,
+    MobileNetV1Tail: _mobilenet_v1_tail,
     RegionProposalHead: _proposal_head,
     BoxClassifierHead: _box_classifier,
     PositionSensitiveHead: _position_sensitive,

@@ -2,7 +2,8 @@
 
 In TF2, the same variable is below `model/…` in a training checkpoint, below `_model/…` in a SavedModel, and a
 backbone's below `feature_extractor/…` in a checkpoint of a classifier, or of another detector on hourglasses. In TF1,
-a backbone's is below `FeatureExtractor/` in a detection checkpoint, and at the root in TF-Slim's classifiers.
+a backbone's is below `FeatureExtractor/` in a detection checkpoint, its halves' below two such scopes, and at the root
+in TF-Slim's classifiers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.models.backbones.pnasnet import PnasNet
+from boxwright.models.backbones.cells import CellNetwork, JoinedCells
+from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.network import Network, is_within
 from boxwright.models.ssd import SSD
 from boxwright.tensorflow.bundle import Bundle
@@ -31,7 +33,13 @@ _ROOTS = ("model/", "_model/")
 # network of ExtremeNet, another detector on hourglasses, or MobileNetV2 with its upsampling.
 _SUBMODELS = tuple(f"model/_feature_extractor/{one}/" for one in ("classification_backbone", "_base_model", "_network"))
 _SLOT = "/.OPTIMIZER_SLOT/optimizer/"
-_TF1_SCOPE = "FeatureExtractor/"
+# A part of a TF1 detector's name → the same part in a classifier of TF-Slim's; the first that fits.
+_TF1_IN_CLASSIFIER = (
+    ("SecondStageFeatureExtractor/InceptionResnetV2/Repeat/", "InceptionResnetV2/Repeat_2/"),
+    ("SecondStageFeatureExtractor/", ""),
+    ("FirstStageFeatureExtractor/", ""),
+    ("FeatureExtractor/", ""),
+)
 _TF1_AVERAGE = "ExponentialMovingAverage"
 # A part of a key → why a detector does not use it.
 _UNUSED_TF2 = (
@@ -73,7 +81,7 @@ class _Source:
 
 
 def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
-    of_averages = isinstance(network, SSD) and isinstance(network.backbone, PnasNet)
+    of_averages = isinstance(network, SSD | FasterRCNN) and isinstance(network.backbone, CellNetwork | JoinedCells)
     graph = arrays.graph() if isinstance(arrays, Bundle) and arrays.is_object_based else None
 
     def find_in_tf2(key: str, slot: str) -> str | None:
@@ -87,11 +95,11 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
         return None
 
     def find_in_tf1(key: str, slot: str) -> str | None:
-        bare = key.removeprefix(_TF1_SCOPE)
+        bare = _in_classifier(key)
         averaged = f"{bare}/{_TF1_AVERAGE}"
         if slot:
             names = [f"{key}/{slot}", f"{bare}/{slot}"]
-        elif of_averages:  # as TF restores PNASNet's classifier
+        elif of_averages:  # as TF restores NASNet's and PNASNet's classifiers
             names = [key, averaged, bare]
         else:  # some classifiers only have averages
             names = [key, bare, averaged]
@@ -100,6 +108,11 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
     if written_by(arrays) == 2:
         return _Source(tf2_variables(network), find_in_tf2, "average", _UNUSED_TF2)
     return _Source(tf1_variables(network), find_in_tf1, _TF1_AVERAGE, _UNUSED_TF1)
+
+
+def _in_classifier(key: str) -> str:
+    """Return TF-Slim's name of a variable of a TF1 detector's extractor; others' own name."""
+    return next((other + key.removeprefix(own) for own, other in _TF1_IN_CLASSIFIER if key.startswith(own)), key)
 
 
 def written_by(arrays: Mapping[str, NDArray[Any]]) -> int:

@@ -12,6 +12,7 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.data.batch import Batch
 from boxwright.device import free_cached_memory, is_out_of_memory
 from boxwright.distributed import Processes
+from boxwright.models.drop_path import drop_paths
 from boxwright.models.regularization import add_penalty_gradients
 from boxwright.optimization.gradient_clipping import global_norm
 from boxwright.optimization.trainable import Trainable
@@ -43,6 +44,7 @@ class Learner:
         self.losses = LossModule(state.detector, plan)
         self.module: nn.Module = self.losses
         self.learning: frozenset[str] = frozenset()
+        self.drop_paths = drop_paths(state.detector.network)
 
     def shard(self) -> None:
         """Spread weights, averages and slots over the processes; no step has been taken yet."""
@@ -74,6 +76,8 @@ class Learner:
         before, pending, finite = state.counters(), not wait and not state.scaler.is_enabled(), None
         rate = plan.optimizer.schedule(state.step)
         state.optimizer.set_rate(rate)
+        for paths in self.drop_paths:
+            paths.set_step(state.step)
         self._freeze()
         network.begin_step(state.step)
         with undone_on_error(network.statistics()) as statistics:

@@ -81,7 +81,8 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> De
         pad_to_multiple=extractor.pad_to_multiple,
     )
     if not extraction.batch_norm_trainable:
-        network.frozen_statistics = ("backbone", "neck", *(("second.features",) if second is not None else ()))
+        frozen = ("backbone", "neck", *(("second.features",) if second is not None else ()))
+        network.frozen_statistics = tuple(part for part in frozen if part not in extractor.always_normalizes)
     return Detector(
         Preprocessor(resizer, extractor.scaling, scale_padding=True),
         network,

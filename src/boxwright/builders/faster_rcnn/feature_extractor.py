@@ -19,9 +19,13 @@ from boxwright.builders.necks import pyramid_levels
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
 from boxwright.models.backbones.backbone import Backbone, LastMap
+from boxwright.models.backbones.cells import CellLayout, CellNetwork, CellSettings, JoinedCells, LaterCells
 from boxwright.models.backbones.inception import Inception, InceptionLayout
 from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
 from boxwright.models.backbones.inception_v2 import INCEPTION_V2
+from boxwright.models.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
+from boxwright.models.backbones.nasnet import NASNET, NASNET_SETTINGS
+from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNetV1Stage5
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
 from boxwright.models.backbones.timm_backbone import TimmBackbone
@@ -41,6 +45,14 @@ _PYRAMID_RESNET = replace(_RESNET, kernel=replace(_RESNET.kernel, regularizer=Re
 _SLIM_RESNET = replace(_RESNET, kernel=KernelRule(variance_scaling(2.0, "FAN_IN")))
 _INCEPTION_RESNET = replace(_GLOROT, norm=BatchNormSettings(decay=0.9997, epsilon=0.001, scale=False))
 _INCEPTION_V2 = replace(_GLOROT, norm=BatchNormSettings(decay=0.9997, epsilon=0.001))
+_SLIM_MOBILENET = KernelRule(lambda kernel: nn.init.trunc_normal_(kernel, 0.0, 0.09, -0.18, 0.18))
+_MOBILENET_V1 = ConvSettings(
+    kernel=_SLIM_MOBILENET,
+    depthwise=_SLIM_MOBILENET,
+    separable_depthwise=_SLIM_MOBILENET,
+    separable_pointwise=_SLIM_MOBILENET,
+    norm=BatchNormSettings(decay=0.9997, epsilon=0.001),
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,7 @@ class TwoStageExtractor:
         pad_to_multiple: The multiple to which inputs are padded.
         finest_level: The finest map's level: its stride is 2 to that power.
         is_ours: Whether TensorFlow lacks it, so that hyperparameters apply everywhere.
+        always_normalizes: Modules whose normalization is trained whatever `batch_norm_trainable` says.
     """
 
     backbone: Backbone
@@ -75,6 +88,7 @@ class TwoStageExtractor:
     pad_to_multiple: int = 1
     finest_level: int = 4
     is_ours: bool = False
+    always_normalizes: tuple[str, ...] = ()
 
 
 def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
@@ -137,6 +151,41 @@ def _inception(
         return TwoStageExtractor(backbone, nn.Identity(), backbone.channels, MINUS_ONE_TO_ONE, crop_features)
 
     return build
+
+
+def _cells(layout: CellLayout, settings: CellSettings, last: tuple[str, str]) -> _Build:
+    """Return a builder that splits a network of cells behind the last two of the first half."""
+
+    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+        del config
+        backbone = JoinedCells(CellNetwork(layout, settings, taps=last, in_channels=image_channels))
+
+        def crop_features(side: int) -> CropFeatures:
+            later = LaterCells(layout, settings, backbone)
+            return CropFeatures(later, later.channels, -(-side // 2))
+
+        # TF-Slim's builder of the whole network sets its own mode of normalization over the detector's.
+        return TwoStageExtractor(
+            backbone,
+            nn.Identity(),
+            backbone.channels,
+            MINUS_ONE_TO_ONE,
+            crop_features,
+            always_normalizes=("backbone",),
+        )
+
+    return build
+
+
+def _mobilenet_v1(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+    del config
+    backbone = MobileNetV1(_MOBILENET_V1, taps=(11,), min_depth=16, in_channels=image_channels)
+
+    def crop_features(side: int) -> CropFeatures:
+        tail = MobileNetV1Tail(_MOBILENET_V1, backbone.channels[-1])
+        return CropFeatures(tail, tail.channels, -(-side // 2))
+
+    return TwoStageExtractor(backbone, nn.Identity(), backbone.channels, MINUS_ONE_TO_ONE, crop_features)
 
 
 def _pyramid_resnet(depth: int) -> _Build:
@@ -221,6 +270,9 @@ FASTER_RCNN_EXTRACTORS: dict[str, _Build] = {
     "faster_rcnn_inception_resnet_v2": _inception(
         _inception_resnet_v2("valid"), "Repeat_1/block17_20", _INCEPTION_RESNET, lambda side: (side - 1) // 2
     ),
+    "faster_rcnn_nas": _cells(NASNET, NASNET_SETTINGS, ("cell_10", "cell_11")),
+    "faster_rcnn_pnas": _cells(PNASNET, PNASNET_SETTINGS, ("cell_6", "cell_7")),
+    "faster_rcnn_mobilenet_v1": _mobilenet_v1,
     **{f"faster_rcnn_resnet{depth}_keras": _resnet(depth) for depth in RESNET_BLOCKS},
     **{f"faster_rcnn_resnet{depth}_fpn_keras": _pyramid_resnet(depth) for depth in RESNET_BLOCKS},
     "faster_rcnn_inception_resnet_v2_keras": _inception(

@@ -21,20 +21,19 @@ FASTER_RCNN_TF1_EXTRACTORS = (
     *(f"faster_rcnn_resnet{depth}" for depth in (50, 101, 152)),
     "faster_rcnn_inception_v2",
     "faster_rcnn_inception_resnet_v2",
+    "faster_rcnn_nas",
+    "faster_rcnn_pnas",
+    "faster_rcnn_mobilenet_v1",
 )
+
+# Their maps have a stride of 16 only.
+_CELL_EXTRACTORS = ("faster_rcnn_nas", "faster_rcnn_pnas")
 
 FASTER_RCNN_EXTRACTORS = (
     *FASTER_RCNN_TF1_EXTRACTORS,
     *(f"faster_rcnn_resnet{depth}{neck}_keras" for neck in ("", "_fpn") for depth in (50, 101, 152)),
     "faster_rcnn_inception_resnet_v2_keras",
 )
-
-_OTHER_EXTRACTORS = {
-    "faster_rcnn_nas": "(NASNet-A) is not supported; the nearest is faster_rcnn_inception_resnet_v2",
-    "faster_rcnn_pnas": "(PNASNet-5) is not supported; the nearest is faster_rcnn_inception_resnet_v2",
-    "faster_rcnn_mobilenet_v1": "is not supported; the nearest is timm/NAME with a pyramid, such as "
-    "timm/mobilenetv3_large_100",
-}
 
 OF_BOXES = "a localization loss of boxes is not supported; use one of codes"
 
@@ -63,13 +62,15 @@ class FasterRcnnFeatureExtractor(Message):
 
     type: str = field("",
         "Backbone name, such as faster_rcnn_resnet50_keras, or timm/NAME with a pyramid.",
-        values=Values(FASTER_RCNN_EXTRACTORS, prefix='timm/', refused=_OTHER_EXTRACTORS))
+        values=Values(FASTER_RCNN_EXTRACTORS, prefix='timm/'))
     pretrained: bool = field(False,
         "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     first_stage_features_stride: int = number(16, "[1, 64]",
-        "Image pixels per cell of the RPN feature map; 8 or 16, of pyramids without effect.")
+        "Image pixels per cell of the RPN feature map; 8 or 16, of pyramids without effect.",
+        note="of faster_rcnn_mobilenet_v1 it is 16 always, as in TensorFlow")
     batch_norm_trainable: bool = field(False,
-        "Train batch-norm layers in the backbone; false freezes them, best with small batches.")
+        "Train batch-norm layers in the backbone; false freezes them, best with small batches.",
+        note="of NASNet and PNASNet in the second half only, as in TensorFlow: the first half's always train")
     conv_hyperparams: Hyperparams | None = field(None,
         "Settings for layers added on the backbone, and for the backbone itself if overridden.")
     override_base_feature_extractor_hyperparams: bool = field(False, "Apply conv_hyperparams to the backbone layers "
@@ -85,9 +86,10 @@ class FasterRcnnFeatureExtractor(Message):
         TYPE,
         PRETRAINED,
         refuse("first_stage_features_stride", "{type} takes 16, found {first_stage_features_stride}",
-            when=lambda c: _is_strided(c) and c.first_stage_features_stride != 16),
+            when=lambda c: (_is_strided(c) or c.type in _CELL_EXTRACTORS) and c.first_stage_features_stride != 16),
         refuse("first_stage_features_stride", "{type} takes 8 or 16, found {first_stage_features_stride}",
-            when=lambda c: not (_is_strided(c) or _has_pyramid(c)) and c.first_stage_features_stride not in (8, 16)),
+            when=lambda c: not (_is_strided(c) or _has_pyramid(c) or c.type in _CELL_EXTRACTORS)
+            and c.first_stage_features_stride not in (8, 16)),
         refuse("fpn", "{type} has none; remove it, or use a type with a pyramid",
             when=lambda c: c.fpn and c.type in FASTER_RCNN_EXTRACTORS and not _has_pyramid(c)),
         refuse("conv_hyperparams", "missing; a pyramid's convolutions need it",

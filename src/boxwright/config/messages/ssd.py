@@ -98,8 +98,7 @@ class SsdFeatureExtractor(Message, removed={
         default_only("use_depthwise", when=lambda c: of_type("ssd_(efficientnet|vgg16)")(c)
             or (of_type("ssd_resnet")(c) and extractor_version(c) == 2)),
         default_only("depth_multiplier", when=of_type("ssd_(efficientnet|vgg16)")),
-        # TF's PNASNet would be normalized twice, and wrongly activated.
-        default_only("override_base_feature_extractor_hyperparams", when=of_type("ssd_(efficientnet|pnasnet)")),
+        default_only("override_base_feature_extractor_hyperparams", when=of_type("ssd_efficientnet")),
         default_only("pad_to_multiple", when=of_type("embedded_ssd_mobilenet_v1")),
         refuse("conv_hyperparams.batch_norm", "{type} is not normalized; remove it",
             when=lambda c: c.type == "ssd_vgg16" and normalizes(c.conv_hyperparams)),

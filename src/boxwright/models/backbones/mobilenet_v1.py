@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
+from boxwright.models.batch_norm import make_norm
+from boxwright.models.layers import ConvSettings, Padding, conv_norm_act, separable_conv
 
 # (channels, stride) of the separable blocks 1 to 13.
 _BLOCKS = (
@@ -80,3 +82,31 @@ class MobileNetV1(Backbone):
             if number in self.taps:
                 outputs.append(features)
         return outputs
+
+
+class MobileNetV1Tail(nn.Module):
+    """The last two blocks as TF's two-stage detector applies them to crops, with nothing between the two kernels.
+
+    Attributes:
+        channels: Of the output.
+    """
+
+    channels = 1024
+
+    def __init__(self, settings: ConvSettings, in_channels: int) -> None:
+        """Build the blocks."""
+        super().__init__()
+        for number, (into, stride) in enumerate(((in_channels, 2), (self.channels, 1)), start=12):
+            block = nn.Sequential(
+                separable_conv(into, self.channels, 3, settings, stride=stride),
+                make_norm(self.channels, settings.norm),
+                make_activation(settings.activation),
+            )
+            self.add_module(f"Conv2d_{number}_pointwise", block)
+
+    def forward(self, crops: Tensor) -> Tensor:
+        """Return [N, 1024, ceil(h / 2), ceil(w / 2)] of crops [N, C, h, w]."""
+        features = crops
+        for block in self.children():
+            features = block(features)
+        return features

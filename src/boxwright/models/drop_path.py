@@ -1,0 +1,45 @@
+"""ScheduledDropPath (Zoph et al., 2018, section 3.1): paths of a cell that are left out, more often as training lasts.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class DropPath(nn.Module):
+    """Zeroes whole examples of a batch in training, and scales the others so that the expected value stays.
+
+    The share that is dropped grows linearly with the steps taken; `set_step` sets it.
+    """
+
+    share: Tensor
+
+    def __init__(self, most: float, steps: int) -> None:
+        """Start with nothing dropped.
+
+        Args:
+            most: The share that is dropped from step `steps` on.
+        """
+        super().__init__()
+        self.most, self.steps = most, steps
+        # A tensor, as a captured step must read a value that changes; not stored, as it follows from the step.
+        self.register_buffer("share", torch.zeros(()), persistent=False)
+
+    def set_step(self, step: int) -> None:
+        """Set the share from the number of steps taken."""
+        self.share.fill_(self.most * min(1.0, step / self.steps))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [B, C, H, W]; in evaluation the input itself."""
+        if not self.training:
+            return inputs
+        kept = torch.rand(len(inputs), 1, 1, 1, device=inputs.device) >= self.share
+        return inputs * (kept / (1 - self.share)).to(inputs.dtype)
+
+
+def drop_paths(network: nn.Module) -> list[DropPath]:
+    """Return the parts of a network whose share of drops follows the step."""
+    return [module for module in network.modules() if isinstance(module, DropPath)]
