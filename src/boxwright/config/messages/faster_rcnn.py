@@ -66,11 +66,10 @@ class FasterRcnnFeatureExtractor(Message):
     pretrained: bool = field(False,
         "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     first_stage_features_stride: int = number(16, "[1, 64]",
-        "Image pixels per cell of the RPN feature map; 8 or 16, of pyramids without effect.",
-        note="of faster_rcnn_mobilenet_v1 it is 16 always, as in TensorFlow")
+        "Image pixels per cell of the RPN feature map; 8 or 16, of pyramids and MobileNetV1 without effect.")
     batch_norm_trainable: bool = field(False,
-        "Train batch-norm layers in the backbone; false freezes them, best with small batches.",
-        note="of NASNet and PNASNet in the second half only, as in TensorFlow: the first half's always train")
+        "Train batch-norm layers in the backbone; false freezes them, best with small batches, but for NASNet's and "
+        "PNASNet's first half, as in TensorFlow.")
     conv_hyperparams: Hyperparams | None = field(None,
         "Settings for layers added on the backbone, and for the backbone itself if overridden.")
     override_base_feature_extractor_hyperparams: bool = field(False, "Apply conv_hyperparams to the backbone layers "
