@@ -117,6 +117,7 @@ def test_kinds_are_all_of_them() -> None:
     assert {kind for kind in SSD_EXTRACTORS if "efficientnet" not in kind} - set(KINDS) == {
         "ssd_vgg16",
         "ssd_pnasnet",
+        "ssd_spaghettinet",
         "timm",
     }
 

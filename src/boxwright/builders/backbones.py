@@ -29,6 +29,7 @@ from boxwright.models.backbones.mobilenet_v3 import (
 from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
 from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
+from boxwright.models.backbones.spaghettinet import SpaghettiNet
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
 from boxwright.models.layers import ConvSettings, Padding
@@ -222,6 +223,16 @@ def _pnasnet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
     return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
 
 
+def _spaghettinet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+    del levels  # fixed: strides 16, 32, 64, 128 and 128
+    name = request.config.spaghettinet_arch_name if isinstance(request.config, m.SsdFeatureExtractor) else ""
+    # TF's default where none is named.
+    backbone = SpaghettiNet(
+        name or "spaghettinet_edgetpu_m", padding=request.padding, in_channels=request.image_channels
+    )
+    return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
+
+
 def _efficientnet(name: str) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
         return BuiltBackbone(EfficientNet(*EFFICIENTNETS[name], request.settings(), levels=levels), IMAGENET)
@@ -261,6 +272,7 @@ _BACKBONES: dict[str, _Build] = {
     "mobilenet_edgetpu": _mobilenet_v3(MOBILENET_EDGETPU, {4: "16/expand", 5: "21"}),
     **{f"mobiledet_{hardware}": _mobiledet(hardware) for hardware in MOBILEDETS},
     "pnasnet": _pnasnet,
+    "spaghettinet": _spaghettinet,
     "inception_v2": _inception(INCEPTION_V2, {4: "Mixed_4c", 5: "Mixed_5c"}),
     "inception_v3": _inception(INCEPTION_V3, {3: "Mixed_5d", 4: "Mixed_6e", 5: "Mixed_7c"}),
     **{f"resnet{depth}_v1": _resnet_v1(depth) for depth in RESNET_BLOCKS},

@@ -18,7 +18,9 @@ from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
 from boxwright.models.backbones.mobilenet_v3 import MobileNetV3
 from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
+from boxwright.models.backbones.spaghettinet import SpaghettiNet
 from boxwright.models.backbones.vgg16 import ConvertedLayer, Vgg16
+from boxwright.models.fake_quantized import FakeQuantized
 from boxwright.models.heads.convolutional import ConvolutionalHead
 from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
 from boxwright.models.layers import Dense
@@ -55,6 +57,8 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
         path: Its scope; after "#", the name of a separable layer's kernel.
     """
     path, _, part = path.partition("#")
+    if isinstance(layer, FakeQuantized):
+        return {"minimum": TfVariable(f"{path}/min"), "maximum": TfVariable(f"{path}/max")}
     if isinstance(layer, Dense):
         found = {"weight": TfVariable(f"{path}/weights", CONV_AXES, side=layer.kernel_size[0])}
         return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
@@ -154,6 +158,19 @@ def by_cells(part: nn.Module, scope: str) -> Named:
 
 def _cell_network(backbone: CellNetwork, _: SSD) -> Named:
     yield from by_cells(backbone, _EXTRACTOR)
+
+
+def _spaghettinet(backbone: SpaghettiNet, _: SSD) -> Named:
+    scope = f"{_EXTRACTOR}/{backbone.slim_scope}"
+    yield from by_module(backbone, scope)
+    for name, module in backbone.named_modules():
+        if isinstance(module, FakeQuantized):
+            yield module, f"{scope}/{name.replace('.', '/')}"
+
+
+def _no_layers(_: nn.Identity, network: SSD) -> Named:
+    del network
+    yield from ()
 
 
 def _vgg16(backbone: Vgg16, _: nn.Module) -> Named:
@@ -273,6 +290,8 @@ SSD_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     Inception: _slim_backbone,
     ResNetV1Slim: _slim_backbone,
     CellNetwork: _cell_network,
+    SpaghettiNet: _spaghettinet,
+    nn.Identity: _no_layers,
     Vgg16: _vgg16,
     MultiResolutionFeatureMaps: _extra_maps,
     FeaturePyramid: _pyramid,

@@ -255,7 +255,7 @@ def _arrays(network: nn.Module, variables: Variables) -> dict[str, NDArray[np.fl
     arrays = {}
     for name, variable in variables.named.items():
         array = state[name].detach().cpu().float().numpy()
-        arrays[variable.key] = np.ascontiguousarray(variable.to_theirs(array))
+        arrays[variable.key] = np.asarray(variable.to_theirs(array), order="C")  # a scalar stays one
     return arrays
 
 

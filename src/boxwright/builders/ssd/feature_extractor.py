@@ -164,6 +164,12 @@ def _mnasfpn(request: BackboneRequest) -> FeatureExtractor:
     return FeatureExtractor(backbone, BuiltNeck(neck, neck.channels))
 
 
+def _spaghettinet(request: BackboneRequest) -> FeatureExtractor:
+    """Return the backbone, which has its own pyramid."""
+    backbone = build_backbone("spaghettinet", (), request)
+    return FeatureExtractor(backbone, BuiltNeck(nn.Identity(), backbone.module.channels))
+
+
 def _with_bifpn(name: str) -> _Build:
     def build(request: BackboneRequest) -> FeatureExtractor:
         bifpn = _message(request).bifpn or m.BidirectionalFeaturePyramidNetworks()
@@ -249,6 +255,7 @@ SSD_EXTRACTORS: dict[str, Extractor] = {
         for hardware in MOBILEDETS
     },
     "ssd_pnasnet": Extractor(_with_extra_maps("pnasnet"), _SLIM),
+    "ssd_spaghettinet": Extractor(_spaghettinet, _SLIM),
     "ssd_inception_v2": Extractor(_with_extra_maps("inception_v2"), _SLIM),
     "ssd_inception_v3": Extractor(_with_extra_maps("inception_v3", (3, 4, 5), (512, 256, 128)), _SLIM),
     **{

@@ -37,6 +37,7 @@ TF1_EXTRACTORS = (
     "ssd_inception_v2",
     "ssd_inception_v3",
     "ssd_pnasnet",
+    "ssd_spaghettinet",
     "embedded_ssd_mobilenet_v1",
 )
 
@@ -81,10 +82,11 @@ class SsdFeatureExtractor(Message, removed={
         "Ours: which TensorFlow's meaning a type has that both have, 1 or 2; 0 = the one that its name is of.")
     num_layers: int = number(6, "[1, 64]",
         "How many feature maps (SSD levels) to produce, on extractors that accept a count.")
-    spaghettinet_arch_name: str = field("", "SpaghettiNet variant to build, e.g. spaghettinet_edgetpu_s; SpaghettiNet "
-        "extractors only.", refused="of a feature extractor that is not supported; remove it")
+    spaghettinet_arch_name: str = field("",
+        "Which SpaghettiNet ssd_spaghettinet is: spaghettinet_edgetpu_s, _m or _l; none named is _m.",
+        values=Values(("", *(f"spaghettinet_edgetpu_{size}" for size in "sml"))))
     use_hardswish: bool = field(False, "Use hard-swish in place of the default activation, on extractors that support "
-        "the switch.", refused="of a feature extractor that is not supported; remove it")
+        "the switch.", no_effect="TensorFlow's builder never reads it; conv_hyperparams.activation says which")
 
     rules = (
         TYPE,
@@ -95,11 +97,14 @@ class SsdFeatureExtractor(Message, removed={
         # TF pads blocks of MobileNetV3 incorrectly; the others do not read it.
         default_only("use_explicit_padding", when=of_type(
             "timm/|ssd_(mobilenet_v3|mobilenet_edgetpu|mobiledet|resnet|efficientnet|vgg16|mobilenet_v2_mnasfpn)")),
-        default_only("use_depthwise", when=lambda c: of_type("ssd_(efficientnet|vgg16)")(c)
+        default_only("use_depthwise", when=lambda c: of_type("ssd_(efficientnet|vgg16|spaghettinet)")(c)
             or (of_type("ssd_resnet")(c) and extractor_version(c) == 2)),
-        default_only("depth_multiplier", when=of_type("ssd_(efficientnet|vgg16)")),
-        default_only("override_base_feature_extractor_hyperparams", when=of_type("ssd_efficientnet")),
-        default_only("pad_to_multiple", when=of_type("embedded_ssd_mobilenet_v1")),
+        default_only("depth_multiplier", when=of_type("ssd_(efficientnet|vgg16|spaghettinet)")),
+        default_only("num_layers", when=of_type("ssd_spaghettinet")),
+        refuse("spaghettinet_arch_name", "{type} takes none, in TensorFlow either; it is for ssd_spaghettinet",
+            when=lambda c: c.spaghettinet_arch_name and c.type != "ssd_spaghettinet"),
+        default_only("override_base_feature_extractor_hyperparams", when=of_type("ssd_(efficientnet|spaghettinet)")),
+        default_only("pad_to_multiple", when=of_type("embedded_ssd_mobilenet_v1|ssd_spaghettinet")),
         refuse("conv_hyperparams.batch_norm", "{type} is not normalized; remove it",
             when=lambda c: c.type == "ssd_vgg16" and normalizes(c.conv_hyperparams)),
         refuse("conv_hyperparams.group_norm",
@@ -130,12 +135,12 @@ def _adds_maps(extractor: SsdFeatureExtractor) -> bool:
     """Return whether coarser maps are added to the backbone's, as many as `num_layers` says."""
     if extractor.type.startswith("timm/"):
         return extractor.fpn is None
-    return extractor.type in SSD_EXTRACTORS and re.search("fpn|ppn|vgg16", extractor.type) is None
+    return extractor.type in SSD_EXTRACTORS and re.search("fpn|ppn|vgg16|spaghettinet", extractor.type) is None
 
 
 def _normalizes_backbone(extractor: SsdFeatureExtractor) -> bool:
     """Return whether conv_hyperparams normalizes the backbone of TF1, too; some keep their own, or take none."""
-    if extractor_version(extractor) == 2 or re.search("mnasfpn|mobiledet", extractor.type):
+    if extractor_version(extractor) == 2 or re.search("mnasfpn|mobiledet|spaghettinet", extractor.type):
         return False
     return extractor.override_base_feature_extractor_hyperparams or "inception" in extractor.type
 
