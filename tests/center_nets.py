@@ -50,6 +50,16 @@ def with_surface(more: str = "") -> str:
     return CENTER_NET.rstrip()[:-1] + f"{MASKS} densepose_estimation_task {{ {loss} class_id: 2 {more} }} }}"
 
 
+def with_masks() -> str:
+    """Masks beside boxes."""
+    return CENTER_NET.rstrip()[:-1] + MASKS + "}"
+
+
+def with_temporal_offsets(model: str) -> str:
+    """A model that learns temporal offsets too."""
+    return model.rstrip()[:-1] + f"temporal_offset_task {{ {L1} }} }}"
+
+
 def of_one_class(label_map: Path, more: str) -> str:
     """One class with its keypoints."""
     task = f'keypoint_label_map_path: "{label_map}" {keypoint_task("rounds", "circle", more)}'
@@ -75,7 +85,7 @@ def variants(label_map: Path) -> list[str]:
         CENTER_NET.replace("depth_multiplier: 0.1", "use_separable_conv: true bgr_ordering: true"),
         CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"hourglass_10" channel_means: [1, 2, 3]'),
         CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"timm/test_resnet.r160_in1k"'),
-        with_every_task(label_map).rstrip()[:-1] + f"temporal_offset_task {{ {L1} }} }}",
+        with_temporal_offsets(with_every_task(label_map)),
         of_one_class(
             label_map, 'candidate_ranking_mode: "gaussian_weighted" predict_depth: true per_keypoint_depth: true'
         ),

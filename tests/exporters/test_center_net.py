@@ -1,4 +1,4 @@
-"""CenterNet as ONNX and .pt2: boxes, keypoints and masks pass the gate that other families pass."""
+"""CenterNet as ONNX, OpenVINO and .pt2: what each task predicts passes the gate that other families pass."""
 
 from __future__ import annotations
 
@@ -20,23 +20,58 @@ from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import Matcher
 from boxwright.exporters.parity import _Own, compare
 from boxwright.loading.exports import open_export
-from boxwright.runtime.exported import found_objects
+from boxwright.runtime.exported import found_objects, open_exported
 from boxwright.types import Categories, FoundObjects, PaddedDetections, RawDetections
-from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, SIZE, of_one_class, with_every_task
+from tests.center_nets import (
+    CENTER_NET,
+    KEYPOINT_LABEL_MAP,
+    SIZE,
+    of_one_class,
+    with_every_task,
+    with_masks,
+    with_temporal_offsets,
+)
 from tests.exporters.small_detectors import CATEGORIES, SQUARE, build, pictures
 
 Change = Callable[[dict[str, NDArray[Any]]], None]
 OWN_INITIALIZERS = True  # with which no two scores tie at 1: of equal scores an export may take another first
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["onnx", "pt2"])
-@pytest.mark.parametrize("tasks", ["boxes", "every"])
-def test_an_export_does_what_its_detector_does(tasks: str, form: Literal["onnx", "pt2"], tmp_path: Path) -> None:
-    label_map = tmp_path / "keypoints.pbtxt"
+KEYPOINTS = {"detection_keypoints", "detection_keypoint_scores"}
+OF_TASKS = {
+    "boxes": set[str](),
+    "keypoints": KEYPOINTS | {"detection_keypoint_depths"},
+    "masks": {"detection_masks"},
+    "temporal offsets": {"detection_temporal_offsets"},
+    "every": KEYPOINTS | {"detection_masks", "detection_temporal_offsets"},
+}
+
+
+def model_of(tasks: str, label_map: Path) -> str:
     label_map.write_text(KEYPOINT_LABEL_MAP)
-    text = with_every_task(label_map) if tasks == "every" else CENTER_NET
-    detector = build(text.replace(SIZE, SQUARE))
+    text = {
+        "boxes": CENTER_NET,
+        "keypoints": of_one_class(label_map, "predict_depth: true"),
+        "masks": with_masks(),
+        "temporal offsets": with_temporal_offsets(CENTER_NET),
+        "every": with_temporal_offsets(with_every_task(label_map)),
+    }[tasks]
+    return text.replace(SIZE, SQUARE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tasks", "form"),
+    [
+        *((tasks, "onnx") for tasks in OF_TASKS),
+        *((tasks, form) for form in ("openvino", "pt2") for tasks in ("boxes", "every")),
+    ],
+)
+def test_an_export_does_what_its_detector_does(
+    tasks: str, form: Literal["onnx", "openvino", "pt2"], tmp_path: Path
+) -> None:
+    categories = Categories(CATEGORIES.items[:1]) if tasks == "keypoints" else CATEGORIES
+    detector = build(model_of(tasks, tmp_path / "keypoints.pbtxt"), categories)
     assert sum(len(one.above(0.05)) for one in detector.detect(pictures())) > 20, "a gate that compares nothing"
     path = tmp_path / f"detector{FORMATS[form].suffix}"
     report = export(detector, path, images=pictures(), format=form, nms="operator")
@@ -44,8 +79,12 @@ def test_an_export_does_what_its_detector_does(tasks: str, form: Literal["onnx",
     assert "detections" in [stage.name for stage in report.stages]
     names = set(open_export(path).session.output_names)
     assert {"raw_detection_boxes", "raw_detection_scores", "detection_boxes"} <= names
-    of_tasks = {"detection_keypoints", "detection_keypoint_scores", "detection_masks"}
-    assert names & of_tasks == (of_tasks if tasks == "every" else set())
+    assert "detection_boxes_strided" in names
+    assert names & set.union(*OF_TASKS.values()) == OF_TASKS[tasks]
+    (found,) = open_exported(path).detect(pictures()[:1]) if form != "pt2" else (None,)
+    if found is not None and tasks in ("every", "temporal offsets"):
+        assert found.temporal_offsets is not None
+        assert found.temporal_offsets.shape == (len(found), 2)
 
 
 class Planted:
@@ -93,6 +132,14 @@ def change_depths(outputs: dict[str, NDArray[Any]]) -> None:
     outputs["detection_keypoint_depths"] += 0.01
 
 
+def move_offsets(outputs: dict[str, NDArray[Any]]) -> None:
+    outputs["detection_temporal_offsets"] += 0.01
+
+
+def move_cells(outputs: dict[str, NDArray[Any]]) -> None:
+    outputs["detection_boxes_strided"] += 0.1
+
+
 def drop(outputs: dict[str, NDArray[Any]]) -> None:
     del outputs["detection_keypoint_scores"]
 
@@ -101,7 +148,7 @@ def drop(outputs: dict[str, NDArray[Any]]) -> None:
 def with_depths(tmp_path_factory: pytest.TempPathFactory) -> bw.Detector:
     label_map = tmp_path_factory.mktemp("map") / "keypoints.pbtxt"
     label_map.write_text(KEYPOINT_LABEL_MAP)
-    text = of_one_class(label_map, "predict_depth: true per_keypoint_depth: true")
+    text = with_temporal_offsets(of_one_class(label_map, "predict_depth: true per_keypoint_depth: true"))
     return build(text.replace(SIZE, SQUARE), Categories(CATEGORIES.items[:1])).eval()
 
 
@@ -113,6 +160,8 @@ def with_depths(tmp_path_factory: pytest.TempPathFactory) -> bw.Detector:
         (move_one_point, "keypoints of the same detections differ by"),
         (take_another_peak, "keypoint scores of the same detections differ by"),
         (lower_scores, "keypoint scores of the same detections differ by"),
+        (move_offsets, "temporal offsets of the same detections differ by"),
+        (move_cells, "cell boxes of the same detections differ by"),
         (change_depths, "keypoint depths of the same detections differ by"),
         (drop, "keypoint scores of the same detections differ by inf"),
     ],

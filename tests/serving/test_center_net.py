@@ -24,6 +24,8 @@ def test_detections_have_x_y_and_score_of_each_keypoint() -> None:
     assert _objects(scored)["detections"][0]["keypoints"] == [[5.5, 6.25, 0.25], [7, 8, 0.125]]
     boxes_alone = FoundObjects(**vars(found) | {"keypoints": None})
     assert "keypoints" not in _objects(boxes_alone)["detections"][0]
+    moved = FoundObjects(**vars(found) | {"temporal_offsets": np.array([[0.5, -2]], np.float32)})
+    assert _objects(moved)["detections"][0]["temporal_offset"] == [0.5, -2]
 
 
 @pytest.mark.slow

@@ -237,6 +237,8 @@ class Result:
             "masks",
             "surface_parts",
             "surface_coordinates",
+            "temporal_offsets",
+            "cell_boxes",
         )
 
         def tensor(value: NDArray[Any] | None) -> Any:

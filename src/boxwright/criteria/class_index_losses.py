@@ -68,7 +68,15 @@ def softmax_loss(logits: Tensor, classes: Tensor) -> Tensor:
     return loss
 
 
-def _negative(x: Tensor, gamma: float, *, gradient: bool) -> tuple[Tensor, Tensor | None]:
+def rows_in_cache(rows: int, columns: int, device: torch.device) -> int:
+    """Return how many rows of logits to compute at a time, through all steps of a formula; all if they fit on a GPU."""
+    if device.type == "cpu" and not torch.compiler.is_compiling():
+        # PyTorch spreads each operation over all threads, so every core has its share of a chunk in its own cache.
+        return max(_IN_CACHE * torch.get_num_threads() // columns, 1)
+    return rows_at_once(rows, columns, device)
+
+
+def negative_focal(x: Tensor, gamma: float, *, gradient: bool) -> tuple[Tensor, Tensor | None]:
     """Return the loss of a negative column and, if requested, its derivative by the logit.
 
     With s = sigmoid(x) and c = softplus(x) = -log(1 - s):
@@ -97,15 +105,12 @@ class _SigmoidFocal(torch.autograd.Function):
         rows, wanted = logits.reshape(-1, columns), classes.reshape(-1, 1)
         losses = rows.new_empty(len(rows))
         slopes = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
-        size = rows_at_once(len(rows), columns, logits.device)
-        if logits.device.type == "cpu" and not torch.compiler.is_compiling():
-            # PyTorch spreads each operation over all threads, so every core has its share of a chunk in its own cache.
-            size = max(_IN_CACHE * torch.get_num_threads() // columns, 1)
+        size = rows_in_cache(len(rows), columns, logits.device)
         for begin in range(0, len(rows), size):
             part = slice(begin, begin + size)
             x, known, column = rows[part], wanted[part] != NO_COLUMN, wanted[part].clamp(min=0)
             own = x.gather(1, column)
-            values, slope = _negative(
+            values, slope = negative_focal(
                 x.scatter(1, column, torch.where(known, -own, own)), gamma, gradient=slopes is not None
             )
             weight = torch.full_like(own, negative_weight).masked_fill_(known, positive_weight)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.criteria.class_index_losses import as_rows, sigmoid_focal_loss, softmax_loss
+from boxwright.criteria.penalty_reduced_focal import penalty_reduced_focal_loss
 
 
 class ClassificationLoss(Protocol):
@@ -144,11 +145,8 @@ class PenaltyReducedFocal:
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
         targets = as_rows(targets, logits.shape[-1])
-        probability = torch.sigmoid(logits).clamp(self.clip, 1 - self.clip)
-        positive = (1 - probability) ** self.alpha * probability.log()
-        negative = (1 - targets) ** self.beta * probability**self.alpha * (1 - probability).log()
-        # Exactly 1: the peak of a Gaussian at the cell of an object. Values just below it are its neighbors.
-        return _weigh(-torch.where(targets == 1, positive, negative), weights)
+        # Exactly 1 is the peak of a Gaussian at the cell of an object. Values just below it are its neighbors.
+        return penalty_reduced_focal_loss(logits, targets, weights, alpha=self.alpha, beta=self.beta, clip=self.clip)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from boxwright.builders.evaluation import EvaluationPlan
 
 # Keypoints of a lower score are not drawn, nor lines to them.
-_LEAST_KEYPOINT_SCORE = 0.3
+LEAST_KEYPOINT_SCORE = 0.3
 
 
 def draw_beside_truth(
@@ -64,5 +64,5 @@ def _drawn_keypoints(found: FoundObjects) -> NDArray[np.float32] | None:
     """Return keypoints [D, P, 2], or [D, P, 3] with whether each is drawn."""
     if found.keypoints is None or found.keypoint_scores is None:
         return found.keypoints
-    drawn = found.keypoint_scores >= _LEAST_KEYPOINT_SCORE
+    drawn = found.keypoint_scores >= LEAST_KEYPOINT_SCORE
     return np.concatenate([found.keypoints, drawn[..., None].astype(np.float32)], -1)

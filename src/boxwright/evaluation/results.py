@@ -56,15 +56,23 @@ def detection_rows(
 ) -> list[dict[str, Any]]:
     """Return detections as rows of COCO's results file; the image id becomes a number if it reads as one.
 
+    `keypoint_depths` and `temporal_offset` (y, x), if the detector predicts them, are not COCO's.
+
     Args:
         categories: The classes, for their ids; if None, ids are labels plus 1.
     """
     more: list[dict[str, Any]] = [{} for _ in range(len(detections))]
     for row, code in zip(more, segmentations or (), strict=False):
         row["segmentation"] = code
+    for key, values in (
+        ("keypoint_depths", detections.keypoint_depths),
+        ("temporal_offset", detections.temporal_offsets),
+    ):
+        for row, own in zip(more, () if values is None else values.astype(np.float64).round(4), strict=False):
+            row[key] = own.tolist()
     # COCO's third number is a visibility, which its evaluation of results ignores; scores stand there by custom.
-    if (keypoints := detections.scored_keypoints()) is not None:
-        for row, points in zip(more, keypoints.astype(np.float64).round(3), strict=True):
+    if detections.keypoints is not None:
+        for row, points in zip(more, keypoints_of_classes(detections, categories), strict=True):
             row["keypoints"] = points.flatten().tolist()
     identity = image_identity(image_id)
     class_ids = ids(categories, detections.labels.tolist())
@@ -79,6 +87,23 @@ def detection_rows(
         }
         for box, score, class_id, own in zip(boxes, scores, class_ids, more, strict=True)
     ]
+
+
+def keypoints_of_classes(found: FoundObjects, categories: Categories | None) -> list[NDArray[np.float64]]:
+    """Return the keypoints of each detection, x, y and score, [P, 3], of its class alone if the classes name theirs.
+
+    COCO's evaluation expects as many as an object of the class has, of which a detection with several tasks has more.
+    """
+    points = found.scored_keypoints()
+    if points is None:
+        return []
+    known = {} if categories is None else {one.label: list(one.keypoint_indices) for one in categories if one.keypoints}
+    listed = []
+    for label, own in zip(found.labels.tolist(), points.astype(np.float64).round(3), strict=True):
+        places = known.get(label, [])
+        # A detector of one class has the points of that alone, whatever their ids.
+        listed.append(own[places] if places and max(places) < len(own) else own)
+    return listed
 
 
 def write_evaluation(

@@ -9,6 +9,7 @@
 | `class_ids`     | list of int32      | ids of the label map                                              |
 | `classes`       | list of text       | their names                                                       |
 | `segmentations` | list of text       | masks as COCO's compressed run lengths; null without masks        |
+| `keypoints`     | lists of float32   | x, y, score of each point of each box; null without keypoints     |
 | `error`         | text               | why the image could not be read; null if it was                   |
 """
 
@@ -18,6 +19,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from boxwright.evaluation.results import keypoints_of_classes
 from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.types import FoundObjects
 from boxwright.types.categories import ids
@@ -37,8 +39,13 @@ def row_of(id: str, found: FoundObjects | None, error: str = "") -> Row:
         "scores": found.scores.tolist(),
         "class_ids": ids(found.categories, found.labels.tolist()),
         "classes": found.names(),
+        "keypoints": None if found.keypoints is None else _flat_keypoints(found),
         "segmentations": None if found.masks is None else [code["counts"] for code in mask_run_lengths(found)],
     }
+
+
+def _flat_keypoints(found: FoundObjects) -> list[list[float]]:
+    return [points.flatten().tolist() for points in keypoints_of_classes(found, found.categories)]
 
 
 def parquet_bytes(rows: Sequence[Row], about: dict[str, Any]) -> bytes:
@@ -74,6 +81,7 @@ def _schema() -> Any:
             ("class_ids", pa.list_(pa.int32())),
             ("classes", pa.list_(pa.string())),
             ("segmentations", pa.list_(pa.string())),
+            ("keypoints", pa.list_(pa.list_(pa.float32()))),
             ("error", pa.string()),
         ]
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.files import open_whole
+from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE
 from boxwright.evaluation.results import detection_rows
 from boxwright.inference.sources import Frame
 from boxwright.inference.tracking import NO_TRACK
@@ -84,6 +85,7 @@ class _CocoDataset:
         self._images: list[dict[str, Any]] = []
         self._categories: Categories | None = None
         self._labels: set[int] = set()
+        self._keypoint_counts: dict[int, int] = {}
         # Annotations come first, one by one; images and categories are complete only at the end.
         file.write(b'{"annotations": [')
 
@@ -96,17 +98,38 @@ class _CocoDataset:
         self._labels.update(found.labels.tolist())
         for row in rows:
             known = {key: row[key] for key in _OF_ANNOTATIONS if key in row}
+            known |= self._keypoints(row)
             area = round(row["bbox"][2] * row["bbox"][3], 3)
             place = {"id": self._annotations.count + 1, "image_id": number}
             self._annotations.add({**place, **known, "area": area, "iscrowd": 0})
 
     def end(self) -> None:
         if self._categories is None:
-            classes = [{"id": label + 1, "name": f"class {label + 1}"} for label in sorted(self._labels)]
+            classes: list[Row] = [{"id": label + 1, "name": f"class {label + 1}"} for label in sorted(self._labels)]
+            names: dict[int, list[str]] = {}
         else:
             classes = [{"id": item.id, "name": item.title} for item in self._categories.items]
+            names = {item.id: list(item.keypoints) for item in self._categories.items}
+        for one in classes:
+            # COCO's readers need a name for each point.
+            if count := self._keypoint_counts.get(one["id"], 0):
+                one["keypoints"] = names.get(one["id"]) or [f"keypoint {number + 1}" for number in range(count)]
         rest = f'"images": {json.dumps(self._images)}, "categories": {json.dumps(classes)}'
         self._annotations.file.write(f"\n], {rest}}}\n".encode())
+
+    def _keypoints(self, row: Row) -> Row:
+        """Return a row's keypoints with COCO's visibility in place of their scores, and the scores beside them."""
+        if "keypoints" not in row:
+            return {}
+        points = np.reshape(np.array(row["keypoints"], np.float64), (-1, 3))
+        self._keypoint_counts[row["category_id"]] = len(points)
+        visible = points[:, 2] >= LEAST_KEYPOINT_SCORE
+        marks = np.concatenate([np.where(visible[:, None], points[:, :2], 0), 2 * visible[:, None]], 1)
+        return {
+            "keypoints": marks.flatten().tolist(),
+            "num_keypoints": int(visible.sum()),
+            "keypoint_scores": points[:, 2].tolist(),
+        }
 
 
 class _Table:

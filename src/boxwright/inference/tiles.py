@@ -91,11 +91,11 @@ def _views(found: list[FoundObjects], windows: list[Window], size: tuple[int, in
 
 
 def _moved(found: FoundObjects, window: Window, size: tuple[int, int]) -> FoundObjects:
-    """Return a window's detections in pixels of the image; anchors no longer apply."""
+    """Return a window's detections in pixels of the image; anchors and cells no longer apply."""
     corner = np.array([window.left, window.top], np.float32)
     points = None if found.keypoints is None else found.keypoints + corner
     boxes = found.boxes + np.tile(corner, 2)
-    return replace(found, boxes=boxes, keypoints=points, anchor_indices=None, image_size=size)
+    return replace(found, boxes=boxes, keypoints=points, anchor_indices=None, cell_boxes=None, image_size=size)
 
 
 def _cut(found: FoundObjects, window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:

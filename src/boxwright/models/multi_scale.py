@@ -268,8 +268,9 @@ class MultiScaleDetector:
             categories=plain.categories,
         )
         (found,) = sized.train(plain.training).detect([view.image], "pixels", context)
-        if found.keypoints is not None:
-            raise ConfigError("multi_scale: voting merges boxes, but not the keypoints that this detector predicts")
+        for what, values in (("keypoints", found.keypoints), ("temporal offsets", found.temporal_offsets)):
+            if values is not None:
+                raise ConfigError(f"multi_scale: voting merges boxes, but not the {what} that this detector predicts")
         boxes = view.to_original(found.boxes)
         kept = view.keeps(boxes)
         return Detections(boxes[kept], found.scores[kept], found.labels[kept], found.image_size, found.categories)

@@ -81,10 +81,10 @@ def brightest_of_class(values: Tensor, labels: Tensor, num_classes: int) -> Tens
         labels: int64 [B, G].
 
     Returns:
-        float [B, K, H, W].
+        float [B, K, H, W], channels last, as losses read a row of classes for each cell.
     """
     batch, _, height, width = values.shape
-    found = values.new_zeros(batch, num_classes, height * width)
-    places = labels[..., None].expand(-1, -1, height * width)
-    found = found.scatter_reduce(1, places, values.flatten(2), "amax")
-    return found.view(batch, num_classes, height, width)
+    found = values.new_zeros(batch, height * width, num_classes)
+    places = labels[:, None].expand(-1, height * width, -1)
+    found = found.scatter_reduce(2, places, values.flatten(2).transpose(1, 2), "amax")
+    return found.transpose(1, 2).view(batch, num_classes, height, width)

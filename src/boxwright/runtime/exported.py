@@ -97,6 +97,7 @@ def found_objects(
     parts = _rows(outputs, "detection_surface_parts", number, count)
     if masks is not None and parts is not None:  # a part's number stands where the mask has 1
         masks = np.where(parts > 0, 1, masks).astype(np.float32)
+    strided = _rows(outputs, "detection_boxes_strided", number, count)
     return FoundObjects(
         boxes=boxes,
         scores=outputs["detection_scores"][number, :count],
@@ -111,6 +112,8 @@ def found_objects(
         masks=masks,
         surface_parts=None if parts is None else parts.astype(np.uint8),
         surface_coordinates=_rows(outputs, "detection_surface_coords", number, count),
+        temporal_offsets=_rows(outputs, "detection_temporal_offsets", number, count),
+        cell_boxes=None if strided is None else strided[:, [1, 0, 3, 2]],
     )
 
 

@@ -21,6 +21,7 @@ from prometheus_client import generate_latest
 from boxwright.base.errors import BoxwrightError
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import draw_detections
+from boxwright.evaluation.results import keypoints_of_classes
 from boxwright.runtime.exported import found_objects
 from boxwright.serving import open_inference_protocol as v2
 from boxwright.serving import tensorflow_protocol as tf
@@ -298,9 +299,12 @@ def _objects(found: FoundObjects) -> dict[str, Any]:
         }
         for box, score, class_id, name in zip(found.boxes, found.scores, class_ids, found.names(), strict=True)
     ]
-    if (keypoints := found.scored_keypoints()) is not None:
-        for row, points in zip(rows, keypoints.astype(np.float64).round(3), strict=True):
+    if found.keypoints is not None:
+        for row, points in zip(rows, keypoints_of_classes(found, found.categories), strict=True):
             row["keypoints"] = points.tolist()
+    if found.temporal_offsets is not None:
+        for row, offset in zip(rows, found.temporal_offsets.astype(np.float64).round(4), strict=True):
+            row["temporal_offset"] = offset.tolist()
     return {"detections": rows, "width": found.image_size[1], "height": found.image_size[0]}
 
 

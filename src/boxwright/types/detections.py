@@ -42,6 +42,7 @@ class PaddedDetections:
         temporal_offsets: float32 [B, D, 2]; as in `Detections`.
         surface_parts: uint8 [B, D, h, w]; as in `Detections`.
         surface_coordinates: float32 [B, D, h, w, 2]; as in `Detections`.
+        cell_boxes: float32 [B, D, 4]; as in `Detections`.
     """
 
     boxes: Tensor
@@ -60,6 +61,7 @@ class PaddedDetections:
     temporal_offsets: Tensor | None = None
     surface_parts: Tensor | None = None
     surface_coordinates: Tensor | None = None
+    cell_boxes: Tensor | None = None
 
     def image(self, number: int) -> PaddedDetections:
         """Return the detections in one image, [D, …] without padding."""
@@ -106,6 +108,7 @@ class PaddedDetections:
                     temporal_offsets=one.temporal_offsets,
                     surface_parts=one.surface_parts,
                     surface_coordinates=one.surface_coordinates,
+                    cell_boxes=one.cell_boxes,
                 )
             )
         return listed
@@ -134,6 +137,7 @@ class Detections:
         surface_parts: uint8 [D, h, w]; within each mask the part of the body's surface, as `dense_pose.py` counts them
             plus 1; 0 beside it, and for classes without parts.
         surface_coordinates: float32 [D, h, w, 2]; v and u on that part; 0 without one.
+        cell_boxes: float32 [D, 4]; CenterNet's boxes, xyxy in cells of its maps and clipped to these.
         raw: Boxes and scores of all anchors or regions: views of the batch's, on its device. Only
             `Detector.postprocess` returns them, not `Detector.detect`.
     """
@@ -154,6 +158,7 @@ class Detections:
     temporal_offsets: Tensor | None = None
     surface_parts: Tensor | None = None
     surface_coordinates: Tensor | None = None
+    cell_boxes: Tensor | None = None
     raw: RawDetections | None = None
 
     def __len__(self) -> int:
@@ -187,6 +192,8 @@ class Detections:
             masks=array(self.masks),
             surface_parts=array(self.surface_parts),
             surface_coordinates=array(self.surface_coordinates),
+            temporal_offsets=array(self.temporal_offsets),
+            cell_boxes=array(self.cell_boxes),
         )
 
     def names(self) -> list[str]:
@@ -200,10 +207,10 @@ class Detections:
             `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
             [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; and if known
             `detection_multiclass_scores` [D, C], `detection_anchor_indices` [D], `detection_keypoints` [D, P, 2] (y, x
-            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_masks` [D, h, w]
-            (with DensePose the number of a part), `detection_surface_coords` [D, h, w, 2], `detection_features`
-            [D, H, W, C], and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as `RawDetections.to_tf`
-            describes them.
+            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_boxes_strided`
+            [D, 4] (ymin, xmin, ymax, xmax in cells of CenterNet's maps), `detection_masks` [D, h, w] (with DensePose
+            the number of a part), `detection_surface_coords` [D, h, w, 2], `detection_features` [D, H, W, C], and
+            `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as `RawDetections.to_tf` describes them.
         """
         height, width = self.image_size
         boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
@@ -214,22 +221,27 @@ class Detections:
             "detection_classes": self.labels.cpu().numpy().astype(np.float32) + 1,
             "num_detections": np.array(len(self), np.float32),
         }
-        if self.multiclass_scores is not None:
-            result["detection_multiclass_scores"] = self.multiclass_scores.cpu().numpy()
+        plain = (
+            "anchor_indices",
+            "multiclass_scores",
+            "keypoint_scores",
+            "keypoint_depths",
+            "temporal_offsets",
+        )
+        for name in plain:
+            if (values := getattr(self, name)) is not None:
+                result[f"detection_{name}"] = values.cpu().numpy().astype(np.float32)
         if self.keypoints is not None:
             keypoints = self.keypoints.cpu().numpy()[..., [1, 0]] / np.array([height, width], np.float32)
             result["detection_keypoints"] = keypoints.astype(np.float32)
-        for name in ("keypoint_scores", "keypoint_depths", "temporal_offsets"):
-            if (values := getattr(self, name)) is not None:
-                result[f"detection_{name}"] = values.cpu().numpy()
         if self.masks is not None:
             result |= self._masks_to_tf(self.masks.cpu().numpy().astype(np.float32))
+        if self.cell_boxes is not None:
+            result["detection_boxes_strided"] = self.cell_boxes.cpu().numpy()[:, [1, 0, 3, 2]]
         for name, features in (("features", self.features), ("rpn_features", self.rpn_features)):
             if features is not None:
                 tag = "detection_features" if name == "features" else "cropped_rpn_box_features"
                 result[tag] = features.permute(0, 2, 3, 1).cpu().numpy()
-        if self.anchor_indices is not None:
-            result["detection_anchor_indices"] = self.anchor_indices.cpu().numpy().astype(np.float32)
         if self.raw is not None:
             raw = self.raw.to_tf(torch.tensor(self.image_size, device=self.raw.boxes.device))
             result |= {name: value.cpu().numpy() for name, value in raw.items()}

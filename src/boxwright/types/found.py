@@ -41,6 +41,8 @@ class FoundObjects:
         masks: float32 [D, h, w] in 0..1; the probability that each part of the box belongs to the object.
         surface_parts: uint8 [D, h, w]; within each mask the part of the body's surface, from 1; 0 for none.
         surface_coordinates: float32 [D, h, w, 2]; v and u on that part.
+        temporal_offsets: float32 [D, 2]; y and x from the center in the previous frame, in the groundtruth's unit.
+        cell_boxes: float32 [D, 4]; CenterNet's boxes, xyxy in cells of its maps.
         tracks: int64 [D]; the id that an object keeps from frame to frame of a video.
     """
 
@@ -57,6 +59,8 @@ class FoundObjects:
     masks: NDArray[np.float32] | None = None
     surface_parts: NDArray[np.uint8] | None = None
     surface_coordinates: NDArray[np.float32] | None = None
+    temporal_offsets: NDArray[np.float32] | None = None
+    cell_boxes: NDArray[np.float32] | None = None
     tracks: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:

@@ -117,6 +117,7 @@ class CenterNetPostprocessor:
             places,
             peaks.scores > 0,
             multiclass_scores=of_anchors(raw.scores, places),
+            cell_boxes=None if maps.sizes is None else on_grid / STRIDE,
         )
         return found, peaks, on_grid
 
