@@ -60,6 +60,13 @@ def with_temporal_offsets(model: str) -> str:
     return model.rstrip()[:-1] + f"temporal_offset_task {{ {L1} }} }}"
 
 
+def with_identities(more: str = "") -> str:
+    """Embeddings of individuals beside boxes."""
+    loss = "classification_loss { weighted_softmax { } }"
+    task = f"track_estimation_task {{ {loss} num_track_ids: 7 reid_embed_size: 6 num_fc_layers: 2 {more} }}"
+    return CENTER_NET.rstrip()[:-1] + task + "}"
+
+
 def of_one_class(label_map: Path, more: str) -> str:
     """One class with its keypoints."""
     task = f'keypoint_label_map_path: "{label_map}" {keypoint_task("rounds", "circle", more)}'
@@ -93,6 +100,7 @@ def variants(label_map: Path) -> list[str]:
         of_one_class(label_map, brightest),
         from_keypoints,
         with_surface(),
+        with_identities(),
     ]
 
 

@@ -76,6 +76,7 @@ def targets_of(detector: Detector, objects: int) -> Targets:
         temporal_offsets=torch.rand(2, objects, 2),
         track_match_flags=torch.ones(2, objects),
         dense_pose=dense_pose_of(objects),
+        track_ids=torch.arange(objects).expand(2, -1),
     )
 
 
@@ -89,17 +90,17 @@ def dense_pose_of(objects: int) -> torch.Tensor:
     return points
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", range(11))
 @pytest.mark.parametrize("objects", [0, 5])
 def test_learns_and_detects(number: int, objects: int, label_map: Path) -> None:
     """Every option, with and without objects: finite losses, a gradient for each weight, and detections in the image."""
     texts = variants(label_map)
-    assert len(texts) == 10
+    assert len(texts) == 11
     detector = detector_of(texts[number]).train()
     images = torch.randint(0, 255, (2, 50, 60, 3), dtype=torch.uint8)
     inputs, sizes = detector.preprocess(images)
     targets = targets_of(detector, objects)
-    terms = detector.criterion(detector.predict(inputs, sizes), targets)
+    terms = detector.criterion(detector.predict(inputs, sizes, targets), targets)
     loss = LossTerm.sum(terms)
     assert loss.isfinite()
     loss.backward()
@@ -243,14 +244,15 @@ def test_any_input_size() -> None:
         ("keypoints", "learns keypoints, but the records have none"),
         ("temporal_offsets", "learns temporal offsets, but the records have none"),
         ("dense_pose", "learns the surface of bodies, but the records have none"),
+        ("track_ids", "learns identities, which are track ids, but the records have none"),
     ],
 )
 def test_records_without_what_is_learned(missing: str, line: str, label_map: Path) -> None:
-    detector = detector_of(variants(label_map)[9 if missing == "dense_pose" else 4]).train()
+    detector = detector_of(variants(label_map)[{"dense_pose": 9, "track_ids": 10}.get(missing, 4)]).train()
     inputs, sizes = detector.preprocess(torch.zeros(2, 64, 96, 3, dtype=torch.uint8))
     targets = replace(targets_of(detector, 3), **{missing: None})
     with pytest.raises(DataError, match=line):
-        detector.criterion(detector.predict(inputs, sizes), targets)
+        detector.criterion(detector.predict(inputs, sizes, targets), targets)
 
 
 def test_records_with_fewer_keypoints_than_the_label_map(label_map: Path) -> None:

@@ -239,6 +239,7 @@ class Result:
             "surface_coordinates",
             "temporal_offsets",
             "cell_boxes",
+            "embeddings",
         )
 
         def tensor(value: NDArray[Any] | None) -> Any:

@@ -32,6 +32,7 @@ _OUTPUTS = {
     "detection_surface_parts": "float32 [batch, D, h, w]: that part's number alone; 0 for none",
     "detection_temporal_offsets": "float32 [batch, D, 2]: y, x from the previous frame, in the groundtruth's unit",
     "detection_boxes_strided": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in cells of the network's last maps",
+    "detection_embeddings": "float32 [batch, D, E] of length 1: nearer for the same individual than for others",
     "detections_complete": "float32 [batch]: 0 if candidates that suppression ignored could have mattered",
     "raw_detection_boxes": "float32 [batch, A, 4]: every anchor's, in 0..1 of the network's input (regions: picture)",
     "raw_detection_scores": "float32 [batch, A, columns]: every anchor's",

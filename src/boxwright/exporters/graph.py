@@ -45,10 +45,10 @@ class DetectionGraph(nn.Module):
             `num_detections` [B]; `detection_multiclass_scores` [B, D, C]; `raw_detection_boxes` [B, A, 4] in 0..1 of
             the network's input, not clipped (those of regions: of the picture, clipped), and `raw_detection_scores`
             [B, A, C]; `detection_keypoints` [B, D, P, 2] with `detection_keypoint_scores` and
-            `detection_keypoint_depths` [B, D, P], `detection_temporal_offsets` [B, D, 2], `detection_boxes_strided`
-            [B, D, 4], `detection_masks` [B, D, h, w] and `detection_features` if the detector has them; with DensePose
-            `detection_surface_coords` [B, D, h, w, 2], the number of a part in place of the mask's 1, and
-            `detection_surface_parts` [B, D, h, w], which has those numbers alone; and
+            `detection_keypoint_depths` [B, D, P], `detection_temporal_offsets` [B, D, 2], `detection_embeddings`
+            [B, D, E], `detection_boxes_strided` [B, D, 4], `detection_masks` [B, D, h, w] and `detection_features` if
+            the detector has them; with DensePose `detection_surface_coords` [B, D, h, w, 2], the number of a part in
+            place of the mask's 1, and `detection_surface_parts` [B, D, h, w], which has those numbers alone; and
             `detections_complete` [B], 0 if candidates that suppression ignored could have changed the result.
         """
         resized: Resized = self.resize(images)
@@ -93,7 +93,7 @@ def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor
         outputs["detection_multiclass_scores"] = found.multiclass_scores * valid[..., None]
     if found.keypoints is not None:
         outputs["detection_keypoints"] = _points(found.keypoints, true_sizes) * valid[..., None, None]
-    for name in ("keypoint_scores", "keypoint_depths", "temporal_offsets"):
+    for name in ("keypoint_scores", "keypoint_depths", "temporal_offsets", "embeddings"):
         if (values := getattr(found, name)) is not None:
             outputs[f"detection_{name}"] = values * valid[..., None]
     if found.cell_boxes is not None:

@@ -7,7 +7,7 @@ Dimensions: B batch, C channels, H W grid of cells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
@@ -15,13 +15,16 @@ from torch import Tensor, nn
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.deep_mask_predictor import DeepMaskPredictor
 from boxwright.models.heads.center_net import MapHead
+from boxwright.models.heads.identity import IdentityClassifier
 from boxwright.models.network import ClassLayer, Network, Parts
+from boxwright.ops.cells import CellBoxes, center_cells, grid_of, read
 from boxwright.ops.padding import padded_to_multiple
 from boxwright.types import Targets
 from boxwright.types.center_net import CenterPredictions, EmbeddingMaps, KeypointMaps, StageMaps, SurfaceMaps
 
 # The heads of a stage that some configurations lack.
-_OPTIONAL = ("sizes", "offsets", "masks", "temporal_offsets", "embeddings", "surface")
+_FURTHER = ("embeddings", "surface", "identities")
+_OPTIONAL = ("sizes", "offsets", "masks", "temporal_offsets", *_FURTHER)
 
 
 class KeypointHeads(nn.Module):
@@ -70,6 +73,10 @@ class EmbeddingHeads(nn.Module):
 class StageHeads(nn.Module):
     """The heads of one stage."""
 
+    embeddings: EmbeddingHeads | None
+    surface: SurfaceHeads | None
+    identities: MapHead | None
+
     def __init__(
         self,
         centers: MapHead,
@@ -78,15 +85,15 @@ class StageHeads(nn.Module):
         keypoints: Sequence[KeypointHeads] = (),
         masks: MapHead | None = None,
         temporal_offsets: MapHead | None = None,
-        embeddings: EmbeddingHeads | None = None,
-        surface: SurfaceHeads | None = None,
+        further: Mapping[str, nn.Module] | None = None,
     ) -> None:
-        """Assemble the heads."""
+        """Assemble the heads; `further` has those of `embeddings`, `surface` and `identities`, by these names."""
         super().__init__()
         self.centers, self.sizes, self.offsets = centers, sizes, offsets
         self.keypoints = nn.ModuleList(keypoints)
         self.masks, self.temporal_offsets = masks, temporal_offsets
-        self.embeddings, self.surface = embeddings, surface
+        for name in _FURTHER:
+            self.add_module(name, (further or {}).get(name))
 
     def forward(self, features: Tensor) -> StageMaps:
         """Return the stage's maps for features [B, C, H, W]."""
@@ -118,6 +125,7 @@ class CenterNet(Network):
         channel_order: nn.Module,
         pad_to_multiple: int,
         deep_masks: DeepMaskPredictor | None = None,
+        identity_classifier: IdentityClassifier | None = None,
     ) -> None:
         """Assemble the network.
 
@@ -127,12 +135,13 @@ class CenterNet(Network):
             channel_order: From red, green, blue to the order in which the backbone reads them.
             pad_to_multiple: Inputs are padded below and right to its multiples.
             deep_masks: Predicts DeepMAC's masks; None without.
+            identity_classifier: Classifies embeddings of individuals in training, for all stages; None without.
         """
         super().__init__()
         self.backbone, self.neck = backbone, neck
         self.stages = nn.ModuleList(stages)
         self.channel_order, self.pad_to_multiple = channel_order, pad_to_multiple
-        self.deep_masks = deep_masks
+        self.deep_masks, self.identity_classifier = deep_masks, identity_classifier
         of_classes = any(heads.masks is not None for heads in stages)
         self.learns_masks = of_classes or (deep_masks is not None and deep_masks.learns_masks)
 
@@ -153,6 +162,7 @@ class CenterNet(Network):
             heads=(
                 *(f"stages.{number}" for number in range(len(self.stages))),
                 *(("deep_masks",) if self.deep_masks is not None else ()),
+                *(("identity_classifier",) if self.identity_classifier is not None else ()),
             ),
             class_outputs=tuple(of_classes),
             box_outputs=tuple(name for name in outputs if name.endswith((".sizes", ".offsets"))),
@@ -176,9 +186,14 @@ class CenterNet(Network):
         return [heads.get_submodule("embeddings")(features) for heads, features in zip(self.stages, maps, strict=True)]
 
     def forward(self, inputs: Tensor, true_sizes: Tensor, targets: Targets | None = None) -> CenterPredictions:
-        """Return the maps of every stage; DeepMAC also predicts the masks of targets, if any, and of detections."""
+        """Return the maps of every stage, and what else is predicted for targets, if any.
+
+        DeepMAC also predicts masks of detections, outside of training.
+        """
         maps = self.feature_maps(inputs)
         stages = tuple(heads(features) for heads, features in zip(self.stages, maps, strict=True))
+        if self.identity_classifier is not None and targets is not None:
+            stages = tuple(_classified(one, targets, self.identity_classifier) for one in stages)
         found = CenterPredictions(stages, true_sizes, (inputs.shape[2], inputs.shape[3]))
         if self.deep_masks is None:
             return found
@@ -187,3 +202,12 @@ class CenterNet(Network):
             whole = padded_to_multiple(inputs, self.pad_to_multiple)
             masks = self.deep_masks.of_objects(masks, found, maps, whole, targets, self.embeddings_of)
         return replace(found, deep_masks=masks)
+
+
+def _classified(maps: StageMaps, targets: Targets, classifier: IdentityClassifier) -> StageMaps:
+    """Return a stage's maps with the logits of targets' identities."""
+    if maps.identities is None:
+        raise ValueError("a stage lacks the head of identities")
+    centers = CellBoxes.of_pixels(targets.boxes).centers
+    embeddings = read(maps.identities, center_cells(centers, grid_of(maps.identities)))
+    return replace(maps, identity_logits=classifier(embeddings))

@@ -111,6 +111,7 @@ def found_objects(
         keypoint_depths=_rows(outputs, "detection_keypoint_depths", number, count),
         masks=masks,
         surface_parts=None if parts is None else parts.astype(np.uint8),
+        embeddings=_rows(outputs, "detection_embeddings", number, count),
         surface_coordinates=_rows(outputs, "detection_surface_coords", number, count),
         temporal_offsets=_rows(outputs, "detection_temporal_offsets", number, count),
         cell_boxes=None if strided is None else strided[:, [1, 0, 3, 2]],

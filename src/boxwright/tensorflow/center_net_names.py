@@ -18,6 +18,7 @@ from boxwright.models.center_net import CenterNet, KeypointHeads, StageHeads
 from boxwright.models.deep_mask_predictor import DeepMaskPredictor
 from boxwright.models.heads.center_net import MapHead
 from boxwright.models.heads.deep_mask import DenseMask, HourglassMask, LayeredMask, ResNetMask
+from boxwright.models.heads.identity import IdentityClassifier
 from boxwright.models.layers import ConvNormAct
 from boxwright.models.necks.center_net import Deconvolutions, TopDownMap
 from boxwright.tensorflow.named_layers import Named
@@ -151,6 +152,7 @@ def _named_heads(stage: StageHeads) -> Iterator[tuple[MapHead, str]]:
         "box.Soffset": stage.offsets,
         "segmentation.Sheatmap": stage.masks,
         "track.Soffset": stage.temporal_offsets,
+        "track.Sreid": stage.identities,
     }
     if stage.surface is not None:
         named |= {"densepose.Sheatmap": stage.surface.parts, "densepose.Sregression": stage.surface.coordinates}
@@ -191,6 +193,10 @@ def _deep_masks(part: DeepMaskPredictor, _: CenterNet) -> Named:
     yield layers.get_submodule("predict"), f"{_MASK_NET}/project_out"
 
 
+def _identities(classifier: IdentityClassifier, _: CenterNet) -> Named:
+    yield from _numbered(_weighted(classifier), "track_reid_classification_net")
+
+
 # Type of a part → names its layers, given the part and its network.
 CENTER_NET_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     StackedHourglass: _hourglass,
@@ -202,4 +208,5 @@ CENTER_NET_PARTS: dict[type[nn.Module], Callable[[Any, Any], Named]] = {
     nn.Identity: lambda _part, _network: iter(()),
     StageHeads: _stage,
     DeepMaskPredictor: _deep_masks,
+    IdentityClassifier: _identities,
 }

@@ -72,6 +72,9 @@ class StageMaps:
         temporal_offsets: float [B, 2, H, W]; from the object's center in the previous frame; or None.
         embeddings: What DeepMAC's masks are predicted from; or None.
         surface: DensePose's maps; or None.
+        identities: float [B, E, H, W]; in the cell of an object's center, what tells individuals apart; or None.
+        identity_logits: float [B, G, T]; which of T individuals each object of the groundtruth is, where that is given;
+            or None.
     """
 
     centers: Tensor
@@ -82,6 +85,8 @@ class StageMaps:
     temporal_offsets: Tensor | None = None
     embeddings: EmbeddingMaps | None = None
     surface: SurfaceMaps | None = None
+    identities: Tensor | None = None
+    identity_logits: Tensor | None = None
 
 
 @dataclass(frozen=True)

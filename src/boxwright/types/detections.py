@@ -43,6 +43,7 @@ class PaddedDetections:
         surface_parts: uint8 [B, D, h, w]; as in `Detections`.
         surface_coordinates: float32 [B, D, h, w, 2]; as in `Detections`.
         cell_boxes: float32 [B, D, 4]; as in `Detections`.
+        embeddings: float32 [B, D, E]; as in `Detections`.
     """
 
     boxes: Tensor
@@ -62,6 +63,7 @@ class PaddedDetections:
     surface_parts: Tensor | None = None
     surface_coordinates: Tensor | None = None
     cell_boxes: Tensor | None = None
+    embeddings: Tensor | None = None
 
     def image(self, number: int) -> PaddedDetections:
         """Return the detections in one image, [D, …] without padding."""
@@ -109,6 +111,7 @@ class PaddedDetections:
                     surface_parts=one.surface_parts,
                     surface_coordinates=one.surface_coordinates,
                     cell_boxes=one.cell_boxes,
+                    embeddings=one.embeddings,
                 )
             )
         return listed
@@ -138,6 +141,7 @@ class Detections:
             plus 1; 0 beside it, and for classes without parts.
         surface_coordinates: float32 [D, h, w, 2]; v and u on that part; 0 without one.
         cell_boxes: float32 [D, 4]; CenterNet's boxes, xyxy in cells of its maps and clipped to these.
+        embeddings: float32 [D, E] of length 1; nearer for the same individual in other images than for others.
         raw: Boxes and scores of all anchors or regions: views of the batch's, on its device. Only
             `Detector.postprocess` returns them, not `Detector.detect`.
     """
@@ -159,6 +163,7 @@ class Detections:
     surface_parts: Tensor | None = None
     surface_coordinates: Tensor | None = None
     cell_boxes: Tensor | None = None
+    embeddings: Tensor | None = None
     raw: RawDetections | None = None
 
     def __len__(self) -> int:
@@ -194,6 +199,7 @@ class Detections:
             surface_coordinates=array(self.surface_coordinates),
             temporal_offsets=array(self.temporal_offsets),
             cell_boxes=array(self.cell_boxes),
+            embeddings=array(self.embeddings),
         )
 
     def names(self) -> list[str]:
@@ -207,10 +213,11 @@ class Detections:
             `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
             [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; and if known
             `detection_multiclass_scores` [D, C], `detection_anchor_indices` [D], `detection_keypoints` [D, P, 2] (y, x
-            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_boxes_strided`
-            [D, 4] (ymin, xmin, ymax, xmax in cells of CenterNet's maps), `detection_masks` [D, h, w] (with DensePose
-            the number of a part), `detection_surface_coords` [D, h, w, 2], `detection_features` [D, H, W, C], and
-            `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as `RawDetections.to_tf` describes them.
+            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_embeddings` [D, E],
+            `detection_boxes_strided` [D, 4] (ymin, xmin, ymax, xmax in cells of CenterNet's maps), `detection_masks`
+            [D, h, w] (with DensePose the number of a part), `detection_surface_coords` [D, h, w, 2],
+            `detection_features` [D, H, W, C], and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as
+            `RawDetections.to_tf` describes them.
         """
         height, width = self.image_size
         boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
@@ -227,6 +234,7 @@ class Detections:
             "keypoint_scores",
             "keypoint_depths",
             "temporal_offsets",
+            "embeddings",
         )
         for name in plain:
             if (values := getattr(self, name)) is not None:

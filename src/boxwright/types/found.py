@@ -43,6 +43,7 @@ class FoundObjects:
         surface_coordinates: float32 [D, h, w, 2]; v and u on that part.
         temporal_offsets: float32 [D, 2]; y and x from the center in the previous frame, in the groundtruth's unit.
         cell_boxes: float32 [D, 4]; CenterNet's boxes, xyxy in cells of its maps.
+        embeddings: float32 [D, E] of length 1; nearer for the same individual in other images than for others.
         tracks: int64 [D]; the id that an object keeps from frame to frame of a video.
     """
 
@@ -61,6 +62,7 @@ class FoundObjects:
     surface_coordinates: NDArray[np.float32] | None = None
     temporal_offsets: NDArray[np.float32] | None = None
     cell_boxes: NDArray[np.float32] | None = None
+    embeddings: NDArray[np.float32] | None = None
     tracks: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:

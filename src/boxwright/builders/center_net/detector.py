@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from boxwright.builders.center_net.deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
 from boxwright.builders.center_net.dense_pose import build_surface_decoder, build_surface_heads, build_surface_task
 from boxwright.builders.center_net.feature_extractor import FeatureExtractor, build_feature_extractor
@@ -10,6 +12,8 @@ from boxwright.builders.center_net.tasks import (
     HeadBuilder,
     build_box_task,
     build_center_task,
+    build_identity_classifier,
+    build_identity_task,
     build_keypoint_decoder,
     build_keypoint_heads,
     build_keypoint_task,
@@ -67,7 +71,7 @@ def _network(
     postprocessor: CenterNetPostprocessor,
 ) -> CenterNet:
     head, deep = HeadBuilder(extractor.channels, config.use_depthwise), config.deepmac_mask_estimation
-    multiple = extractor.pad_to_multiple
+    multiple, track = extractor.pad_to_multiple, config.track_estimation_task
     if deep is not None and deep.predict_full_resolution_masks:
         # Both are powers of 2.
         multiple = max(multiple, STRIDE * mask_multiple(deep.network_type))
@@ -78,12 +82,21 @@ def _network(
         channel_order=extractor.channel_order,
         pad_to_multiple=multiple,
         deep_masks=None if deep is None else build_deep_masks(deep, extractor, postprocessor.detect),
+        identity_classifier=None if track is None else build_identity_classifier(track),
     )
 
 
 def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoints]) -> StageHeads:
     centers, boxes, masks = _centers(config), config.object_detection_task, config.mask_estimation_task
     deep, surface = config.deepmac_mask_estimation, config.densepose_estimation_task
+    track = config.track_estimation_task
+    further: dict[str, nn.Module] = {}
+    if deep is not None:
+        further["embeddings"] = build_embedding_heads(deep, head)
+    if surface is not None:
+        further["surface"] = build_surface_heads(surface, head)
+    if track is not None:
+        further["identities"] = head(track.reid_embed_size)
     tasks = zip(config.keypoint_estimation_task, keypoints, strict=True)
     return StageHeads(
         head(config.num_classes, centers.center_head_params, centers.heatmap_bias_init),
@@ -92,8 +105,7 @@ def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoint
         [build_keypoint_heads(task, len(one.indices), head) for task, one in tasks],
         None if masks is None else head(config.num_classes, masks.mask_head_params, masks.heatmap_bias_init),
         None if config.temporal_offset_task is None else head(2),
-        None if deep is None else build_embedding_heads(deep, head),
-        None if surface is None else build_surface_heads(surface, head),
+        further,
     )
 
 
@@ -109,6 +121,8 @@ def _criterion(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNe
         tasks.append(build_temporal_offset_task(config.temporal_offset_task))
     if config.densepose_estimation_task is not None:
         tasks.append(build_surface_task(config.densepose_estimation_task))
+    if config.track_estimation_task is not None:
+        tasks.append(build_identity_task(config.track_estimation_task))
     deep = config.deepmac_mask_estimation
     return CenterNetCriterion(tuple(tasks), None if deep is None else build_deep_mask_task(deep))
 

@@ -11,10 +11,12 @@ from boxwright.builders.losses import build_classification_loss, build_localizat
 from boxwright.config import messages as m
 from boxwright.criteria.center_net.boxes import BoxTask, TemporalOffsetTask
 from boxwright.criteria.center_net.centers import CenterAssigner, CentersOfBoxes, CentersOfKeypoints, CenterTask
+from boxwright.criteria.center_net.identities import IdentityTask
 from boxwright.criteria.center_net.keypoints import KeypointTargets, KeypointTask, KeypointWeights
 from boxwright.criteria.center_net.masks import MaskTask
 from boxwright.models.center_net import KeypointHeads
 from boxwright.models.heads.center_net import HeadLayers, MapHead
+from boxwright.models.heads.identity import IdentityClassifier
 from boxwright.postprocessing.center_net.keypoint_tasks import KeypointDecoder, KeypointTaskDecoder
 from boxwright.postprocessing.center_net.keypoints import (
     BrightestKeypoints,
@@ -90,6 +92,17 @@ def build_temporal_offset_task(config: m.CenterNetTemporalOffsetEstimation) -> T
     """Build the task of temporal offsets."""
     loss = require(config.localization_loss, config, "localization_loss")
     return TemporalOffsetTask(build_localization_loss(loss), config.task_loss_weight)
+
+
+def build_identity_task(config: m.CenterNetTrackEstimation) -> IdentityTask:
+    """Build the task of identities."""
+    loss = require(config.classification_loss, config, "classification_loss")
+    return IdentityTask(build_classification_loss(loss), config.task_loss_weight)
+
+
+def build_identity_classifier(config: m.CenterNetTrackEstimation) -> IdentityClassifier:
+    """Build the classifier that embeddings are learned with."""
+    return IdentityClassifier(config.reid_embed_size, config.num_track_ids, config.num_fc_layers)
 
 
 def build_keypoint_heads(config: m.CenterNetKeypointEstimation, count: int, head: HeadBuilder) -> KeypointHeads:

@@ -36,7 +36,7 @@ def _changes_frame(config: "CenterNet") -> bool:
 
 # What TF's DeepMAC is built without, whatever the configuration says.
 _NOT_OF_DEEPMAC = ("keypoint_estimation_task", "mask_estimation_task", "densepose_estimation_task",
-    "temporal_offset_task", "use_depthwise", "post_processing")
+    "track_estimation_task", "temporal_offset_task", "use_depthwise", "post_processing")
 
 
 def _ignored_beside_deepmac(config: "CenterNet") -> str:
@@ -252,14 +252,18 @@ class CenterNetDensePoseEstimation(Message, name="CenterNet.DensePoseEstimation"
             set(c.loss.present()) - {"classification_loss", "localization_loss"}),
     )
 
-class CenterNetTrackEstimation(Message, name="CenterNet.TrackEstimation", refused=LATER):
+class CenterNetTrackEstimation(Message, name="CenterNet.TrackEstimation"):
     """Identity embedding head, trained by classifying track ids."""
 
-    task_loss_weight: float = field(1.0, "Multiplier on the tracking loss.")
-    num_track_ids: int = field(0, "Number of distinct track ids in the training data.")
-    reid_embed_size: int = field(128, "Length of each identity embedding.")
-    num_fc_layers: int = field(1, "Dense layers between the embedding and the track id scores.")
+    task_loss_weight: float = number(1.0, "[0, inf)", "Multiplier on the tracking loss.")
+    num_track_ids: int = number(0, "[0, 10000000]",
+        "Number of distinct track ids in the training data, which count from 0.")
+    reid_embed_size: int = number(128, "[1, 65536]", "Length of each identity embedding.")
+    num_fc_layers: int = number(1, "[1, 64]", "Dense layers between the embedding and the track id scores.")
     classification_loss: ClassificationLoss | None = field(None, "Loss of the track id classification.")
+
+    rules = (refuse("num_track_ids", "missing; set it to the number of track ids in the training data",
+        when=lambda c: c.num_track_ids == 0),)
 
 class CenterNetTemporalOffsetEstimation(Message, name="CenterNet.TemporalOffsetEstimation"):
     """Head for each object's displacement between two frames."""
@@ -289,8 +293,7 @@ class CenterNet(Message):
         "Mask head by per-class segmentation, cut out by the boxes.")
     densepose_estimation_task: CenterNetDensePoseEstimation | None = field(None,
         "Head for body parts and surface coordinates; needs mask_estimation_task.")
-    track_estimation_task: CenterNetTrackEstimation | None = field(None, "Head for an identity embedding per object.",
-        refused=LATER)
+    track_estimation_task: CenterNetTrackEstimation | None = field(None, "Head for an identity embedding per object.")
     temporal_offset_task: CenterNetTemporalOffsetEstimation | None = field(None,
         "Head for each object's displacement between two frames.")
     deepmac_mask_estimation: CenterNetDeepMACMaskEstimation | None = field(None,

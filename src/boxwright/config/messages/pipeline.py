@@ -70,12 +70,16 @@ class TrainEvalPipelineConfig(Message, path=""):
         refuse("train_input_reader.load_context_features", "the detector attends to other images' features; set it "
             "to true (boxwright context build writes such records)",
             when=lambda c: _attends(c) and c.train_input_reader and not c.train_input_reader.load_context_features),
-        refuse("train_input_reader.load_dense_pose", "the detector learns DensePose; set it to true",
-            when=lambda c: _learns_dense_pose(c) and c.train_input_reader and not c.train_input_reader.load_dense_pose),
         refuse("train_input_reader.load_track_id",
             "the detector learns temporal offsets, which records hold with their tracks; set it to true",
-            when=lambda c: _learns_offsets(c) and c.train_input_reader and c.train_input_reader.tf_record_input_reader
+            when=lambda c: _learns(c, "temporal_offset_task") and c.train_input_reader
+            and c.train_input_reader.tf_record_input_reader and not c.train_input_reader.load_track_id),
+        refuse("train_input_reader.load_track_id", "the detector learns identities; set it to true",
+            when=lambda c: _learns(c, "track_estimation_task") and c.train_input_reader
             and not c.train_input_reader.load_track_id),
+        refuse("train_input_reader.load_dense_pose", "the detector learns DensePose; set it to true",
+            when=lambda c: _learns(c, "densepose_estimation_task") and c.train_input_reader
+            and not c.train_input_reader.load_dense_pose),
         refuse("train_input_reader.load_dense_pose",
             "a flip of DensePose's points has to know the body's symmetry: set dense_pose_symmetry in the flips of "
             "train_config.data_augmentation_options, or remove them",
@@ -106,20 +110,16 @@ def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
     return two_stage is not None and two_stage.number_of_stages == 3
 
 
-def _learns_offsets(config: TrainEvalPipelineConfig) -> bool:
-    center_net = config.model.center_net if config.model is not None else None
-    return config.has("train_config") and center_net is not None and center_net.temporal_offset_task is not None
-
-
 def _flips_blindly(config: TrainEvalPipelineConfig) -> bool:
     steps = config.train_config.data_augmentation_options if config.train_config else ()
     flips = [flip for step in steps for flip in (step.random_horizontal_flip, step.random_vertical_flip) if flip]
     return any(flip.probability > 0 and not flip.dense_pose_symmetry for flip in flips)
 
 
-def _learns_dense_pose(config: TrainEvalPipelineConfig) -> bool:
+def _learns(config: TrainEvalPipelineConfig, task: str) -> bool:
+    """Tell whether a CenterNet learns a task."""
     center_net = config.model.center_net if config.model is not None else None
-    return config.has("train_config") and center_net is not None and center_net.has("densepose_estimation_task")
+    return config.has("train_config") and center_net is not None and center_net.has(task)
 
 
 def _learns_keypoints(config: TrainEvalPipelineConfig) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from boxwright.ops.boxes import clip_boxes
 from boxwright.ops.cells import CellBoxes, grid_of, read
@@ -86,6 +87,8 @@ class CenterNetPostprocessor:
             found = self.surface(maps.surface, found)
         if maps.temporal_offsets is not None:
             found = replace(found, temporal_offsets=read(maps.temporal_offsets.float(), peaks.cells))
+        if maps.identities is not None:
+            found = replace(found, embeddings=F.normalize(read(maps.identities.float(), peaks.cells), dim=-1))
         return found if self.nms is None else _suppressed(found, self.nms, sizes)
 
     @torch.no_grad()
