@@ -86,7 +86,7 @@ def test_filters_and_a_click_on_the_matrix(page: Any) -> None:
     page.wait_for_function(f"document.querySelector('#shown').textContent.startsWith('{count} of ')")
     assert page.locator("#gallery .card").count() == count
     page.locator("#filters button[type=reset]").click()
-    page.wait_for_function("document.querySelector('#gallery').children.length === 40")
+    page.wait_for_function("document.querySelector('#gallery').children.length === 30")
     assert "events" in shown.inner_text()
 
 

@@ -141,7 +141,7 @@ def fit_anchors(
 ) -> tuple[Coverage, tuple[m.AnchorGenerator, Coverage] | None]:
     """Return the coverage of a detector's anchors, and the best anchors of the same kind with theirs, if any."""
     by_size = _by_size(records, InputFrame(detector))
-    layers = _Layers(detector)
+    layers = AnchorLayouts(detector)
     coverage = measure_coverage(by_size, layers.own, threshold)
     return coverage, suggest_anchors(generator, by_size, layers.generated, threshold) if by_size else None
 
@@ -153,7 +153,7 @@ def check_anchors(
     by_size = _by_size(records, frame)
     if not by_size:
         return
-    layers = _Layers(detector)
+    layers = AnchorLayouts(detector)
     coverage = measure_coverage(by_size, layers.own, threshold)
     text = f"{coverage} of objects reach IoU {threshold:g} with an anchor; their best IoU averages {coverage.mean:.2f}"
     if coverage.share >= _ENOUGH:
@@ -186,7 +186,7 @@ def _thinned(boxes: Boxes, most: int) -> Boxes:
     return boxes[np.unique(np.linspace(0, len(boxes) - 1, min(max(most, 1), len(boxes))).astype(np.int64))]
 
 
-class _Layers:
+class AnchorLayouts:
     """The anchors of a detector for inputs of any size, on the CPU; the detector is not changed."""
 
     def __init__(self, detector: Detector) -> None:

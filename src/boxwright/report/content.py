@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from boxwright.report.analysis import Analysis
+from boxwright.report.calibration import Fitted, Reliability, reliability, scored
 from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, mean_curve
+from boxwright.report.explained import Part, ranked
 from boxwright.report.matching import THRESHOLDS
 from boxwright.report.metric_words import absence, sentence
 from boxwright.report.outcomes import TYPES, confusion
 from boxwright.report.pictures import Photos
 from boxwright.report.sources import Source
+from boxwright.report.suspects import suspects
 from boxwright.report.tables import Tables
 from boxwright.report.thresholds import GRID, Chosen, score_curve
 from boxwright.runtime.optional import installed_versions
@@ -21,6 +24,8 @@ from boxwright.runtime.optional import installed_versions
 # COCO's bounds of sizes, in square pixels.
 SMALL, LARGE = 32.0**2, 96.0**2
 _SIZES = ("small", "medium", "large")
+# Of near-duplicates.
+_MOST_GROUPS = 100
 _PREFIX = "DetectionBoxes_"
 _ERRORS = {
     "classification": "The right place, another class.",
@@ -34,9 +39,14 @@ _ERRORS = {
 }
 
 
-def page_content(source: Source, analysis: Analysis, photos: Photos) -> dict[str, Any]:
+def page_content(
+    source: Source, analysis: Analysis, photos: Photos, parts: list[Part], fitted: Fitted | None
+) -> dict[str, Any]:
     """Return the values of the template: `data` for scripts, `numbers` for programs, and what the page says."""
     tables = source.tables
+    judged = reliability(*scored(analysis.curves))
+    first = ranked(parts)
+    most = max((part.gain.value for part in parts), default=0.0) or 1.0
     metrics = _metrics(source, analysis)
     errors = _errors(analysis)
     classes = _classes(tables, analysis)
@@ -51,17 +61,39 @@ def page_content(source: Source, analysis: Analysis, photos: Photos) -> dict[str
         "threshold": analysis.threshold,
         "errors": errors,
         "tide_ap": analysis.tide.average_precision,
+        "causes": first,
+        "most_gain": most,
+        "factors": {name: [part for part in parts if part.factor == name] for name in _factor_names(parts)},
+        "reliability": judged,
+        "fitted": fitted,
+        "suspects": len(suspects(tables, analysis.outcomes)),
         "photos": photos,
+        "duplicates": [[tables.names[index] for index in group] for group in photos.groups[:_MOST_GROUPS]],
         "problem": source.problem,
-        "data": _data(analysis),
+        "data": _data(analysis) | {"reliability": _reliability_data(judged, fitted)},
         "numbers": {
             "metrics": {row["name"]: row["value"] for row in metrics},
             "intervals": {name: one.to_list() for name, one in analysis.intervals.items()},
             "draws": len(analysis.drawn),
             "threshold": _chosen(analysis.chosen),
             "errors": {row["name"]: {"count": row["count"], "gain": row["gain"]} for row in errors},
+            "parts": [{**vars(part), "gain": part.gain.to_list()} for part in parts],
+            "calibration_error": _plain(judged.error),
             "classes": [{key: _plain(value) for key, value in row.items()} for row in classes],
         },
+    }
+
+
+def _factor_names(parts: list[Part]) -> list[str]:
+    return list(dict.fromkeys(part.factor for part in parts))
+
+
+def _reliability_data(judged: Reliability, fitted: Fitted | None) -> dict[str, Any]:
+    """Return score and precision of each bin, of all images, and before and after calibration on half of them."""
+    shown = {"all": judged} if fitted is None else {"before": fitted.before, "after": fitted.after}
+    return {
+        name: {"x": [_plain(float(one)) for one in found.scores], "y": [_plain(float(one)) for one in found.precision]}
+        for name, found in shown.items()
     }
 
 

@@ -14,7 +14,7 @@ class ReportSettings:
     """What a report shows; the commands that write one have an option for each."""
 
     max_pictures: int = setting(5000, "The most images copied into the report, those with most errors.", _REPORT, 0)
-    picture_side: int = setting(640, "The longer side of those copies, in pixels.", _REPORT, 64, 4096)
+    picture_side: int = setting(640, "The longer side of those copies, in pixels.", _REPORT, 1, 4096)
     fit_calibration: bool = setting(
         False, "Fit calibrated scores on half of the images; write calibration.config, judged on the others.", _REPORT
     )

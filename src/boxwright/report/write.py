@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.files import make_folder, unfinished, write_whole
+from boxwright.config import dump_message
 from boxwright.report.analysis import Analysis, analyze
+from boxwright.report.anchors import count_anchors
+from boxwright.report.calibration import calibration_message, fit
 from boxwright.report.content import page_content
 from boxwright.report.events import (
     CLASSES_A_PART,
@@ -21,11 +24,19 @@ from boxwright.report.events import (
     image_severity,
     worst_first,
 )
+from boxwright.report.explained import Part, explain
+from boxwright.report.factors import factors_of
 from boxwright.report.page import write_data, write_page
 from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import Source
+from boxwright.report.suspects import as_coco, suspects
 from boxwright.runtime.thresholds import Thresholds
+
+# A place for the message that follows.
+_CALIBRATION = (
+    "# For post_processing { calibration_config { … } } of the model's configuration; fitted on half of the images.\n"
+)
 
 
 def silent(indices: Any, _: str) -> Any:
@@ -48,7 +59,11 @@ def write_report(
         photos = _photos(source, analysis, folder, settings, progress)
         _write_events(analysis, photos, folder)
         _write_curves(analysis, folder)
-        content = page_content(source, analysis, photos)
+        _write_suspects(analysis, folder)
+        fitted = fit(analysis.curves, len(source.tables.ids)) if settings.fit_calibration else None
+        if fitted is not None:
+            write_whole(folder / "calibration.config", _CALIBRATION + dump_message(calibration_message(fitted)))
+        content = page_content(source, analysis, photos, _causes(source, analysis, photos), fitted)
         write_data(folder, "summary", content["data"])
         if analysis.chosen is not None:
             write_whole(folder / "thresholds.json", _thresholds(source, analysis))
@@ -75,6 +90,19 @@ def _write_events(analysis: Analysis, photos: Photos, folder: Path) -> None:
     write_data(folder, "first", event_columns(tables, outcomes, order[:FIRST]))
     for number, start in enumerate(range(0, len(order), EVENTS_A_PART)):
         write_data(folder, f"events-{number}", event_columns(tables, outcomes, order[start : start + EVENTS_A_PART]))
+
+
+def _write_suspects(analysis: Analysis, folder: Path) -> None:
+    tables, outcomes = analysis.tables, analysis.outcomes
+    chosen = suspects(tables, outcomes)
+    write_data(folder, "suspects", event_columns(tables, outcomes, chosen))
+    write_whole(folder / "label_errors.json", json.dumps(as_coco(tables, outcomes, chosen), indent=1) + "\n")
+
+
+def _causes(source: Source, analysis: Analysis, photos: Photos) -> list[Part]:
+    """Return the parts of the objects, by all factors that are known."""
+    anchors = None if source.config is None else count_anchors(source.config, source.tables)
+    return explain(source.tables, analysis.matching, analysis.curves, factors_of(source.tables, photos, anchors))
 
 
 def _write_curves(analysis: Analysis, folder: Path) -> None:

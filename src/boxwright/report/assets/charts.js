@@ -62,7 +62,7 @@ function lineChart(host, series, axes, mark) {
     let path = "", pen = "M";
     one.x.forEach((x, index) => {
       const y = one.y[index];
-      if (y === null || y === undefined) { pen = "M"; return; }
+      if (y === null || y === undefined) { if (!one.joined) pen = "M"; return; }
       path += `${pen}${px(x).toFixed(1)} ${py(y).toFixed(1)}`;
       pen = "L";
     });

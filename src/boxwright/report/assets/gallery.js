@@ -1,6 +1,6 @@
 "use strict";
 // The report's curves, confusion matrix and pictures. At most so many pictures are drawn at once.
-const MOST = 40;
+const MOST = 30;
 const { summary, images } = report.data;
 const NOTHING = -1;
 const className = (key) => (key === NOTHING ? "nothing" : summary.classes[key]);
@@ -176,6 +176,9 @@ const first = rows(report.data.first).filter((event) => event.type !== 0);
 events.set(first);
 $("shown").textContent = `the ${first.length} worst events; filters show the others`;
 
+const labels = pager({ host: "suspects", page: "suspects-page", before: "suspects-before", after: "suspects-after" }, (event, place) => card(event, () => look(event.image, event, labels.items, place)));
+labels.set(rows(report.data.suspects));
+
 async function show(given) {
   form.reset();
   for (const [name, value] of Object.entries(given)) form.elements[name].value = value;
@@ -215,6 +218,10 @@ $("curve-class").addEventListener("change", async () => {
 });
 precisionCurves(summary.mean);
 lineChart($("scores"), ["precision", "recall", "f1"].map((name) => ({ name: name === "f1" ? "F1" : name, x: summary.grid, y: summary.judged[name] })), { x: "score", y: "share" }, summary.threshold);
+
+const names = { all: "all images", before: "half, as the scores are", after: "half, calibrated" };
+const bins = Object.entries(summary.reliability).map(([name, { x, y }]) => ({ name: names[name], joined: true, x: x.map((one) => one ?? 0), y: y.map((one, n) => (x[n] === null ? null : one)) }));
+lineChart($("reliability"), [{ name: "perfect", x: [0, 1], y: [0, 1], dashed: true }, ...bins], { x: "score", y: "share that is right" });
 
 // Confusion: of many classes only those that are confused most.
 const MOST_CLASSES = 30;

@@ -1,0 +1,116 @@
+"""Do scores tell how often a detection is right? Reliability, detection calibration error, and a curve that mends it.
+
+Dimensions: D detections, M bins of scores, P points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from boxwright.config import messages as m
+from boxwright.report.matching import ClassCurve
+from boxwright.report.tables import Bools, Floats
+from boxwright.report.thresholds import halves
+
+# As Küppers et al. (2020) for scores alone.
+BINS = 20
+# A curve of so many points is as good as one of thousands, and can be read.
+_MOST_POINTS = 25
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Detections by their score, in M bins from 0 to 1.
+
+    Attributes:
+        counts: int64 [M].
+        scores: float64 [M]; the mean score of each bin; NaN for an empty one, here and below.
+        precision: float64 [M]; the share that is right.
+        error: The detection calibration error (D-ECE): the mean difference of the two, weighted by counts.
+    """
+
+    counts: np.ndarray
+    scores: Floats
+    precision: Floats
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A calibration that was fitted on half of the images, and judged on the other.
+
+    Attributes:
+        x: Scores before, ascending, float64 [P].
+        y: Scores after, float64 [P].
+        before: On the other half, as the scores are.
+        after: On the other half, with the curve.
+    """
+
+    x: Floats
+    y: Floats
+    before: Reliability
+    after: Reliability
+
+
+def scored(curves: list[ClassCurve], images: Bools | None = None) -> tuple[Floats, Floats]:
+    """Return score and rightness, float64 [D] each, of the detections that count, at an overlap of 0.5."""
+    none = np.zeros(0)
+    kept = [
+        (curve.gains[0] + curve.losses[0] > 0) & (True if images is None else images[curve.images]) for curve in curves
+    ]
+    pairs = list(zip(curves, kept, strict=True))
+    return (
+        np.concatenate([none, *(curve.scores[chosen] for curve, chosen in pairs)]),
+        np.concatenate([none, *(curve.gains[0][chosen] for curve, chosen in pairs)]),
+    )
+
+
+def reliability(scores: Floats, right: Floats) -> Reliability:
+    """Return detections by their score; the error is NaN without any."""
+    bins = np.clip((scores * BINS).astype(np.int64), 0, BINS - 1)
+    counts = np.bincount(bins, minlength=BINS)
+    with np.errstate(invalid="ignore"):
+        mean, precision = (np.bincount(bins, one, BINS) / counts for one in (scores, right))
+        error = np.nansum(counts * np.abs(mean - precision)) / counts.sum() if len(scores) else float("nan")
+    return Reliability(counts, mean, precision, float(error))
+
+
+def isotonic(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """Return the ascending curve that fits best by squares, as score and share: neighbours that descend are pooled.
+
+    Ayer et al. (1955). The points are the pools' mean scores, at most some dozens, pooled further where there are more.
+    """
+    order = np.argsort(scores, kind="stable")
+    pools: list[list[float]] = []  # sum of scores, sum of rights, count
+    for score, hit in zip(scores[order].tolist(), right[order].tolist(), strict=True):
+        pools.append([score, hit, 1.0])
+        while len(pools) > 1 and pools[-2][1] * pools[-1][2] >= pools[-1][1] * pools[-2][2]:
+            last = pools.pop()
+            pools[-1] = [a + b for a, b in zip(pools[-1], last, strict=True)]
+    table = np.array(pools).reshape(-1, 3)
+    group = np.minimum(table[:, 2].cumsum() * _MOST_POINTS / max(table[:, 2].sum(), 1), _MOST_POINTS - 1e-9)
+    starts = np.unique(group.astype(np.int64), return_index=True)[1]
+    table = np.add.reduceat(table, starts, axis=0) if len(table) > _MOST_POINTS else table
+    x, y = table[:, 0] / table[:, 2], table[:, 1] / table[:, 2]
+    rising = np.append(np.diff(x) > 1e-6, True)
+    return x[rising], y[rising]
+
+
+def fit(curves: list[ClassCurve], images: int) -> Fitted | None:
+    """Return a calibration of all classes; None without detections in one of the halves."""
+    first, second = halves(images)
+    (scores, right), (others, others_right) = scored(curves, first), scored(curves, second)
+    if not len(scores) or not len(others):
+        return None
+    x, y = isotonic(scores, right)
+    x, y = np.round(x, 5), np.round(y, 5)
+    after = np.interp(others, x, y)
+    return Fitted(x, y, reliability(others, others_right), reliability(after, others_right))
+
+
+def calibration_message(fitted: Fitted) -> m.CalibrationConfig:
+    """Return the message for `post_processing.calibration_config`: one curve for all classes."""
+    pairs = [m.XYPairsXYPair(x=float(x), y=float(y)) for x, y in zip(fitted.x, fitted.y, strict=True)]
+    return m.CalibrationConfig(function_approximation=m.FunctionApproximation(x_y_pairs=m.XYPairs(x_y_pair=pairs)))
