@@ -12,7 +12,11 @@ import jinja2
 
 from boxwright.base.files import write_whole
 
-_ASSETS = ("report.css", "charts.js", "gallery.js")
+# Beside each page: what its template loads.
+_ASSETS = {
+    "report.html": ("report.css", "charts.js", "gallery.js"),
+    "compare.html": ("report.css", "charts.js", "compare.js"),
+}
 
 
 def environment() -> jinja2.Environment:
@@ -42,7 +46,7 @@ def shown_number(value: Any, digits: int = 3) -> str:
 
 def write_page(folder: Path, template: str, content: dict[str, Any]) -> None:
     """Write `index.html`, with styles and scripts beside it."""
-    for name in _ASSETS:
+    for name in _ASSETS[template]:
         write_whole(folder / name, files("boxwright.report").joinpath("assets", name).read_bytes())
     write_whole(folder / "index.html", environment().get_template(template).render(content))
 

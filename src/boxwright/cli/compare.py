@@ -1,0 +1,35 @@
+"""`boxwright compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from boxwright.cli.console import console, progress_of
+from boxwright.report.settings import ReportSettings
+
+
+def compare_command(
+    settings: ReportSettings,
+    first: Annotated[Path, typer.Argument(help="The folder of an evaluation (`boxwright evaluate --out`).")],
+    second: Annotated[Path, typer.Argument(help="The folder of another, on the same images.")],
+    out: Annotated[Path, typer.Option("--out", help="The page's folder.")] = Path("comparison"),
+) -> None:
+    """Compare two evaluations: is the difference of AP more than chance, and which objects were gained and lost?"""
+    from boxwright.report.compare import write_comparison
+    from boxwright.report.sources import source_of_evaluation
+
+    sources = source_of_evaluation(first), source_of_evaluation(second)
+    if sources[0].problem:
+        console.print(f"no pictures: {sources[0].problem}", markup=False)
+    found = write_comparison(sources, out, settings, lambda items, title: progress_of(title, items))
+    for row in found.metrics:
+        change = row.difference
+        console.print(
+            f"{row.name} {row.first:.3f} → {row.second:.3f}: {change.value:+.3f} "
+            f"(95 %: {change.low:+.3f} to {change.high:+.3f}): {row.verdict}"
+        )
+    console.print(f"objects: {len(found.gained)} gained, {len(found.lost)} lost")
+    console.print(f"comparison: {out / 'index.html'} (open it in a browser)", markup=False)

@@ -1,0 +1,187 @@
+"""Two evaluations of the same images: is the difference of average precision more than chance, and where is it?
+
+Dimensions: K classes, T overlap thresholds, B draws, N objects.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import make_folder, unfinished, write_whole
+from boxwright.report.analysis import Analysis, analyze
+from boxwright.report.bootstrap import Interval, interval
+from boxwright.report.events import event_columns, mean_curve
+from boxwright.report.matching import mean_ap
+from boxwright.report.outcomes import NOTHING, TYPES, Outcomes
+from boxwright.report.page import write_data, write_page
+from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
+from boxwright.report.settings import ReportSettings
+from boxwright.report.sources import Source
+from boxwright.report.tables import Indices, Tables
+from boxwright.report.thresholds import GRID, score_curve
+from boxwright.report.write import silent
+
+_METRICS = {"AP": slice(None), "AP50": slice(1), "AP75": slice(5, 6)}
+# Pixels by which rounding may move a box of the truth.
+_SAME = 0.01
+# Gained and lost objects that the page shows, each.
+_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two values and their difference; its interval is of draws in which both see the same images."""
+
+    name: str
+    first: float
+    second: float
+    difference: Interval
+
+    @property
+    def verdict(self) -> str:
+        """Whether the difference is more than chance."""
+        if np.isnan(self.difference.low):
+            return "not known"
+        if self.difference.low <= 0 <= self.difference.high:
+            return "may be chance"
+        return "better" if self.difference.value > 0 else "worse"
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What changed from the first evaluation to the second.
+
+    Attributes:
+        metrics: AP, AP50 and AP75.
+        classes: The AP of each class.
+        gained: Indices of objects that only the second finds, each at its own threshold.
+        lost: Indices of objects that only the first finds.
+    """
+
+    first: Analysis
+    second: Analysis
+    metrics: list[Difference]
+    classes: list[Difference]
+    gained: Indices
+    lost: Indices
+
+
+def compare(first: Tables, second: Tables) -> Comparison:
+    """Compare two evaluations; a DataError if images, objects or classes differ."""
+    _require_same(first, second)
+    before, after = analyze(first), analyze(second)
+    # The same seed: both see the same images in each draw. Of the shorter one's, if there are fewer draws.
+    draws = min(len(before.drawn), len(after.drawn))
+    drawn = after.drawn[:draws] - before.drawn[:draws]
+    metrics = []
+    for name, part in _METRICS.items():
+        values = [mean_ap(one.values[:, part]) for one in (before, after)]
+        spread = np.array([mean_ap(one[:, part]) for one in drawn])
+        metrics.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
+    classes = []
+    for number, name in enumerate(first.class_names):
+        values = [float(one.values[number].mean()) for one in (before, after)]
+        spread = drawn[:, number].mean(axis=1)
+        classes.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
+    found = [set(_found(one.outcomes).tolist()) for one in (before, after)]
+    gained, lost = (np.array(sorted(one), np.int64) for one in (found[1] - found[0], found[0] - found[1]))
+    return Comparison(before, after, metrics, classes, gained, lost)
+
+
+def _found(outcomes: Outcomes) -> Indices:
+    return np.asarray(outcomes.objects[outcomes.types == TYPES.index("right")])
+
+
+def _require_same(first: Tables, second: Tables) -> None:
+    if first.class_names != second.class_names:
+        raise DataError("the two evaluations have other classes: their average precisions cannot be compared")
+    if list(first.ids) != list(second.ids):
+        raise DataError(
+            f"the two evaluations are of other images ({len(first.ids)} and {len(second.ids)}, or in another order): "
+            "evaluate both on the same data"
+        )
+    one, two = first.objects, second.objects
+    if len(one) != len(two) or (one.labels != two.labels).any() or (np.abs(one.boxes - two.boxes) > _SAME).any():
+        raise DataError("the two evaluations have other objects: the annotations changed between them")
+
+
+def write_comparison(
+    sources: tuple[Source, Source], out: str | Path, settings: ReportSettings, progress: Progress = silent
+) -> Comparison:
+    """Write a page that compares two evaluations, and return what it says."""
+    first, second = sources
+    found = compare(first.tables, second.tables)
+    with unfinished(out, "a comparison") as folder:
+        make_folder(folder / "data")
+        shown = {"gained": found.gained[:_SHOWN], "lost": found.lost[:_SHOWN]}
+        photos = _photos(first, np.concatenate(list(shown.values())), folder, settings, progress)
+        write_data(folder, "comparison", _data(found, shown, photos))
+        write_page(folder, "compare.html", _content(first, second, found))
+        rows = {"metrics": found.metrics, "classes": found.classes}
+        numbers: dict[str, Any] = {name: [_numbers(row) for row in listed] for name, listed in rows.items()}
+        numbers |= {"gained": len(found.gained), "lost": len(found.lost)}
+        write_whole(folder / "comparison.json", json.dumps(numbers, indent=2) + "\n")
+    return found
+
+
+def _numbers(row: Difference) -> dict[str, Any]:
+    values = {"first": row.first, "second": row.second}
+    known = {name: None if np.isnan(value) else value for name, value in values.items()}
+    return {"name": row.name, **known, "difference": row.difference.to_list(), "verdict": row.verdict}
+
+
+def _photos(source: Source, objects: Indices, folder: Path, settings: ReportSettings, progress: Progress) -> Photos:
+    if source.images is None:
+        return without_photos(len(source.tables.ids))
+    copied = np.zeros(len(source.tables.ids), np.bool_)
+    copied[source.tables.objects.images[objects]] = True
+    return copy_photos(source.images, source.tables, copied, folder, settings, progress)
+
+
+def _content(first: Source, second: Source, found: Comparison) -> dict[str, Any]:
+    return {
+        "title": f"{first.title} and {second.title}",
+        "names": [first.title, second.title],
+        "metrics": found.metrics,
+        "classes": found.classes,
+        "thresholds": [found.first.threshold, found.second.threshold],
+        "draws": min(len(found.first.drawn), len(found.second.drawn)),
+        "gained": len(found.gained),
+        "lost": len(found.lost),
+        "problem": first.problem,
+    }
+
+
+def _data(found: Comparison, shown: dict[str, Indices], photos: Photos) -> dict[str, Any]:
+    tables = found.first.tables
+    by = {"gained": found.second, "lost": found.first}
+    events = {name: _events(by[name], objects) for name, objects in shown.items()}
+    used = sorted({image for one in events.values() for image in one["image"]})
+    judged = []
+    for analysis in (found.first, found.second):
+        curve = score_curve(analysis.curves)
+        judged.append([round(curve.at(float(score)).f1, 4) for score in GRID])
+    return {
+        "classes": tables.class_names,
+        "images": {
+            image: [tables.names[image], int(tables.sizes[image, 1]), int(tables.sizes[image, 0]), photos.files[image]]
+            for image in used
+        },
+        "events": events,
+        "mean": [mean_curve(analysis)[:1] for analysis in (found.first, found.second)],
+        "grid": np.round(GRID, 2).tolist(),
+        "f1": judged,
+    }
+
+
+def _events(analysis: Analysis, objects: Indices) -> dict[str, Any]:
+    """Return the events in which an evaluation finds some objects."""
+    outcomes = analysis.outcomes
+    right = np.flatnonzero((outcomes.types == TYPES.index("right")) & (outcomes.found != NOTHING))
+    return event_columns(analysis.tables, outcomes, right[np.isin(outcomes.objects[right], objects)])
