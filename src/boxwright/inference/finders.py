@@ -18,6 +18,7 @@ from boxwright.inference.tracking import least_score
 from boxwright.loading.open_model import OpenModel, fixed, open_model, require_adjustable
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.thresholds import above_thresholds, read_thresholds, require_same_model
 from boxwright.types import Categories, Finder, FoundObjects
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ class ModelSource:
             allow_edited=settings.allow_edited,
         )
         opened = opened.optimized(settings.precision, compile=settings.compile)
-        return ImageDetector(opened.finder(settings.multi_scale), opened.categories, _weights(opened))
+        detect = opened.finder(settings.multi_scale)
+        if settings.thresholds:
+            detect = _above_thresholds(detect, settings.thresholds, opened)
+        return ImageDetector(detect, opened.categories, _weights(opened))
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
         """Return the configuration and classes that replace the model's own; None for no replacement."""
@@ -105,12 +109,18 @@ def _weights(model: OpenModel) -> str:
     return model.weights_sha256()
 
 
+def _above_thresholds(detect: Finder, path: str, model: OpenModel) -> Finder:
+    """Return a finder of the detections that reach their class's threshold; DataError for those of another model."""
+    limits = require_same_model(read_thresholds(path), path, model.weights_sha256(), model.categories)
+    return lambda images: [above_thresholds(found, limits) for found in detect(images)]
+
+
 def finder_with(detect: Finder, settings: PredictionSettings) -> Finder:
     """Return a finder that applies the least score, and tiles if requested; ConfigError for an unknown `merge`."""
     if settings.merge not in MERGES:
         raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
     # Low scores may continue a track; what does not is removed after tracking.
-    least = least_score(settings.min_score) if settings.track else settings.min_score
+    least = least_score(settings.min_score) if settings.track else settings.least_score
 
     def above(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
         return [found.above(least) for found in detect(images)]

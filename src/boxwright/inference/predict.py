@@ -110,7 +110,7 @@ def _detected(
             tracker = tracker if tracked is source and tracker else Tracker(settings.min_score)
             tracked, found = source, tracker.update(found, frame.time or 0.0)
         # Tracked objects stay even below the least score.
-        yield _Processed(source, frame, found if tracked is source else found.above(settings.min_score))
+        yield _Processed(source, frame, found if tracked is source else found.above(settings.least_score))
 
 
 def _drawn(item: _Processed, *, names: dict[Source, str], folder: Path, settings: PredictionSettings) -> _Processed:

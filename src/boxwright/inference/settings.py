@@ -23,6 +23,9 @@ class PredictionSettings:
     min_score: float = setting(
         0.5, "The least score (confidence) of kept detections.", least=0, most=1, flags=("--min_score", "--conf")
     )
+    thresholds: str = setting(
+        "", "A report's thresholds.json: the least score of each class, instead of --min_score; of this model only."
+    )
     max_boxes: int = setting(100, "The most boxes drawn in a picture.", least=0)
     multi_scale: str = setting("", "Detect at many scales and in mirror images, and vote; such as refinedet320-voc.")
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one.")
@@ -47,6 +50,13 @@ class PredictionSettings:
     def __post_init__(self) -> None:
         if self.picture_format not in _PICTURES:
             raise ConfigError(f"--picture_format {self.picture_format}: expected {' or '.join(_PICTURES)}")
+        if self.thresholds and self.track:
+            raise ConfigError("--thresholds: tracks go on at low scores, so that --track takes --min_score alone")
+
+    @property
+    def least_score(self) -> float:
+        """The least score of all classes; 0 where `thresholds` has one for each."""
+        return 0.0 if self.thresholds else self.min_score
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,8 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
         "part_size": job.part_size,
         "column": job.column,
         "weights": weights,
-        "settings": {name: settings[name] for name in _RESULT_SETTINGS},
+        "settings": {name: settings[name] for name in _RESULT_SETTINGS}
+        | ({"thresholds": settings["thresholds"]} if settings["thresholds"] else {}),
     }
     store = Store(job.out)
     store.make()
@@ -124,7 +125,7 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     items = itertools.islice(items_of(unit, job.column), skipped, None)
     about = {
         "weights": model.weights,
-        "min_score": job.model.settings.min_score,
+        "min_score": job.model.settings.least_score,
         "categories": None if model.categories is None else model.categories.to_list(),
     }
     detect = finder_with(model.detect, job.model.settings)

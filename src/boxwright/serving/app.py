@@ -38,6 +38,7 @@ from boxwright.types.found import FoundObjects
 
 _LOG = logging.getLogger("boxwright.serving")
 _MOST_DRAWN = 100
+_LEAST_SCORE = 0.5
 _WATCH_S = 2.0
 
 
@@ -70,7 +71,8 @@ def make_app(
     async def wrong_method(_: Request, __: Exception) -> Response:
         return error_response(405, "this address does not support the method")
 
-    _add_plain(app, model, counters, runner)
+    # Thresholds of each class take the place of one for all.
+    _add_plain(app, model, counters, runner, 0.0 if settings.thresholds else _LEAST_SCORE)
     _add_tensorflow(app, model, runner, raw_outputs=settings.raw_outputs)
     _add_open_inference(app, model, runner)
     return app
@@ -115,7 +117,7 @@ class _Runner:
         return float(getattr(request.state, BEGAN)) + self._settings.timeout_s
 
 
-def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Runner) -> None:
+def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Runner, least_score: float) -> None:
     page = files("boxwright.serving").joinpath("page.html").read_text()
 
     @app.get("/")
@@ -142,7 +144,7 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Ru
 
     @app.post("/detect")
     async def detect(request: Request) -> Response:
-        least = _number(request, "min_score", 0.5)
+        least = _number(request, "min_score", least_score)
         with ExitStack() as held:
             share = held.enter_context(Share(runner.held))
             asked = await runner.read(request, "upload", request.headers.get("content-type"), share)

@@ -16,6 +16,8 @@ from boxwright.base.errors import ExportError
 from boxwright.runtime import sessions
 from boxwright.runtime.export_file import ExportFile, check_seal, export_paths, read_export_file
 from boxwright.runtime.exported import ExportedDetector, checked_outputs
+from boxwright.runtime.metadata import Metadata
+from boxwright.runtime.thresholds import outputs_above, read_thresholds, require_same_model
 from boxwright.runtime.trial import try_in_child
 from boxwright.serving.batcher import Batcher
 from boxwright.serving.settings import ServerSettings
@@ -62,6 +64,7 @@ class ServedModel:
 
         Raises:
             ExportError: If the file is damaged, modified or not ours, or failed the comparison with its detector.
+            DataError: If the settings' thresholds are of another model.
         """
         self.path, self.name, self._settings, self._observe = Path(path), name, settings, observe
         self._opener, self._allow_edited = opener, allow_edited
@@ -81,8 +84,11 @@ class ServedModel:
             raise ExportError(f"{self.path} ends before suppression (--nms none); it is not served")
         probe = checked_outputs(session.run(np.zeros((1, *_WARM_UP), np.uint8)), 1)
 
+        limits = self._limits(session.metadata)
+
         def run(images: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
-            return checked_outputs(session.run(images), len(images))
+            outputs = checked_outputs(session.run(images), len(images))
+            return outputs if limits is None else outputs_above(outputs, limits)
 
         batcher = Batcher(
             run,
@@ -93,6 +99,13 @@ class ServedModel:
         )
         shapes = {name: value.shape[1:] for name, value in probe.items()}
         return Served(version, ExportedDetector(session), batcher, file.sha256(), shapes)
+
+    def _limits(self, metadata: Metadata) -> NDArray[np.float64] | None:
+        """Return the least score of each label; None without thresholds. A DataError for those of another model."""
+        path = self._settings.thresholds
+        if not path:
+            return None
+        return require_same_model(read_thresholds(path), path, metadata.weights_sha256, metadata.classes())
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Return each file's inode number, size and modification time (None if missing), which change with the file."""

@@ -25,6 +25,9 @@ class ServerSettings:
         "A name that browsers reach the server by, HOST or HOST:PORT; addresses and this host's name always work.",
     )
     allow_edited: bool = setting(False, "Serve an exported file that was modified.")
+    thresholds: str = setting(
+        "", "A report's thresholds.json: the least score of each class in all answers; of this model only."
+    )
     raw_outputs: bool = setting(
         False, "Answer TensorFlow's clients with raw_detection_boxes and raw_detection_scores too: megabytes a picture."
     )
