@@ -136,34 +136,6 @@ def components(folder: str = ".") -> list[Case]:
     return [Case(description, arrays) for description in json.loads(path.read_text())]
 
 
-def unclaimed() -> list[str]:
-    """Name what the folder holds that no test here looks at."""
-    claimed = {
-        "augment",
-        "components",
-        "models",
-        "checkpoint",
-        "metrics",
-        "records",
-        "networks",
-        "refinedet",
-        "tf1",
-        "two_stage",
-        "weights",
-    }
-    claimed |= {"centernet", "export", "kerod", "srn", "aligndet", "README_kerod_srn_aligndet", "two_stage"}
-    claimed |= {"README", "__init__", "__pycache__", "pipeline_schema", "rotations", "tensorflow_ops"}
-    first = {path.name for path in FOLDER.iterdir() if path.name.split(".")[0] not in claimed}
-    # Of further folders whole CenterNets, two-stage detectors and those of TF1 are read yet.
-    further = {
-        f"{path.parent.name}/{path.name.partition('.')[0]}"
-        for folder in FOLDERS[1:]
-        for path in folder.glob("*/*.json")
-        if path.parent.name not in ("centernet", "tf1", "two_stage")
-    }
-    return sorted(first | further)
-
-
 def model_names() -> list[str]:
     """Name the recorded one-stage detectors, and those that are not known."""
     return [
