@@ -196,7 +196,15 @@ def test_nearly_every_number_that_is_honored_has_bounds() -> None:
     fields = {"gradient_clipping_by_norm", "bias_grad_multiplier", "keep_checkpoint_every_n_hours", "num_steps"}
     fields |= {"pad_color", "means", "original_labels", "min_padded_size_ratio", "max_padded_size_ratio"}
     fields |= {"keypoint_flip_permutation", "keypoint_rot_permutation", "color_ordering", "num_hard_examples", "step"}
-    fields |= {"height_stride", "width_stride", "height_offset", "width_offset", "num_epochs", "sample_1_of_n_examples"}
+    fields |= {
+        "num_parts",
+        "height_stride",
+        "width_stride",
+        "height_offset",
+        "width_offset",
+        "num_epochs",
+        "sample_1_of_n_examples",
+    }
     fields |= {"max_number_of_boxes", "burnin_steps", "total_steps", "warmup_steps", "hold_base_rate_steps"}
     checked = 0
     for cls in Message.__subclasses__():
