@@ -41,6 +41,28 @@ class Captions:
 NAME_AND_SCORE = Captions()
 
 
+@dataclass(frozen=True)
+class Details:
+    """What is drawn of objects besides their boxes.
+
+    Attributes:
+        masks: uint8 [N, H, W] of 0 and 1, or None.
+        keypoints: float [N, P, 2] or [N, P, 3], x and y in pixels and visibility, or None; points that are invisible or
+            not finite are not drawn.
+        edges: Pairs of keypoint numbers that are joined by a line, if both are drawn.
+        surface_points: float [N, D, 4 or more]; x and y in pixels, whether the point is known, and its part, in whose
+            color it is drawn; or None.
+    """
+
+    masks: NDArray[np.uint8] | None = None
+    keypoints: NDArray[np.float32] | None = None
+    edges: Sequence[tuple[int, int]] = ()
+    surface_points: NDArray[np.float32] | None = None
+
+
+BOXES_ALONE = Details()
+
+
 def color_of(label: int) -> Color:
     """Return the color of a label, which is far from those of adjacent labels."""
     # Steps of the golden ratio spread any number of hues over the circle.
@@ -48,32 +70,41 @@ def color_of(label: int) -> Color:
     return int(red * 255), int(green * 255), int(blue * 255)
 
 
+def with_tracks(
+    labels: Sequence[int], captions: Sequence[str], tracks: Sequence[int] | None
+) -> tuple[list[int], list[str]]:
+    """Return the colors and captions of objects; those of tracks keep both from picture to picture.
+
+    Args:
+        tracks: The number of each object's track, below 0 without one; or None.
+    """
+    if tracks is None:
+        return list(labels), list(captions)
+    numbered = zip(tracks, captions, strict=True)
+    return list(tracks), [f"#{track} {text}".rstrip() if track >= 0 else text for track, text in numbered]
+
+
 def draw_boxes(
     image: NDArray[np.uint8],
     boxes: NDArray[np.float32],
     labels: Sequence[int],
     captions: Sequence[str],
+    details: Details = BOXES_ALONE,
     *,
-    masks: NDArray[np.uint8] | None = None,
-    keypoints: NDArray[np.float32] | None = None,
-    edges: Sequence[tuple[int, int]] = (),
     fit: int = 0,
 ) -> NDArray[np.uint8]:
-    """Return a picture of boxes with captions, over their masks and under their keypoints.
+    """Return a picture of boxes with captions, over their masks and under their points.
 
     Args:
         image: uint8 [H, W, 3].
         boxes: float [N, 4], xyxy in pixels; boxes that are inverted or not finite are not drawn.
-        masks: uint8 [N, H, W] of 0 and 1, or None.
-        keypoints: float [N, P, 2] or [N, P, 3], x and y in pixels and visibility, or None; points that are invisible or
-            not finite are not drawn.
-        edges: Pairs of keypoint numbers that are joined by a line, if both are drawn.
+        details: What else is drawn.
         fit: The longer side of the picture; 0 for the image's own size, if that is legible.
 
     Returns:
         uint8 [H', W', 3], a new picture; small images are enlarged for legible captions, large ones reduced.
     """
-    canvas, zoom = _canvas(image if masks is None else _tinted(image, masks, labels), fit)
+    canvas, zoom = _canvas(image if details.masks is None else _tinted(image, details.masks, labels), fit)
     draw = ImageDraw.Draw(canvas)
     line = max(round(min(canvas.size) / 250), 1)
     letters = max(min(canvas.size) // 28, _LEAST_LETTERS if fit else 9)
@@ -92,14 +123,11 @@ def draw_boxes(
         )
         if caption:
             _caption(canvas, (x_min, y_min), _short(caption), color, letters)
-    for points, label in zip(() if keypoints is None else keypoints, labels, strict=keypoints is not None):
-        _points(
-            draw,
-            np.asarray(points, np.float64) * [zoom, zoom, 1][: points.shape[1]],
-            line,
-            color_of(int(label)),
-            edges,
-        )
+    for points in () if details.surface_points is None else details.surface_points:
+        _surface(draw, np.asarray(points[:, :4], np.float64) * [zoom, zoom, 1, 1], line)
+    for number, points in enumerate(() if details.keypoints is None else details.keypoints):
+        scaled = np.asarray(points, np.float64) * [zoom, zoom, 1][: points.shape[1]]
+        _points(draw, scaled, line, color_of(int(labels[number])), details.edges)
     return np.asarray(canvas)
 
 
@@ -132,6 +160,14 @@ def _points(
     radius = 2.0 * line
     for x, y in points[visible, :2].tolist():
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color, outline=(0, 0, 0))
+
+
+def _surface(draw: ImageDraw.ImageDraw, points: NDArray[np.float64], line: int) -> None:
+    """Draw the points of a surface [D, 4], in pixels of the picture, in the colors of their parts."""
+    near = np.isfinite(points).all(1) & (np.abs(points) < _FARTHEST).all(1)
+    for x, y, known, part in points[near].tolist():
+        if known > 0:
+            draw.ellipse((x - line, y - line, x + line, y + line), fill=color_of(int(part)))
 
 
 def _canvas(image: NDArray[np.uint8], fit: int) -> tuple[Image.Image, float]:

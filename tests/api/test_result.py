@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import boxwright as bw
-from boxwright.drawing import draw_boxes
+from boxwright.drawing import Details, draw_boxes
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.types import Categories, Category, FoundObjects
 
@@ -232,5 +232,5 @@ def test_keypoints_have_scores_and_faint_ones_are_not_drawn() -> None:
         assert (drawn != wanted).any()
         assert (drawn != draw_detections(found.image, result(keypoints=points).objects, 0.0, 10, edges=edges)).any()
         labels, names = found.labels[::-1].tolist(), [f"{one.name} {one.score:.2f}" for one in found][::-1]
-        by_hand = draw_boxes(found.image, found.boxes[::-1], labels, names, keypoints=seen[::-1], edges=edges)
+        by_hand = draw_boxes(found.image, found.boxes[::-1], labels, names, Details(keypoints=seen[::-1], edges=edges))
         np.testing.assert_array_equal(drawn, by_hand)

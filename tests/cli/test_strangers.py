@@ -173,7 +173,7 @@ def test_captions() -> None:
 def test_lines_between_keypoints(small_config: Path) -> None:
     """Where both ends can be seen; an end that is not there draws nothing."""
     from boxwright.builders.evaluation import build_evaluation
-    from boxwright.drawing import draw_boxes
+    from boxwright.drawing import Details, draw_boxes
 
     config = load_config(
         small_config, ["eval_config { keypoint_edge { start: 0 end: 1 } keypoint_edge { start: 1 end: 9 } }"]
@@ -184,7 +184,7 @@ def test_lines_between_keypoints(small_config: Path) -> None:
     points = np.array([[[100, 200, 1], [300, 200, 1], [200, 300, 0]]], np.float32)
 
     def middle(edges: tuple[tuple[int, int], ...]) -> bool:
-        return bool(draw_boxes(image, box, [0], [""], keypoints=points, edges=edges)[200, 200].any())
+        return bool(draw_boxes(image, box, [0], [""], Details(keypoints=points, edges=edges))[200, 200].any())
 
     assert middle(edges)
     assert not middle(())

@@ -35,10 +35,13 @@ from boxwright.data.coco import CocoDataset
 from boxwright.data.dense_pose import read_symmetry
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
+from boxwright.data.pictures import draw_sample
 from boxwright.data.tf_example import RecordFields, decode_example, encode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile, write_records
+from boxwright.drawing import Captions, color_of
+from boxwright.evaluation.pictures import draw_detections, surface_points
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
-from boxwright.types import Categories, Category, Sample
+from boxwright.types import Categories, Category, FoundObjects, Sample
 from boxwright.types.dense_pose import KNOWN, MIRRORED_PARTS, PARTS
 from tests.conftest import GOLDEN
 
@@ -362,3 +365,37 @@ def test_readers_are_built(tmp_path: Path) -> None:
     coco(tmp_path, DP)
     text = f"load_dense_pose: true coco_input_reader {{ annotations: '{tmp_path}/coco.json' }}"
     assert build_dataset(parse_message(text, m.InputReader), "train_input_reader")[0].dense_pose is not None
+
+
+def test_points_are_drawn_in_the_colors_of_their_parts() -> None:
+    """An image of 100 pixels is drawn four times as large; a point of a radius of 1 lies on its place."""
+    one = sample()
+    one.image = np.zeros((100, 100, 3), np.uint8)
+    one.boxes = one.boxes * 0
+    points = POINTS * np.array([10, 10, 1, 1, 1, 1], np.float32)
+    points[0, 1, KNOWN] = 0
+    one.dense_pose = points
+    drawn = draw_sample(one, Categories((Category(0, 1, ""),)))
+    assert drawn.shape == (400, 400, 3)
+    assert drawn[40, 80].tolist() == list(color_of(2))
+    assert drawn[200, 360].tolist() == list(color_of(23))
+    assert not drawn[120, 240].any(), "an unknown point is not"
+    one.dense_pose = np.full((2, 1, 6), np.nan, np.float32)
+    one.dense_pose[..., KNOWN] = 1
+    assert draw_sample(one, PERSON).shape == (400, 400, 3)
+
+
+def test_parts_of_detections_are_drawn_where_the_map_has_them() -> None:
+    boxes = np.array([[10, 20, 30, 60]], np.float32)
+    parts = np.array([[[0, 3], [24, 0]]], np.uint8)
+    found = surface_points(boxes, parts)
+    assert found.tolist() == [
+        [[15, 30, 0, 0, 0, 0], [25, 30, 1, 2, 0, 0], [15, 50, 1, 23, 0, 0], [25, 50, 0, 0, 0, 0]],
+    ]
+    objects = FoundObjects(
+        boxes, np.ones(1, np.float32), np.zeros(1, np.int64), (100, 100), PERSON, surface_parts=parts
+    )
+    drawn = draw_detections(np.zeros((100, 100, 3), np.uint8), objects, 0.5, 9, Captions(names=False, scores=False))
+    assert drawn[120, 100].tolist() == list(color_of(2))
+    assert drawn[200, 60].tolist() == list(color_of(23))
+    assert not drawn[120, 60].any()

@@ -28,8 +28,10 @@ from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset
 from boxwright.data.groundtruth import MergeLabels
 from boxwright.data.image_io import encode_png
+from boxwright.data.pictures import draw_sample
 from boxwright.data.tf_example import RecordFields, decode_example, encode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile
+from boxwright.drawing import color_of, draw_boxes, with_tracks
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.types import Categories, Category, Sample
 from tests.conftest import GOLDEN
@@ -303,3 +305,23 @@ def test_configurations(reader: str, wanted: str) -> None:
     found = [str(error) for error in contradictions(parse_message(CONFIG % reader, m.TrainEvalPipelineConfig))]
     named = [one for one in found if "load_" in one]
     assert any(wanted in one for one in named) if wanted else not named
+
+
+def test_tracks_are_drawn_with_their_number_and_color() -> None:
+    """As those of detections are: an object keeps both from picture to picture."""
+    sample = decode_example(tracked(), CLASSES, "r", TRACKS)
+    by_hand = draw_boxes(sample.image, sample.boxes, [7, 8], ["#7 dog", "#8 cat"])
+    assert np.array_equal(draw_sample(sample, CLASSES), by_hand)
+    assert with_tracks([0, 1], ["a", ""], [-1, 5]) == ([-1, 5], ["a", "#5"])
+    assert with_tracks([0, 1], ["a", "b"], None) == ([0, 1], ["a", "b"])
+
+
+def test_edges_of_annotated_keypoints_are_drawn() -> None:
+    sample = replace(decode_example(record(), CLASSES, "r"), boxes=np.zeros((2, 4), np.float32))
+    sample.keypoints = np.array([[[1, 3, 1], [9, 3, 1]], [[1, 1, 0], [9, 1, 1]]], np.float32)
+    apart, joined = (draw_sample(sample, CLASSES, edges=e) for e in ([], [(0, 1)]))
+    middle = apart.shape[1] // 2
+    row = 3 * apart.shape[0] // 6
+    assert not apart[row, middle].any()
+    assert joined[row, middle].tolist() == list(color_of(1))
+    assert not joined[row // 3, middle].any(), "an invisible end"

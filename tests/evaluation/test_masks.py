@@ -166,11 +166,11 @@ class FindsTruth:
 
 
 def test_keypoints_are_drawn() -> None:
-    from boxwright.drawing import draw_boxes
+    from boxwright.drawing import Details, draw_boxes
 
     image = np.zeros((400, 400, 3), np.uint8)
     points = np.array([[[100, 200, 1], [300, 300, 0], [np.nan, 5, 1]]], np.float32)
-    picture = draw_boxes(image, np.zeros((1, 4), np.float32), [3], [""], keypoints=points)
+    picture = draw_boxes(image, np.zeros((1, 4), np.float32), [3], [""], Details(keypoints=points))
     assert tuple(picture[200, 100]) == color_of(3)
     assert not picture[290:310, 290:310].any()
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.data.pictures import draw_sample
-from boxwright.drawing import NAME_AND_SCORE, Captions, draw_boxes, side_by_side
+from boxwright.drawing import NAME_AND_SCORE, Captions, Details, draw_boxes, side_by_side, with_tracks
 from boxwright.ops.pasted_masks import whole_masks
 from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART
 
 if TYPE_CHECKING:
     from boxwright.builders.evaluation import EvaluationPlan
@@ -26,7 +27,7 @@ def draw_beside_truth(
     """Return a picture of detections beside one of the ground truth, uint8 [H, W, 3]."""
     left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions, plan.keypoint_edges)
     titles = (f"detections, score {plan.min_score:g} or more", "truth")
-    return side_by_side(left, draw_sample(sample, categories), titles)
+    return side_by_side(left, draw_sample(sample, categories, edges=plan.keypoint_edges), titles)
 
 
 def draw_detections(
@@ -47,17 +48,13 @@ def draw_detections(
     shown = found.above(min_score)
     count = min(len(shown), max_boxes)
     texts = [captions.of(*pair) for pair in zip(shown.names(), shown.scores.tolist(), strict=True)]
-    colors = shown.labels[:count].tolist()
-    if shown.tracks is not None:  # an object keeps its number and its color from picture to picture
-        colors = shown.tracks[:count].tolist()
-        texts = [
-            f"#{track} {text}" if track >= 0 else text for track, text in zip(shown.tracks.tolist(), texts, strict=True)
-        ]
-    texts, boxes = texts[:count], shown.boxes[:count]
-    masks = None if shown.masks is None else whole_masks(shown.first(count))[::-1]
-    points = _drawn_keypoints(shown.first(count))
-    points = None if points is None else points[::-1]
-    return draw_boxes(image, boxes[::-1], colors[::-1], texts[::-1], masks=masks, keypoints=points, edges=edges)
+    tracks = None if shown.tracks is None else shown.tracks.tolist()
+    colors, texts = with_tracks(shown.labels.tolist(), texts, tracks)
+    best = shown.first(count)
+    masks, points = None if best.masks is None else whole_masks(best)[::-1], _drawn_keypoints(best)
+    surface = None if best.surface_parts is None else surface_points(best.boxes, best.surface_parts)[::-1]
+    details = Details(masks, None if points is None else points[::-1], edges, surface)
+    return draw_boxes(image, best.boxes[::-1], colors[:count][::-1], texts[:count][::-1], details)
 
 
 def _drawn_keypoints(found: FoundObjects) -> NDArray[np.float32] | None:
@@ -66,3 +63,22 @@ def _drawn_keypoints(found: FoundObjects) -> NDArray[np.float32] | None:
         return found.keypoints
     drawn = found.keypoint_scores >= LEAST_KEYPOINT_SCORE
     return np.concatenate([found.keypoints, drawn[..., None].astype(np.float32)], -1)
+
+
+def surface_points(boxes: NDArray[np.float32], parts: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the middle of each place of objects' maps of parts as a point of DensePose, without v and u.
+
+    Args:
+        boxes: float32 [D, 4], xyxy in pixels.
+        parts: uint8 [D, h, w]; the part at each place of a box, from 1; 0 for none.
+
+    Returns:
+        float32 [D, h × w, 6], in the columns of `types/dense_pose.py`.
+    """
+    count, height, width = parts.shape
+    points = np.zeros((count, height, width, COLUMNS), np.float32)
+    x_min, y_min, x_max, y_max = boxes.T[..., None, None]
+    points[..., 0] = x_min + (x_max - x_min) * (np.arange(width) + 0.5) / width
+    points[..., 1] = y_min + (y_max - y_min) * ((np.arange(height) + 0.5) / height)[:, None]
+    points[..., KNOWN], points[..., PART] = parts > 0, np.maximum(parts, 1) - 1
+    return points.reshape(count, height * width, COLUMNS)

@@ -18,7 +18,7 @@ from boxwright.base.errors import TrainingError, first_line
 from boxwright.base.files import read_file, write_whole
 from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
-from boxwright.drawing import draw_boxes, draw_cumulative
+from boxwright.drawing import Details, draw_boxes, draw_cumulative, with_tracks
 from boxwright.evaluation.events import EventFile, draws_pictures, evaluation_folder, write_evaluation_events
 from boxwright.metrics.metric import without_nan
 from boxwright.training.trackers import Tracker
@@ -330,10 +330,14 @@ def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[
         valid = targets.valid[row].numpy()
         labels = targets.labels[row].numpy()[valid].tolist()
         names = [categories.by_label(label).title if categories else str(label + 1) for label in labels]
-        boxes, of = targets.boxes[row].numpy()[valid], targets.keypoints
+        points, surface, tracks = (
+            None if of is None else of[row].numpy()[valid]
+            for of in (targets.keypoints, targets.dense_pose, targets.track_ids)
+        )
         masks = None if targets.masks is None else targets.masks.dense(row).numpy()[valid]
-        points = None if of is None else of[row].numpy()[valid]
-        pictures.append(draw_boxes(image, boxes, labels, names, masks=masks, keypoints=points))
+        colors, texts = with_tracks(labels, names, None if tracks is None else tracks.tolist())
+        boxes, details = targets.boxes[row].numpy()[valid], Details(masks, points, (), surface)
+        pictures.append(draw_boxes(image, boxes, colors, texts, details))
     return pictures
 
 
