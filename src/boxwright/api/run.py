@@ -87,6 +87,23 @@ class Run:
 
         return evaluate(self.folder, **settings)
 
+    def report(self, out: str | Path | None = None, **settings: Any) -> Path:
+        """Evaluate the newest checkpoint and write a page that shows why average precision is what it is.
+
+        Args:
+            out: The page's folder; by default `eval/report` in the run's. The evaluation is written to `eval`.
+            **settings: Fields of `EvaluationSettings` and `ReportSettings`, such as device and fit_calibration.
+
+        Returns:
+            The path of its `index.html`, to open in a browser.
+
+        Raises:
+            BoxwrightError: If model, configuration or data cannot be used.
+        """
+        from boxwright.api.report import report_on
+
+        return report_on(self.folder, self.folder / "eval", None if out is None else Path(out), **settings)
+
     def plot_history(self, path: str | Path | None = None) -> PilImage:
         """Return a plot of the loss, and of average precision if it was evaluated, over the steps.
 
