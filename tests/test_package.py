@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import boxwright as bw
 from tests import forked
@@ -63,6 +64,10 @@ def test_builders_refuse_only_what_the_table_cannot_say() -> None:
 
 
 def test_help_of_every_verb() -> None:
-    for verb in ("train", "evaluate", "predict", "demo", "convert", "export", "inspect", "config", "models"):
-        result = forked.run([sys.executable, "-m", "boxwright", verb, "--help"], check=True)
-        assert "Usage" in result.stdout
+    from boxwright.cli.main import app
+
+    assert "Usage" in forked.run([sys.executable, "-m", "boxwright", "train", "--help"], check=True).stdout
+    for verb in ("evaluate", "predict", "demo", "convert", "export", "inspect", "config", "models"):
+        result = CliRunner().invoke(app, [verb, "--help"])
+        assert result.exit_code == 0, result.output
+        assert "Usage" in result.output

@@ -20,6 +20,7 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.training import rehearsal
 from tests import forked
 from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
+from tests.slow import slow_but
 
 QUICK = InitSettings(steps=False)
 
@@ -41,7 +42,8 @@ MADE: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("name", MADE)
+# What reads the other formats is tested in tests/data, and their recognition below.
+@pytest.mark.parametrize("name", slow_but(("voc", "coco").__contains__, MADE))
 def test_what_is_written_trains(name: str, tmp_path: Path) -> None:
     data = MADE[name](tmp_path / "data")
     out = tmp_path / "out" / "pipeline.config"

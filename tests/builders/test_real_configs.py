@@ -26,6 +26,7 @@ from boxwright.types import AnchorPredictions, Targets
 from boxwright.types.masks import InstanceMasks
 from tests.center_nets import give_keypoint_label_map
 from tests.conftest import SMALL_MODEL, extra_folder
+from tests.slow import slow_but
 
 FOLDER = extra_folder("BOXWRIGHT_CONFIGS")
 FILES = sorted(FOLDER.rglob("*.config")) if FOLDER else []
@@ -143,9 +144,9 @@ def one_of_each_kind() -> set[Path]:
     return set(found.values())
 
 
-# The largest take half a minute each; their recordings are always looked at.
-_LARGE = ("mask_rcnn_inception_resnet_v2", "faster_rcnn_nas")
-FIRST_OF_KIND = {path for path in one_of_each_kind() if not path.stem.startswith(_LARGE)}
+# Deeper backbones have the same blocks more often; masks and context are small in tests/models.
+_LARGE = ("resnet101", "resnet_v2", "mask_rcnn", "faster_rcnn_nas")
+FIRST_OF_KIND = {path for path in one_of_each_kind() if not any(part in path.stem for part in _LARGE)}
 
 
 @pytest.mark.parametrize(
@@ -193,10 +194,13 @@ def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
     return [name for name, parameter in learnt if parameter.grad is None]
 
 
+# EfficientDet's larger ones, ResNet-101 and 152 have the same blocks more often.
+QUICK = [path for path in OURS[::3] if not re.search(r"_d[2-7]_|resnet1", path.stem)]
+
+
 @pytest.mark.parametrize(
     "path",
-    [path if number % 3 == 0 else pytest.param(path, marks=pytest.mark.slow) for number, path in enumerate(OURS)],
-    ids=lambda path: f"{path.parent.name}/{path.stem}",
+    slow_but(lambda path: path in QUICK, OURS, lambda path: f"{path.parent.name}/{path.stem}"),
 )
 def test_every_weight_gets_a_gradient(path: Path) -> None:
     assert without_gradient(load_config(path)) == []

@@ -30,8 +30,20 @@ def small(text: str = SMALL_MODEL, seed: int = 0) -> Detector:
     return bw.build_detector(parse_message(text, m.TrainEvalPipelineConfig))
 
 
-# The same blocks as in others, more often.
-LARGE = ("resnet101", "resnet152", "inception_resnet", "b2_", "b3_", "nas")
+# The same blocks as in others, more often; of several variants of a backbone the last ones.
+LARGE = (
+    "resnet101",
+    "resnet152",
+    "inception_resnet",
+    "b2_",
+    "b3_",
+    "inception_v3",
+    "_dsp",
+    "_edgetpu",
+    "_gpu",
+    "v3_small",
+    "nas",
+)
 
 
 def quick_first(kinds: Iterable[str]) -> list[Any]:

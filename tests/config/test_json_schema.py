@@ -28,20 +28,22 @@ def test_it_is_a_schema_of_every_message_and_field() -> None:
     assert all(one["description"] for one in fields)
 
 
-def test_it_accepts_every_preset() -> None:
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
+def test_it_accepts_every_preset(every: int) -> None:
     names = preset_names()
     assert len(names) == 64
-    for name in names:
+    for name in names[::every]:
         VALIDATOR.validate(json.loads(dump_message(load_config(f"preset:{name}"), "json")))
 
 
-def test_it_accepts_the_official_configurations() -> None:
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_it_accepts_the_official_configurations(every: int) -> None:
     folder = extra_folder("BOXWRIGHT_CONFIGS")
     if folder is None:
         pytest.skip("BOXWRIGHT_CONFIGS names no folder of pipeline.config files; the presets are tried above")
     files = sorted(Path(folder).rglob("*.config"))
     assert len(files) >= 104
-    for file in files:
+    for file in files[::every]:
         VALIDATOR.validate(json.loads(dump_message(load_config(file), "json")))
 
 

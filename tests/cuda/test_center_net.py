@@ -38,7 +38,8 @@ def labeled(batch: Batch) -> Batch:
     return replace(batch, targets=targets)
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, 5))])
+@pytest.mark.slow  # test_family[center_net] of test_families.py takes the same step, without keypoints
+@pytest.mark.parametrize("number", range(5))
 def test_nothing_waits(number: int, tmp_path: Path) -> None:
     path = tmp_path / "keypoints.pbtxt"
     path.write_text(KEYPOINT_LABEL_MAP)

@@ -46,6 +46,8 @@ def check(family: str, resizer: str, precision: str) -> None:
         found = look(run)
         assert len(found) == 2
         assert {one.boxes.device.type for one in found} == {"cpu"}
+        # Random numbers of an evaluation are those of its device.
+        torch.random.fork_rng.assert_called_with([torch.device("cuda", 0)])  # type: ignore[attr-defined]
         seen = dict(ledger.waits)
         assert seen.pop(("types/packing.py fetched", "copy to the CPU")) == 1, "all comes in one copy"
         assert not seen or family in LOOKS_LONGER
@@ -60,10 +62,7 @@ def check(family: str, resizer: str, precision: str) -> None:
 
 @pytest.mark.parametrize(
     "family",
-    [
-        one if one in ("ssd", "center_net", "mask_rcnn") else pytest.param(one, marks=pytest.mark.slow)
-        for one in ONE_OF_EACH
-    ],
+    [one if one in ("ssd", "center_net") else pytest.param(one, marks=pytest.mark.slow) for one in ONE_OF_EACH],
 )
 def test_family(family: str) -> None:
     check(family, "own", "float32")
@@ -101,6 +100,7 @@ def test_each_wait_has_a_reason() -> None:
     assert {family for family in STEPS if family not in TWO_STAGE} == {"ssd, mined"}, "steps of one stage do not wait"
 
 
+@pytest.mark.slow  # test_family[ssd] asserts it too
 def test_random_numbers_of_an_evaluation_are_those_of_its_device() -> None:
     with fake_run("ssd") as run:
         look(run)

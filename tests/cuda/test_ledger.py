@@ -13,6 +13,7 @@ from tests.cuda.dtypes import unsupported
 from tests.cuda.fake import CUDA, fake_cuda
 from tests.cuda.families import fake_run
 from tests.cuda.ledger import MixedDevicesError
+from tests.slow import slow_but
 
 WAITS: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "item": (lambda x: x.sum().item(), "item"),
@@ -100,7 +101,8 @@ def test_lists_of_several_types_are_seen() -> None:
         assert sum(ledger.mixed_lists.values()) == 2
 
 
-@pytest.mark.parametrize("planted", ["item", "constant", pytest.param("bool amax", marks=pytest.mark.slow)])
+# What is planted is seen outside a step by the tests above.
+@pytest.mark.parametrize("planted", slow_but("constant".__eq__, ["item", "constant", "bool amax"]))
 def test_what_is_planted_in_a_step_is_caught(planted: str) -> None:
     with fake_run("ssd") as run:
         criterion = run.detector.criterion

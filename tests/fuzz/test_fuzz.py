@@ -35,11 +35,12 @@ def test_seeds_are_good(name: str, tmp_path: Path) -> None:
     assert "returned" in kinds, "a reader that refuses its own seeds tests nothing"
 
 
+@pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", READERS)
-def test_some_changed_inputs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_changed_inputs(name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOXWRIGHT_FINDINGS", str(tmp_path))
-    found = run._in_a_process(name, list(islice(run.inputs(name, 11), 40)), time.monotonic() + 3600)
-    assert found.total() == 40
+    found = run._in_a_process(name, list(islice(run.inputs(name, 11), count)), time.monotonic() + 3600)
+    assert found.total() == count
     assert not found["FINDING"], [path.read_text() for path in tmp_path.glob("*.txt")]
 
 

@@ -363,6 +363,7 @@ class Tensors(torch.nn.Module):
         return found.proposals.boxes, found.proposals.valid, found.regions.box_codes, found.regions.class_logits
 
 
+@pytest.mark.slow  # tests/exporters export the same network as a part of a whole detector
 @pytest.mark.parametrize(
     "text",
     [pytest.param(FASTER_RCNN, id="pyramid"), pytest.param(ONE_MAP, id="one map", marks=pytest.mark.slow)],

@@ -26,6 +26,7 @@ from boxwright.types import Sample
 from tests.parity.augment_statistics import index_picture, measure
 from tests.parity.recordings import FOLDER
 from tests.parity.test_augment import given, scene_sample
+from tests.slow import slow_but
 
 _PATH = FOLDER / "augment" / "draws.json"
 ENTRIES: list[dict[str, Any]] = json.loads(_PATH.read_text()) if _PATH.is_file() else []
@@ -137,7 +138,8 @@ def _rounded_away(entry: dict[str, Any]) -> float:
     return float(((colors.min(-1) == 0) | (colors.min(-1) == colors.max(-1))).mean())
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: str(entry["id"]))
+# Of each step and each of its settings the scene of many objects is quick; a single one and none take the same steps.
+@pytest.mark.parametrize("entry", slow_but(lambda one: one["scene"] == "many", ENTRIES, lambda one: str(one["id"])))
 def test_draws_are_distributed_as_the_original(entry: dict[str, Any]) -> None:
     name = _step_of(entry)
     step = build_steps([parse_message(entry["text"], m.PreprocessingStep)])
@@ -160,7 +162,9 @@ class TiedGenerator:
         return low + self._bits % (high - low)
 
 
-@pytest.mark.parametrize("name", ["random_pad_image/1/many", "random_pad_image/1/none"])
+@pytest.mark.parametrize(
+    "name", ["random_pad_image/1/many", pytest.param("random_pad_image/1/none", marks=pytest.mark.slow)]
+)
 def test_tied_draws_give_what_was_recorded(name: str) -> None:
     """Where all four draws always take place, tying ours makes the distributions equal: nothing else differs."""
     entries = [entry for entry in ENTRIES if entry["id"] == name]

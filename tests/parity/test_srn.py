@@ -34,6 +34,7 @@ from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetecti
 from tests.conftest import assert_close
 from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDER, Case, compare, components
+from tests.slow import slow_but
 
 PATH = FOLDER / "srn" / "srn_resnet50"
 CASES = components("srn")
@@ -152,6 +153,7 @@ def test_parameters(description: dict[str, Any], detector: bw.Detector) -> None:
     assert sum(numbers.values()) - stem == description["trainable_parameters"] == 53_361_162
 
 
+@pytest.mark.slow  # test_parameters and test_network load the same names
 def test_a_released_file_is_loaded_whole(description: dict[str, Any], detector: bw.Detector, tmp_path: Path) -> None:
     """As the authors saved it: below `state_dict`, with the prefix of several GPUs."""
     state = {f"module.{name}": torch.zeros(shape) for name, shape in description["variables"]}
@@ -208,7 +210,7 @@ def as_theirs(rows: Tensor, grid: torch.Size) -> Tensor:
     return rows.reshape(1, *grid, -1).permute(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", slow_but(SIZES[:1].__contains__, SIZES))
 def test_network(detector: bw.Detector, arrays: Any, size: str) -> None:
     found, _ = predicted(detector, arrays, size)
     coder = PixelCenterBoxCoder()
@@ -239,7 +241,7 @@ def unclipped(detector: bw.Detector) -> CascadePostprocessor:
     return replace(post, detection=replace(post.detection, nms=replace(post.detection.nms, outside="unclipped")))
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", slow_but(SIZES[:1].__contains__, SIZES))
 def test_detections(detector: bw.Detector, arrays: Any, size: str) -> None:
     found = recorded_steps(arrays, f"{size}/level", "/")
     sizes = torch.tensor([[int(side) for side in size.split("x")]])
@@ -253,7 +255,7 @@ def test_detections(detector: bw.Detector, arrays: Any, size: str) -> None:
     assert float(clipped.min()) >= 0
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", slow_but(SIZES[:1].__contains__, SIZES))
 @pytest.mark.parametrize("level", LEVELS)
 def test_proposals_of_a_level(detector: bw.Detector, arrays: Any, size: str, level: int) -> None:
     """Which of a level take part, best first: those that the first step leaves on fine ones, all on tiny ones."""
@@ -272,7 +274,7 @@ def test_proposals_of_a_level(detector: bw.Detector, arrays: Any, size: str, lev
     assert_close(inclusive(of_level(step, raw.boxes, level)[0, order]), wanted[:, 1:5], 1e-2)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", slow_but(SIZES[:1].__contains__, SIZES))
 def test_enlarging_as_later_versions_do(arrays: Any, weights: dict[str, Tensor], size: str) -> None:
     detector = loaded(detector_of("false"), weights)
     found, sizes = predicted(detector, arrays, size)

@@ -30,6 +30,7 @@ from tests.parity.recordings import (
     tf1_paths,
     unsupported,
 )
+from tests.slow import slow_but
 
 # Pooling pyramids read the map of stride 16; TF's graph has the backbone's last layers, too, which nothing reads.
 _BEHIND_THE_MAP = re.compile(r"/resnet_v1_\d+/block4/|/MobilenetV1/Conv2d_1[23]_")
@@ -53,7 +54,13 @@ class Recorded:
     predictions: AnchorPredictions
 
 
-@pytest.fixture(scope="module", params=tf1_paths(), ids=lambda path: path.name)
+# Of test_models.py's ResNet and, in part, of ssd_inception_v2_coco.
+SLOW = ("ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync", "ssd_inception_v3_pets")
+
+
+@pytest.fixture(
+    scope="module", params=slow_but(lambda path: path.name not in SLOW, tf1_paths(), lambda path: path.name)
+)
 def recorded(request: pytest.FixtureRequest) -> Recorded:
     path = request.param
     description = json.loads(path.with_name(f"{path.name}.json").read_text())

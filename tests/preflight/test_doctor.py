@@ -136,15 +136,24 @@ def test_nothing_where_nothing_is_wrong(planted: Planted) -> None:
     assert [row.verdict for row in found["checkpoint"]] == ["note"], "fresh weights"
 
 
-def test_a_center_net_has_no_anchors_to_judge(planted: Planted) -> None:
-    """All other checks are the same, and the command ends well."""
+def of_a_center_net(planted: Planted) -> None:
     resizer = "image_resizer { fixed_shape_resizer { height: 96 width: 128 } }"
     start, end = planted.text.index("model {"), planted.text.index("train_config {")
     planted.text = f"{planted.text[:start]}model {{ {CENTER_NET.replace(SIZE, resizer)} }}\n{planted.text[end:]}"
+
+
+def test_a_center_net_has_no_anchors_to_judge(planted: Planted) -> None:
+    """All other checks are the same."""
+    of_a_center_net(planted)
     found = planted.found()
     assert bad(found) == []
     assert "anchors" not in found
     assert {"configuration", "learning_rate", "checkpoint", "num_classes", "small_boxes", "leak"} <= set(found)
+
+
+@pytest.mark.slow  # test_the_command, and the test above
+def test_the_command_of_a_center_net(planted: Planted) -> None:
+    of_a_center_net(planted)
     result = CliRunner().invoke(app, ["doctor", str(planted.config)])
     assert result.exit_code == 0, result.output
     assert "anchor" not in result.output
@@ -483,6 +492,7 @@ def raccoon_lists(data: Path) -> dict[str, list[str]]:
     return lists
 
 
+@pytest.mark.slow  # test_a_planted_leak_of_raccoons reads the same images
 def test_raccoons(planted: Planted, tmp_path: Path) -> None:
     data = real("raccoon")
     lists = raccoon_lists(data)
@@ -507,6 +517,7 @@ def test_a_planted_leak_of_raccoons(planted: Planted, tmp_path: Path) -> None:
     assert lists["train"][7] in leak.found
 
 
+@pytest.mark.slow  # test_a_planted_leak_of_raccoons, and planted boxes above
 def test_blood_cells(planted: Planted) -> None:
     found = of_two_lists(planted, real("bccd"), ["Platelets", "RBC", "WBC"], "trainval", "test")
     assert "2 of 3943 boxes: no area (BloodImage_00338, BloodImage_00343)" in found["boxes"][0].found

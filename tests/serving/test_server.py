@@ -66,7 +66,8 @@ def client() -> Iterator[TestClient]:
     yield from client_of(exported_detector().file)
 
 
-@pytest.mark.parametrize("name", ["detector.xml", pytest.param("detector.pt2", marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_what_was_written_opens_… of tests/runtime opens each format as the server does
+@pytest.mark.parametrize("name", ["detector.xml", "detector.pt2"])
 def test_every_format_is_answered_alike(client: TestClient, name: str, tmp_path: Path) -> None:
     format: Format = "openvino" if name.endswith(".xml") else "pt2"
     about = About(config="model { }", source="shapes")

@@ -107,6 +107,7 @@ def test_the_classifier_starts_a_detector(kind: str, slim: dict[str, NDArray[Any
     check(detector, bw.load_weights(detector, slim, scope="classification"), slim)
 
 
+@pytest.mark.slow  # test_from_a_file_of_the_first_format reads one too
 def test_from_a_file(slim: dict[str, NDArray[Any]], tmp_path: Path) -> None:
     path = write_bundle(tmp_path / "vgg_16.ckpt", slim, None)
     detector = detector_of("refinedet_vgg16")

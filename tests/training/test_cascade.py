@@ -11,6 +11,7 @@ import boxwright as bw
 from boxwright.config import Pipeline, parse_message
 from boxwright.criteria.terms import LossTerm
 from boxwright.types import Targets
+from tests.slow import slow_but
 
 BACKBONE = 'feature_extractor { type: "mobilenet_v2" depth_multiplier: 0.1 }'
 MODELS = {
@@ -36,7 +37,8 @@ def configuration(name: str, data: Path, more: str = "") -> Pipeline:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "refinedet++" else name for name in MODELS]
+    "name",
+    slow_but("srn".__eq__, MODELS),  # the others' networks and criteria train in tests/models and tests/criteria
 )
 def test_trained_resumed_evaluated_and_used(name: str, shapes_data: Path, tmp_path: Path) -> None:
     """Four steps at once are the same as two and two; what comes out can be evaluated and used."""

@@ -93,7 +93,7 @@ def everything(folder: Path) -> dict[str, Any]:
         pytest.param(
             {"checkpoint_every_n": 2, "evaluate_every_n": 2}, [(2, 4), (4, 6), (6, 6)], marks=pytest.mark.slow
         ),
-        ({"checkpoint_every_n": 1, "evaluate_every_n": 3}, [(3, 4), (6, 6)]),
+        pytest.param({"checkpoint_every_n": 1, "evaluate_every_n": 3}, [(3, 4), (6, 6)], marks=pytest.mark.slow),
         ({"checkpoint_every_n": 6, "evaluate_every_n": 2, "patience": 1}, [(2, 2), (4, 4), (6, 6)]),
     ],
 )

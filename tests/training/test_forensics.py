@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint, write_checkpoint
 from boxwright.models.layers import Conv2d
+from boxwright.training import loop
 from boxwright.training.forensics import replay_step
 from boxwright.training.loop import Loop
 from boxwright.training.losses import LossModule
@@ -167,11 +168,15 @@ def test_weights_that_are_not_finite_explain_whatever_they_bring_about(
         bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
 
 
-def test_leaving_out_has_an_end(small_config: Path, tmp_path: Path, poisoned: Any) -> None:
+def test_leaving_out_has_an_end(
+    small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert loop._MOST_SKIPPED_IN_A_ROW == 20
+    monkeypatch.setattr(loop, "_MOST_SKIPPED_IN_A_ROW", 3)
     poisoned["at"] = set(range(100))
     config = bw.load_config(small_config, ["train_config.num_steps=100"])
     settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True)
-    with pytest.raises(bw.TrainingError, match="20 steps in a row were left out"):
+    with pytest.raises(bw.TrainingError, match="3 steps in a row were left out"):
         bw.train(config, tmp_path / "m", settings)
 
 

@@ -41,6 +41,7 @@ def test_what_fits_is_not_copied() -> None:
     assert in_bucket(given) is given
 
 
+@pytest.mark.slow  # test_every_number_of_objects_… captures the same module
 def test_steps_are_those_of_the_plain_module(small_config: Path) -> None:
     """The whole is captured without a break; losses and gradients are the plain ones', step by step.
 

@@ -68,6 +68,7 @@ def train_on_cells(data: Path, folder: Path, steps: int, images: int, seconds: f
     return evaluate_on_reader(config, detector).metrics
 
 
+@pytest.mark.slow  # test_evaluates_masks_and_draws_them trains and evaluates masks
 def test_cells_with_masks_are_learnt_from_coco(tmp_path: Path) -> None:
     folder = extra_folder("BOXWRIGHT_DATA")
     if folder is None:

@@ -189,6 +189,7 @@ STRANGER = "TegSingh__Object-Detection-Tensorflow__Tensorflow_workspace_models_m
 INDEX = "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8.ckpt-0.index"
 
 
+@pytest.mark.slow  # test_a_project[2-…] takes the same ways
 def test_an_unmodified_configuration(project: Path) -> None:
     """Nine classes, four images of 320 pixels, and the names and shapes of the zoo's own checkpoint."""
     configs, indexes = extra_folder("BOXWRIGHT_USER_CONFIGS"), extra_folder("BOXWRIGHT_CHECKPOINT_INDEXES")

@@ -187,7 +187,7 @@ def test_resuming_follows_the_configuration(small_config: Path, tmp_path: Path) 
 def test_resume_is_exact_with_dropout(small_config: Path, tmp_path: Path) -> None:
     dropout = ["model.ssd.box_predictor.weight_shared_convolutional_box_predictor.use_dropout=true"]
     config = bw.load_config(small_config, [*dropout, "train_config.num_steps=4"])
-    settings = bw.RunSettings(evaluate=False, workers=1)
+    settings = bw.RunSettings(**QUIET)
     bw.train(config, tmp_path / "whole", settings)
     bw.train(bw.load_config(small_config, [*dropout, "train_config.num_steps=2"]), tmp_path / "parts", settings)
     bw.train(config, tmp_path / "parts", settings)
