@@ -96,7 +96,7 @@ def draw_boxes(
     """Return a picture of boxes with captions, over their masks and under their points.
 
     Args:
-        image: uint8 [H, W, 3].
+        image: uint8 [H, W, 3]; of more channels the first three are drawn.
         boxes: float [N, 4], xyxy in pixels; boxes that are inverted or not finite are not drawn.
         details: What else is drawn.
         fit: The longer side of the picture; 0 for the image's own size, if that is legible.
@@ -104,6 +104,7 @@ def draw_boxes(
     Returns:
         uint8 [H', W', 3], a new picture; small images are enlarged for legible captions, large ones reduced.
     """
+    image = np.ascontiguousarray(image[..., :3])
     canvas, zoom = _canvas(image if details.masks is None else _tinted(image, details.masks, labels), fit)
     draw = ImageDraw.Draw(canvas)
     line = max(round(min(canvas.size) / 250), 1)

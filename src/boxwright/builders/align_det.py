@@ -61,11 +61,11 @@ _BORDERS: dict[str, Border] = {"LAST_CELL": "last", "ZERO": "zero"}
 _FINEST_KERNEL = 3
 
 
-def build_align_det(config: m.AlignDet, categories: Categories | None) -> Detector:
+def build_align_det(config: m.AlignDet, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build an AlignDet, or a RetinaNet without later steps."""
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(config, config.num_classes, columns, categories)
-    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
     backbone = build_classifier_backbone(config, _OF_BACKBONE, resizer.channels)
     coder = build_coder(config.box_coder, FasterRcnnBoxCoder(1.0, 1.0, 1.0, 1.0))
     network = _network(config, backbone.module, columns, coder)

@@ -12,6 +12,7 @@ from boxwright.builders.refinedet.detector import build_refinedet
 from boxwright.builders.srn import build_srn
 from boxwright.builders.ssd.detector import build_ssd
 from boxwright.config import messages as m
+from boxwright.config.messages.pipeline import image_channels
 from boxwright.config.support import refuse_unsupported
 from boxwright.models.detector import Detector
 from boxwright.types import Categories
@@ -33,11 +34,16 @@ def build_detector(
         ConfigError: If the configuration is incomplete, contradictory or not supported, or if the categories do
             not fit the number of classes.
     """
-    model = require(config.model, config, "model") if isinstance(config, m.TrainEvalPipelineConfig) else config
+    if isinstance(config, m.TrainEvalPipelineConfig):
+        model, channels = require(config.model, config, "model"), image_channels(config)
+    else:
+        model, channels = config, 3
     refuse_unsupported(model, "model")
+    # Families that take colors alone have no such argument; rules of the configuration refuse more for them.
+    more = (channels,) if channels > 3 else ()  # red, green and blue
     try:
         # In evaluation mode from here on: laying anchors must not synchronize statistics between processes.
-        detector: Detector = build_chosen(model, "model", _DETECTORS, categories).eval()
+        detector: Detector = build_chosen(model, "model", _DETECTORS, categories, *more).eval()
         if (size := detector.preprocessor.resizer.output_size) is not None:
             detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)
         return detector

@@ -27,20 +27,20 @@ _METHODS: dict[str, Resize] = {
 }
 
 
-def build_image_resizer(config: m.ImageResizer) -> ImageResizer:
-    """Build a resizer."""
-    return build_chosen(config, "image_resizer_oneof", _RESIZERS)
+def build_image_resizer(config: m.ImageResizer, image_channels: int = 3) -> ImageResizer:
+    """Build a resizer of images of so many channels."""
+    return build_chosen(config, "image_resizer_oneof", _RESIZERS, image_channels)
 
 
 def _method(config: m.FixedShapeResizer | m.KeepAspectRatioResizer | m.ConditionalShapeResizer) -> Resize:
     return _METHODS[config.resize_method.name]
 
 
-def _fixed_shape(config: m.FixedShapeResizer) -> ImageResizer:
-    return FixedShapeResizer(config.height, config.width, _method(config), config.convert_to_grayscale)
+def _fixed_shape(config: m.FixedShapeResizer, channels: int) -> ImageResizer:
+    return FixedShapeResizer(config.height, config.width, _method(config), config.convert_to_grayscale, channels)
 
 
-def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
+def _keep_aspect_ratio(config: m.KeepAspectRatioResizer, channels: int) -> ImageResizer:
     return KeepAspectRatioResizer(
         min_dimension=config.min_dimension,
         max_dimension=config.max_dimension,
@@ -49,22 +49,25 @@ def _keep_aspect_ratio(config: m.KeepAspectRatioResizer) -> ImageResizer:
         pad_to_max_dimension=config.pad_to_max_dimension,
         per_channel_pad_value=tuple(config.per_channel_pad_value),
         convert_to_grayscale=config.convert_to_grayscale,
+        image_channels=channels,
     )
 
 
-def _conditional(config: m.ConditionalShapeResizer) -> ImageResizer:
+def _conditional(config: m.ConditionalShapeResizer, channels: int) -> ImageResizer:
     shrink = config.condition.name == "GREATER"
-    return ConditionalShapeResizer(config.size_threshold, shrink, _method(config), config.convert_to_grayscale)
+    return ConditionalShapeResizer(
+        config.size_threshold, shrink, _method(config), config.convert_to_grayscale, channels
+    )
 
 
-def _pad_to_multiple(config: m.PadToMultipleResizer) -> ImageResizer:
-    return PadToMultipleResizer(config.multiple, config.convert_to_grayscale)
+def _pad_to_multiple(config: m.PadToMultipleResizer, channels: int) -> ImageResizer:
+    return PadToMultipleResizer(config.multiple, config.convert_to_grayscale, channels)
 
 
 _RESIZERS: dict[str, Callable[..., ImageResizer]] = {
     "fixed_shape_resizer": _fixed_shape,
     "keep_aspect_ratio_resizer": _keep_aspect_ratio,
-    "identity_resizer": lambda _: IdentityResizer(),
+    "identity_resizer": lambda _, channels: IdentityResizer(channels),
     "conditional_shape_resizer": _conditional,
     "pad_to_multiple_resizer": _pad_to_multiple,
 }

@@ -61,6 +61,7 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
         track_ids=reader.load_track_id,
         confidences=reader.load_confidences,
         dense_pose=reader.load_dense_pose,
+        more_channels=reader.num_additional_channels,
         context=reader.load_context_features,
         context_image_ids=reader.load_context_image_ids,
     )

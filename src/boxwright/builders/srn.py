@@ -58,11 +58,11 @@ _PRESETS = {
 }
 
 
-def build_srn(config: m.Srn, categories: Categories | None) -> Detector:
+def build_srn(config: m.Srn, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build an SRN, possibly without some of its parts."""
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(config, config.num_classes, columns, categories)
-    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
     backbone = build_classifier_backbone(config, _OF_BACKBONE, resizer.channels)
     coder = build_coder(config.box_coder, PixelCenterBoxCoder())
     network = _network(config, backbone.module, columns, coder)

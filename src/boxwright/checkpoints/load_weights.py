@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -94,6 +95,9 @@ def load_weights(
         use_average: Whether to use moving averages of the weights, which the source must have.
         min_share: The share of the tensors in the scope that must be restored.
 
+    A first kernel of red, green and blue is widened where the detector's images have more channels, whose weights
+    start at 0.
+
     Returns:
         What was restored and what was not; it prints as a table.
 
@@ -104,6 +108,7 @@ def load_weights(
     weights = read_source(network, source, use_average=use_average)
     if channels == "BGR":
         weights = _red_first(network, weights)
+    weights = _widened(network, weights)
     classes = ""
     if scope == "transfer":
         weights, classes = _with_our_classes(detector, weights)
@@ -148,6 +153,22 @@ def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:
         found = "is missing" if kernel is None else f"has shape {list(kernel.shape)}"
         raise CheckpointError(f"channels 'BGR': {first} would take blue, green and red, but in the source it {found}")
     return replace(weights, values={**weights.values, first: kernel.flip(1)})
+
+
+def _widened(network: nn.Module, weights: SourceWeights) -> SourceWeights:
+    """Widen a first kernel of red, green and blue to a network's further channels, which start without effect.
+
+    TF1 initializes such a kernel, as its shape differs, and TF2 stops.
+    """
+    first = next((name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
+    name, wanted = f"{first[0]}.weight", first[1].weight
+    kernel = weights.values.get(name)
+    more = wanted.shape[1] - 3
+    fits = kernel is not None and kernel.ndim == wanted.ndim and kernel.shape[1] == 3
+    if kernel is None or not fits or more < 1 or first[1].groups > 1:
+        return weights
+    zeros = kernel.new_zeros(kernel.shape[0], more, *kernel.shape[2:])
+    return replace(weights, values={**weights.values, name: torch.cat([kernel, zeros], dim=1)})
 
 
 def _with_our_classes(detector: Detector, weights: SourceWeights) -> tuple[SourceWeights, str]:

@@ -100,7 +100,9 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
     resized, true_size = resizer(torch.from_numpy(image))
     pixels = resized.contiguous().numpy()
     if sample.image.dtype == np.uint8:  # rounds half to even, as torch does, and clips, in one pass
-        pixels = np.asarray(cv2.add(pixels, np.zeros(4), dtype=cv2.CV_8U)).reshape(pixels.shape)
+        # As one channel: OpenCV adds to four at most.
+        rows = pixels.reshape(len(pixels), -1) if pixels.shape[2] > 4 else pixels
+        pixels = np.asarray(cv2.add(rows, np.zeros(4), dtype=cv2.CV_8U)).reshape(pixels.shape)
     return learnable(sample, true_size, pixels)
 
 

@@ -41,6 +41,7 @@ class RecordFields:
         context: Whether to read the features of other images (Context R-CNN).
         context_image_ids: Whether to read the ids of the images that those features are of.
         dense_pose: Whether to read points with their places on the body's surface.
+        more_channels: Channels besides red, green and blue, each a gray image file of its own.
     """
 
     masks: MaskEncoding = "none"
@@ -52,6 +53,7 @@ class RecordFields:
     context_image_ids: bool = False
     confidences: bool = False
     dense_pose: bool = False
+    more_channels: int = 0
 
 
 BOXES_ONLY = RecordFields()
@@ -91,6 +93,8 @@ def decode_example(
     """
     encoded, declared = encoded_image(features, where), _declared_size(features, where)
     image = decode_image(encoded, f"{where}: image/encoded", declared=declared)
+    if wanted.more_channels:
+        image = _more_channels(features, image, wanted.more_channels, where)
     height, width = image.shape[:2]
     boxes = _boxes(features, (height, width), where)
     count = len(boxes)
@@ -134,6 +138,27 @@ def decode_example(
     kept = sample.keep(labels >= 0) if (labels < 0).any() else sample
     kept.left_out = count - len(kept.boxes)
     return kept
+
+
+_MORE_CHANNELS = "image/additional_channels/encoded"
+
+
+def _more_channels(features: Features, image: NDArray[np.uint8], count: int, where: str) -> NDArray[np.uint8]:
+    """Return an image with its further channels behind red, green and blue, [H, W, 3 + count]."""
+    files = _bytes(features, _MORE_CHANNELS, where)
+    if len(files) != count:
+        raise DataError(f"{where}: {_MORE_CHANNELS} has {len(files)} images; num_additional_channels says {count}")
+    channels = [image]
+    for number, data in enumerate(files):
+        key = f"{where}: {_MORE_CHANNELS} {number}"
+        channel = decode_image(data, key, declared=_declared_size(features, where))
+        if channel.shape != image.shape:
+            sizes = [f"{one.shape[1]}×{one.shape[0]}" for one in (channel, image)]
+            raise DataError(f"{key}: {sizes[0]} pixels, but the image has {sizes[1]}")
+        if (channel != channel[..., :1]).any():
+            raise DataError(f"{key}: a picture in color; each further channel is a gray picture of its own")
+        channels.append(channel[..., :1])
+    return np.concatenate(channels, axis=2)
 
 
 def encoded_image(features: Features, where: str) -> bytes:

@@ -121,6 +121,11 @@ def _interpolated(pixels: Tensor, dim: int, size: Tensor, count: int, center: fl
 def refuse_resizer(resizer: ImageResizer) -> str:
     """Return why a resizer cannot be in a graph, and what to do; empty if it can."""
     reason = _REFUSED.get(type(resizer), "")
+    if resizer.channels > _COLORS:
+        return (
+            "an export takes pictures of red, green and blue; images of more channels are evaluated on records, "
+            "and detected on in Python"
+        )
     if isinstance(resizer, FixedShapeResizer) and resizer.resize not in PIXEL_CENTERS:
         reason = "fixed_shape_resizer: a graph resizes bilinearly; set resize_method: BILINEAR, and retrain"
     if isinstance(resizer, KeepAspectRatioResizer):
@@ -138,6 +143,7 @@ def refuse_resizer(resizer: ImageResizer) -> str:
 
 # Where in a pixel its value is, by the resizing function.
 PIXEL_CENTERS: dict[Any, float] = {resize_bilinear: 0.0, resize_half_pixel: 0.5}
+_COLORS = 3
 _ANY_SIZE = "{} produces inputs of any size; use fixed_shape_resizer, or keep_aspect_ratio_resizer with padding"
 _REFUSED: dict[type, str] = {
     IdentityResizer: _ANY_SIZE.format("identity_resizer"),

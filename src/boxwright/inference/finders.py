@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
 
 
+_COLORS = 3
+
+
 @dataclass(frozen=True, eq=False)
 class ImageDetector:
     """An opened detector.
@@ -77,6 +80,11 @@ class ModelSource:
             categories=categories,
             allow_edited=settings.allow_edited,
         )
+        if not opened.is_exported and opened.detector.image_channels > _COLORS:
+            raise ConfigError(
+                f"{self.path}: the detector takes images of {opened.detector.image_channels} channels, and pictures "
+                "have red, green and blue; evaluate it on records, or give bw.load(...).detector arrays of so many"
+            )
         opened = opened.optimized(settings.precision, compile=settings.compile)
         detect = opened.finder(settings.multi_scale)
         if settings.thresholds:

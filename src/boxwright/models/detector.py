@@ -125,6 +125,11 @@ class Detector(nn.Module):
         """Return the sum of the penalties on the network's kernels; if optimized, the sum before optimization."""
         return regularization_loss(self.network) if self._penalty is None else self._penalty
 
+    @property
+    def image_channels(self) -> int:
+        """How many channels the images have that it takes: 3, or more that records store beside colors."""
+        return max(self.preprocessor.resizer.channels, 3)
+
     @torch.no_grad()
     def optimize(self, *, compile: bool = False, dtype: torch.dtype = torch.float32) -> Self:
         """Speed up inference irreversibly: the detector can no longer be trained or saved.
@@ -212,7 +217,7 @@ class Detector(nn.Module):
             For each run of images of the same size after resizing: their detections, and the judge's numbers, empty
             without one.
         """
-        tensors = image_tensors(images, scale)
+        tensors = image_tensors(images, scale, self.image_channels)
 
         def look(start: int, stop: int) -> list[tuple[list[Detections], dict[str, float]]]:
             part = None if context is None else context.rows(start, stop)

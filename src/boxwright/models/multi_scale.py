@@ -226,7 +226,9 @@ class MultiScaleDetector:
         self, images: Images, scale: Scale = "guess", context: ContextFeatures | None = None
     ) -> list[Detections]:
         """Return one result per image, in its pixels, without anchors and scores of other classes."""
-        return self._merged([image.permute(2, 0, 1) for image in image_tensors(images, scale)], context)
+        return self._merged(
+            [image.permute(2, 0, 1) for image in image_tensors(images, scale, self.detector.image_channels)], context
+        )
 
     def detect_runs(
         self,
@@ -236,7 +238,7 @@ class MultiScaleDetector:
         context: ContextFeatures | None = None,
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Yield as `Detector.detect_runs`; `judge` takes the predictions of the unscaled image."""
-        tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale)]
+        tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale, self.detector.image_channels)]
         start = 0
         for found, judged in self.detector.detect_runs(tensors, judge, "pixels", context):
             stop = start + len(found)

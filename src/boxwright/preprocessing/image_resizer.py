@@ -44,7 +44,7 @@ class ImageResizer(Protocol):
 
     @property
     def channels(self) -> int:
-        """Channels of every result: 1 for grayscale, else 3."""
+        """Channels of every result: 1 for grayscale, else those of the images, 3 or more."""
         ...
 
     @property
@@ -72,6 +72,7 @@ class FixedShapeResizer:
     width: int
     resize: Resize = resize_bilinear
     convert_to_grayscale: bool = False
+    image_channels: int = 3
 
     @property
     def output_size(self) -> tuple[int, int]:
@@ -81,7 +82,7 @@ class FixedShapeResizer:
     @property
     def channels(self) -> int:
         """Channels of every result."""
-        return 1 if self.convert_to_grayscale else 3
+        return 1 if self.convert_to_grayscale else self.image_channels
 
     @property
     def pad_value(self) -> tuple[float, ...]:
@@ -113,6 +114,7 @@ class KeepAspectRatioResizer:
     per_channel_pad_value: tuple[float, ...] = ()
     convert_to_grayscale: bool = False
     to_whole: Callable[[NDArray[np.float32]], NDArray[np.float32]] = np.rint
+    image_channels: int = 3
 
     @property
     def output_size(self) -> tuple[int, int] | None:
@@ -122,7 +124,7 @@ class KeepAspectRatioResizer:
     @property
     def channels(self) -> int:
         """Channels of every result."""
-        return 1 if self.convert_to_grayscale else 3
+        return 1 if self.convert_to_grayscale else self.image_channels
 
     @property
     def pad_value(self) -> tuple[float, ...]:
@@ -162,6 +164,8 @@ class KeepAspectRatioResizer:
 class IdentityResizer:
     """Leave every image unchanged."""
 
+    image_channels: int = 3
+
     @property
     def output_size(self) -> None:
         """None: the size depends on the image."""
@@ -170,7 +174,7 @@ class IdentityResizer:
     @property
     def channels(self) -> int:
         """Channels of every result."""
-        return 3
+        return self.image_channels
 
     @property
     def pad_value(self) -> tuple[float, ...]:
@@ -197,6 +201,7 @@ class ConditionalShapeResizer:
     shrink: bool = True
     resize: Resize = resize_bilinear
     convert_to_grayscale: bool = False
+    image_channels: int = 3
 
     @property
     def output_size(self) -> None:
@@ -206,7 +211,7 @@ class ConditionalShapeResizer:
     @property
     def channels(self) -> int:
         """Channels of every result."""
-        return 1 if self.convert_to_grayscale else 3
+        return 1 if self.convert_to_grayscale else self.image_channels
 
     @property
     def pad_value(self) -> tuple[float, ...]:
@@ -230,6 +235,7 @@ class PadToMultipleResizer:
 
     multiple: int = 1
     convert_to_grayscale: bool = False
+    image_channels: int = 3
 
     @property
     def output_size(self) -> None:
@@ -239,7 +245,7 @@ class PadToMultipleResizer:
     @property
     def channels(self) -> int:
         """Channels of every result."""
-        return 1 if self.convert_to_grayscale else 3
+        return 1 if self.convert_to_grayscale else self.image_channels
 
     @property
     def pad_value(self) -> tuple[float, ...]:

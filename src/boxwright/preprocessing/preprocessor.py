@@ -33,8 +33,17 @@ class PixelScaling:
         return cls((red, green, blue), (shift_red, shift_green, shift_blue))
 
     def constants(self, channels: int) -> tuple[Tensor, Tensor]:
-        """Return scale and offset, float32 [C, 1, 1]; for one channel gray's, as TF scales RGB before mixing."""
+        """Return scale and offset, float32 [C, 1, 1]; for one channel gray's, as TF scales RGB before mixing.
+
+        Of more than three, all are scaled alike where colors are, and none is otherwise: TF subtracts means from
+        images of three channels only.
+        """
         scale, offset = torch.tensor(self.scale), torch.tensor(self.offset)
+        if channels > len(self.scale):
+            alike = len(set(self.scale)) == len(set(self.offset)) == 1
+            scale, offset = (value[:1].expand(channels) if alike else value for value in (scale, offset))
+            if not alike:
+                scale, offset = torch.ones(channels), torch.zeros(channels)
         if channels == 1:  # both are linear
             scale, offset = scale[:1], (offset * torch.tensor(GRAY_WEIGHTS)).sum(0, keepdim=True)
         return scale[:, None, None], offset[:, None, None]

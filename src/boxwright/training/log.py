@@ -326,7 +326,7 @@ def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[
     for row in range(min(len(batch), most)):
         image = np.ascontiguousarray(batch.images[row].permute(1, 2, 0).cpu().numpy())
         # Gray inputs have one channel; boxes are drawn in color.
-        image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image
+        image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[..., :3]
         valid = targets.valid[row].numpy()
         labels = targets.labels[row].numpy()[valid].tolist()
         names = [categories.by_label(label).title if categories else str(label + 1) for label in labels]

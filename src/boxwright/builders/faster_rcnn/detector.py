@@ -58,13 +58,13 @@ from boxwright.types import Categories
 _OBJECT = ClassColumns(num_classes=1)
 
 
-def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None) -> Detector:
+def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build a Faster or Mask R-CNN."""
     columns = ClassColumns(config.num_classes)
     check_classes(config, config.num_classes, columns, categories)
     if config.number_of_stages > 1:  # before the first stage is built
         require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
-    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
     extraction = require(config.feature_extractor, config, "feature_extractor")
     extractor = build_two_stage_extractor(extraction, resizer.channels)
     first_coder = build_coder(config.first_stage_box_coder, FasterRcnnBoxCoder())

@@ -64,7 +64,7 @@ _PRESETS: dict[str, Nms] = {
 }
 
 
-def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detector:
+def build_refinedet(config: m.RefineDet, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build a RefineDet, possibly without some of its parts."""
     columns = ClassColumns(config.num_classes)
     check_classes(config, config.num_classes, columns, categories)
@@ -72,7 +72,7 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None) -> Detec
     levels = len(anchors.anchors_per_location)
     resizing = require(config.image_resizer, config, "image_resizer")
     _check_size(resizing, 2 ** (_finest_level(config) + levels - 1))
-    resizer = build_image_resizer(resizing)
+    resizer = build_image_resizer(resizing, image_channels)
     extractor = build_refinedet_extractor(_extraction(config), levels, image_channels=resizer.channels)
     coder = build_coder(config.box_coder, FasterRcnnBoxCoder())
     network = _network(config, extractor, anchors, columns, coder)

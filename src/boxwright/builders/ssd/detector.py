@@ -21,11 +21,11 @@ from boxwright.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
 
 
-def build_ssd(config: m.Ssd, categories: Categories | None) -> Detector:
+def build_ssd(config: m.Ssd, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build an SSD."""
     columns = _columns(config)
     check_classes(config, config.num_classes, columns, categories)
-    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"))
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
     extraction = require(config.feature_extractor, config, "feature_extractor")
     extractor = build_feature_extractor(extraction, image_channels=resizer.channels)
     anchors = build_anchor_generator(require(config.anchor_generator, config, "anchor_generator"))

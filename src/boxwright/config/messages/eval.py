@@ -114,7 +114,8 @@ class EvalConfig(Message, path="eval_config"):
     recall_lower_bound: float = number(0.0, "[0, 1]", "Lower end of the recall range for precision-at-recall metrics.")
     recall_upper_bound: float = number(1.0, "[0, 1]", "Upper end of the recall range for precision-at-recall metrics.")
     retain_original_image_additional_channels: bool = field(False,
-        "Keep the unresized extra image channels as well.", no_effect="only three channels are read")
+        "Keep the unresized extra image channels as well.",
+        no_effect="the images that are drawn have red, green and blue alone")
     force_no_resize: bool = field(False,
         "Evaluate images at their own size: the model's image resizer is replaced by identity.")
     use_dummy_loss_in_eval: bool = field(False,

@@ -117,9 +117,8 @@ class InputReader(Message):
     drop_remainder: bool = field(True,
         "Drop the last batch of an epoch if it is not full.",
         no_effect="the training stream has no last batch; evaluation uses every image")
-    num_additional_channels: int = field(0,
-        "Number of extra image channels stored beside RGB and joined to the image.",
-        refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
+    num_additional_channels: int = number(0, "[0, 29]",
+        "Number of extra image channels stored beside RGB, as image/additional_channels/encoded, and joined to it.")
     num_keypoints: UInt32 = number(0, "(-inf, 10000]", "Number of keypoints per object; 0 = no keypoints.")
     keypoint_type_weight: list[float] = field([],
         "Loss weight of each keypoint type, num_keypoints entries; empty = all equal.", no_effect=BOXES_ONLY)
@@ -186,6 +185,10 @@ class InputReader(Message):
         any_of("input_reader"),
         refuse("load_instance_masks", "Open Images' masks are not read from CSV; convert them to COCO's",
             when=lambda c: c.load_instance_masks and c.open_images_input_reader is not None),
+        refuse("num_additional_channels", "they are read from tf_record_input_reader's TF_EXAMPLE alone, "
+            "image/additional_channels/encoded; remove it",
+            when=lambda c: c.num_additional_channels and (
+                c.tf_record_input_reader is None or c.input_type.name == "TF_SEQUENCE_EXAMPLE")),
         refuse("num_keypoints", "keypoints are read from tf_record_input_reader and coco_input_reader alone; remove it",
             when=lambda c: c.num_keypoints and c.tf_record_input_reader is None and c.coco_input_reader is None),
         refuse("load_dense_pose", "it is read from tf_record_input_reader and coco_input_reader alone; remove it",

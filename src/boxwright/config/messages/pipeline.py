@@ -3,6 +3,8 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
+import re
+
 from boxwright.config.field import UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.align_det import AlignDet
@@ -11,12 +13,13 @@ from boxwright.config.messages.eval import EvalConfig
 from boxwright.config.messages.faster_rcnn import FasterRcnn
 from boxwright.config.messages.graph_rewriter import GraphRewriter
 from boxwright.config.messages.input_reader import InputReader
+from boxwright.config.messages.preprocessor import ANY_CHANNELS
 from boxwright.config.messages.refinedet import RefineDet
 from boxwright.config.messages.srn import Srn
 from boxwright.config.messages.ssd import Ssd
 from boxwright.config.messages.train import TrainConfig
 from boxwright.config.reasons import QUANTIZATION
-from boxwright.config.rules import refuse
+from boxwright.config.rules import Rule, refuse
 
 
 class ExperimentalModel(Message):
@@ -37,6 +40,38 @@ class DetectionModel(Message, oneof="model", path="model"):
     refinedet: RefineDet | None = field(None, "Ours: use a single-shot refinement detector.")
     srn: Srn | None = field(None, "Ours: use a selective refinement network.")
     align_det: AlignDet | None = field(None, "Ours: use a one-stage detector with an aligned second step.")
+
+def _more_channels_problem(config: "TrainEvalPipelineConfig") -> str:
+    """Return what cannot take images of more than red, green and blue; empty where all can."""
+    readers = [reader for reader in (config.train_input_reader, *config.eval_input_reader) if reader is not None]
+    counts = {reader.num_additional_channels for reader in readers}
+    if len(counts) > 1:
+        found = " and ".join(map(str, sorted(counts)))
+        return f"readers have {found}, but a network has one number of channels; set it to the same in all"
+    if not any(counts) or config.model is None:
+        return ""
+    steps = config.train_config.data_augmentation_options if config.train_config is not None else []
+    names = [step.which("preprocessing_step") for step in steps]
+    refused = [name for name in names if name is not None and name not in ANY_CHANNELS]
+    if refused:
+        return f"{', '.join(refused)} needs red, green and blue alone; remove it from data_augmentation_options"
+    return _three_channels_problem(config.model, 3 + max(counts))
+
+
+def _three_channels_problem(model: DetectionModel, channels: int) -> str:
+    family = model.which("model") or ""
+    chosen = getattr(model, family, None)
+    extractor, resizer = getattr(chosen, "feature_extractor", None), getattr(chosen, "image_resizer", None)
+    kind = getattr(extractor, "type", "")
+    if family in ("center_net", "experimental_model") or re.match("timm/|ssd_efficientnet", kind):
+        return "this network takes red, green and blue alone; use a feature extractor of TensorFlow 1, or 0"
+    member = resizer.which("image_resizer_oneof") if resizer is not None else None
+    resizing = getattr(resizer, member) if member is not None else None
+    if getattr(resizing, "convert_to_grayscale", False):
+        return "convert_to_grayscale takes red, green and blue alone, in TensorFlow, too; remove it"
+    colors = len(getattr(resizing, "per_channel_pad_value", ()))
+    return f"per_channel_pad_value has {colors} numbers; give {channels}" if colors not in (0, channels) else ""
+
 
 class TrainEvalPipelineConfig(Message, path=""):
     """Whole pipeline.config: the model, how it is trained and evaluated, and its data."""
@@ -84,6 +119,7 @@ class TrainEvalPipelineConfig(Message, path=""):
             "a flip of DensePose's points has to know the body's symmetry: set dense_pose_symmetry in the flips of "
             "train_config.data_augmentation_options, or remove them",
             when=lambda c: c.train_input_reader and c.train_input_reader.load_dense_pose and _flips_blindly(c)),
+        Rule("train_input_reader.num_additional_channels", _more_channels_problem),
         refuse("eval_config.force_no_resize", "only model.ssd takes images of any size",
             when=lambda c: c.eval_config and c.eval_config.force_no_resize and c.model and not c.model.ssd),
         refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",
@@ -98,6 +134,12 @@ class TrainEvalPipelineConfig(Message, path=""):
         """Decisions made while the configuration was read, in sentences for the user."""
         notes: list[str] = self.__dict__.setdefault("_notes", [])
         return notes
+
+
+def image_channels(config: TrainEvalPipelineConfig) -> int:
+    """Return the channels of a configuration's images, which its readers say; 3 without readers."""
+    readers = [reader for reader in (config.train_input_reader, *config.eval_input_reader) if reader is not None]
+    return 3 + max((reader.num_additional_channels for reader in readers), default=0)
 
 
 def _learns_masks(config: TrainEvalPipelineConfig) -> bool:

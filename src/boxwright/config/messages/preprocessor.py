@@ -443,3 +443,39 @@ class PreprocessingStep(Message, oneof="preprocessing_step"):
     random_square_patch: RandomSquarePatch | None = field(None, "Ours: crops a square and resizes it.")
     user_augmentation: UserAugmentation | None = field(None,
         "Ours: A transform of your own, of torchvision or of Albumentations.")
+
+
+# What treats every channel alike, however many an image has; TF's others, too, need red, green and blue.
+ANY_CHANNELS = frozenset((
+    "normalize_image",
+    "random_horizontal_flip",
+    "random_vertical_flip",
+    "random_rotation90",
+    "random_pixel_value_scale",
+    "random_image_scale",
+    "random_adjust_brightness",
+    "random_adjust_contrast",
+    "random_jitter_boxes",
+    "random_crop_image",
+    "random_crop_to_aspect_ratio",
+    "random_black_patches",
+    "random_resize_method",
+    "resize_image",
+    "scale_boxes_to_pixel_coordinates",
+    "ssd_random_crop",
+    "ssd_random_crop_fixed_aspect_ratio",
+    "convert_class_logits_to_softmax",
+    "random_self_concat_image",
+    "drop_label_probabilistically",
+    "remap_labels",
+    "random_downscale_to_target_pixels",
+    "random_patch_gaussian",
+    "random_square_crop_by_scale",
+    "random_scale_crop_and_pad_to_square",
+    "adjust_gamma",
+    "overlap_crop",
+    "random_interpolation_resize",
+    "random_tile",
+    "random_square_patch",
+    "data_anchor_sampling",
+))
