@@ -304,3 +304,45 @@ def test_check_passes_what_builds(variable: str, tmp_path: Path) -> None:
     assert differ == []
     assert {name: dict(row) for name, row in found.items()} == table
     assert sum(sum(row.values()) for row in table.values()) == files
+
+
+DEEP_MACS = [path for path in FILES if path.stem.startswith("center_net_deepmac")]
+
+
+def test_how_many_deep_macs_there_are() -> None:
+    if FOLDER is None:
+        pytest.skip(_ABSENT)
+    assert len(DEEP_MACS) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", DEEP_MACS, ids=lambda path: path.stem)
+def test_a_step_of_deep_mac(path: Path) -> None:
+    """As configured, but on pictures of 256 pixels: 240 million weights, whose optimizer remembers two numbers of each."""
+    config = load_config(path)
+    assert config.model is not None
+    assert config.model.center_net is not None
+    assert config.train_config is not None
+    assert config.train_config.optimizer is not None
+    text = "fixed_shape_resizer { height: 256 width: 256 }"
+    config.model.center_net.image_resizer = parse_message(text, m.ImageResizer)
+    torch.manual_seed(0)
+    detector = build_detector(config.model).train()
+    inputs, sizes = detector.preprocess(torch.randint(0, 255, (1, 256, 256, 3), dtype=torch.uint8))
+    mask = np.zeros((2, 256, 256), np.uint8)
+    mask[:, 30:180, 20:100] = 1
+    ones = torch.ones(1, 2)
+    boxes = torch.tensor([[[10.0, 20, 120, 200], [60, 30, 220, 180]]])
+    masks = InstanceMasks.stack([mask], 2, (256, 256))
+    targets = Targets(boxes, torch.tensor([[0, 7]]), ones, ones > 0, masks=masks)
+    total = LossTerm.sum(detector.criterion(detector.predict(inputs, sizes, targets), targets))
+    assert torch.isfinite(total)
+    torch.autograd.backward(total)
+    parameters = [parameter for parameter in detector.network.parameters() if parameter.requires_grad]
+    assert all(parameter.grad is not None for parameter in parameters)
+    plan = build_optimizer(config.train_config.optimizer, version=tensorflow_version(config.model))
+    optimizer = Optimizer(parameters, plan.rule)
+    optimizer.param_groups[0]["lr"] = 1e-4
+    before = parameters[0].detach().clone()
+    optimizer.step()
+    assert not torch.equal(before, parameters[0])

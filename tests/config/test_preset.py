@@ -41,6 +41,10 @@ CENTER_NETS = {
     "centernet_resnet50_v1_fpn_512x512_kpts_coco17_tpu-8": "center_net_resnet50_v1_fpn_512_keypoints",
     "centernet_resnet50_v2_512x512_kpts_coco17_tpu-8": "center_net_resnet50_v2_512_keypoints",
     "centernet_resnet101_v1_fpn_512x512_coco17_tpu-8": "center_net_resnet101_v2_512",
+    "center_net_deepmac_1024x1024_coco_tpu-128": "center_net_deepmac_1024_coco",
+    "center_net_deepmac_1024x1024_voc_only_tpu-128": "center_net_deepmac_1024_voc",
+    "center_net_deepmac_1024x1024_non_voc_only_tpu-128": "center_net_deepmac_1024_non_voc",
+    "center_net_deepmac_512x512_voc_only_tpu-32": "center_net_deepmac_512_voc",
 }
 
 CONTEXT_RCNN = "context_rcnn_resnet101_snapshot_serengeti"
@@ -48,10 +52,10 @@ CONTEXT_RCNN = "context_rcnn_resnet101_snapshot_serengeti"
 
 def test_all_of_the_zoo_are_there() -> None:
     assert len(ZOO) == 29
-    assert len(CENTER_NETS) == 7
+    assert len(CENTER_NETS) == 11
     assert set(preset_names()) >= {*ZOO, *CENTER_NETS.values(), CONTEXT_RCNN}
     # The zoo's, its CenterNets, its Context R-CNN, the published recipes, and what boxwright init begins with.
-    assert len(preset_names()) == 29 + 7 + 1 + 26 + 1
+    assert len(preset_names()) == 29 + 11 + 1 + 26 + 1
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -129,7 +133,7 @@ def test_center_nets_are_tensorflows_files() -> None:
     folder = extra_folder("BOXWRIGHT_CONFIGS")
     if folder is None:
         pytest.skip("BOXWRIGHT_CONFIGS names no folder of pipeline.config files; presets are not compared with them")
-    assert set(CENTER_NETS) == {path.stem for path in (folder / "tf2").glob("centernet_*.config")}
+    assert set(CENTER_NETS) == {path.stem for path in (folder / "tf2").glob("center*.config")}
     for stem, name in CENTER_NETS.items():
         different = differences(folder / "tf2" / f"{stem}.config", name)
         assert {key.rsplit(".", 1)[1]: pair for key, pair in different.items()} == (

@@ -11,7 +11,16 @@ import torch
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.batch import Batch
-from tests.center_nets import KEYPOINT_LABEL_MAP, of_one_class, variants, with_every_task
+from boxwright.types.dense_pose import COLUMNS
+from tests.center_nets import (
+    KEYPOINT_LABEL_MAP,
+    deep_mask_variants,
+    of_one_class,
+    variants,
+    with_every_task,
+    with_identities,
+    with_surface,
+)
 from tests.cuda.families import learner_from, on_fake_gpu
 from tests.cuda.waits import ALWAYS
 from tests.exporters.small_detectors import CATEGORIES
@@ -21,6 +30,33 @@ train_config { batch_size: 2 num_steps: 6
   optimizer { momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.01 } } } } }
 train_input_reader { load_instance_masks: true num_keypoints: 3 tf_record_input_reader { input_path: "none" } }
 """
+
+
+# Tasks → the text, and which field of a detection shows that they are decoded.
+OTHER_TASKS = {
+    "deep masks of crops": (deep_mask_variants()[0], "masks"),
+    "deep masks of whole images, weakly": (deep_mask_variants()[1], "masks"),
+    "conditional masks, of features": (deep_mask_variants()[8], "masks"),
+    "surface": (with_surface(), "surface_coordinates"),
+    "identities": (with_identities(), "embeddings"),
+}
+_ALL_READ = "load_dense_pose: true load_track_id: true"
+
+
+@pytest.mark.parametrize("name", OTHER_TASKS)
+def test_nothing_waits_in_other_tasks(name: str) -> None:
+    text, field = OTHER_TASKS[name]
+    training = _TRAINING.replace("num_keypoints: 3", f"num_keypoints: 3 {_ALL_READ}")
+    config = parse_message(f"model {{ {text} }}{training}", m.TrainEvalPipelineConfig)
+    learner, batch, plan = learner_from(config, CATEGORIES, (64, 96))
+    with on_fake_gpu(learner, labeled(batch), plan, steps=1) as run:
+        run.step()
+        assert set(run.ledger.waits) <= ALWAYS
+        run.ledger.clear()
+        found = run.detector.detect([torch.zeros(3, 64, 96, dtype=torch.uint8)] * 2)
+        assert getattr(found[0], field) is not None
+        assert set(run.ledger.waits) == {("types/packing.py fetched", "copy to the CPU")}
+    assert not run.ledger.mixed_lists
 
 
 def labeled(batch: Batch) -> Batch:
@@ -34,6 +70,8 @@ def labeled(batch: Batch) -> Batch:
         keypoint_depths=torch.rand(*shape, 3),
         temporal_offsets=torch.rand(*shape, 2),
         track_match_flags=torch.ones(shape),
+        dense_pose=torch.rand(*shape, 3, COLUMNS),
+        track_ids=torch.zeros(shape, dtype=torch.int64),
     )
     return replace(batch, targets=targets)
 

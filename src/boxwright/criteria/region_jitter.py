@@ -74,10 +74,15 @@ class RegionJitter:
     @torch.no_grad()
     def __call__(self, boxes: Tensor) -> Tensor:
         """Return boxes [B, N, 4], xyxy in 0..1 of the image, moved and clipped to it, by PyTorch's generator."""
-        swapped = boxes[..., [1, 0, 3, 2]]
+        swapped = _swapped(boxes)
         sides = (swapped[..., 2:] - swapped[..., :2]).repeat(1, 1, 2)
         safe = sides.where(sides > 0, 1.0)
         room = torch.cat([swapped[..., :2], 1 - swapped[..., 2:]], dim=-1) / safe
         outward = self.draw(torch.rand_like(boxes), room, self.ratio) * sides
         moved = torch.cat([swapped[..., :2] - outward[..., :2], swapped[..., 2:] + outward[..., 2:]], dim=-1)
-        return moved.clamp(0, 1)[..., [1, 0, 3, 2]]
+        return _swapped(moved.clamp(0, 1))
+
+
+def _swapped(boxes: Tensor) -> Tensor:
+    """Return boxes [..., 4] with x and y exchanged; an index of a list would be copied to the GPU."""
+    return torch.cat([boxes[..., :2].flip(-1), boxes[..., 2:].flip(-1)], dim=-1)
