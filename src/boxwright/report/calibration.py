@@ -78,7 +78,7 @@ def reliability(scores: Floats, right: Floats) -> Reliability:
 
 
 def isotonic(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
-    """Return the ascending curve that fits best by squares, as score and share: neighbours that descend are pooled.
+    """Return the ascending curve that fits best by squares, as score and share: neighbors that descend are pooled.
 
     Ayer et al. (1955). The points are the pools' mean scores, at most some dozens, pooled further where there are more.
     """

@@ -169,7 +169,7 @@ def _areas(gains: Floats, losses: Floats, first: float, count: float) -> Floats:
     precision = np.concatenate([ends + float(first > 0), precision, ends], axis=1)
     recall = np.concatenate([ends + first / count, right / count, ends + 2], axis=1)
     envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    # The rows one after the other, so that one search serves all.
+    # All rows in one array, so that one search serves all.
     offsets = 4.0 * np.arange(len(gains))[:, None]
     # Rounding must not keep a recall below the point that it equals.
     places = np.searchsorted((recall + offsets + 1e-9).ravel(), (RECALLS + offsets).ravel())

@@ -100,7 +100,7 @@ def _in_parts(values: Floats, bounds: Sequence[float]) -> Indices:
 
 
 def _of_object(parts: Indices, nearest: Indices, own: Indices) -> Indices:
-    """Return the part of the object that each detection is about; its own where there is none."""
+    """Return the part of the object that each detection is about; its own without one."""
     return np.where(nearest == NONE, own, np.append(parts, NONE)[nearest])
 
 

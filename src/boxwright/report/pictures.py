@@ -109,7 +109,7 @@ def _measured(image: NDArray[np.uint8], folder: Path, name: str, side: int) -> _
     if name:
         picture = picture.convert("RGB")
         picture.thumbnail((side, side))
-        # Not flushed to disk one by one, which would take minutes for thousands; what breaks is written again.
+        # Not flushed to disk one by one, which would take minutes for thousands.
         (folder / name).write_bytes(encode_jpeg(np.asarray(picture), _QUALITY))
     hashes = {"dhash": imagehash.dhash(gray, _SIDE), "phash": imagehash.phash(gray, _SIDE)}
     return _Photo(
