@@ -14,11 +14,14 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import boxwright as bw
 from boxwright.base.errors import BoxwrightError
 from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
 from boxwright.cli.console import console, errors
 from boxwright.cli.main import app, from_absl
-from boxwright.exporters.export import report_path
+from boxwright.exporters import export as exporting
+from boxwright.exporters.export import report_path, verify
+from boxwright.exporters.parity import Report
 from boxwright.tensorflow.bundle import Bundle
 from tests.exporters.exported import made_once
 from tests.exporters.small_detectors import CATEGORIES, SSD, build, pictures
@@ -214,6 +217,31 @@ def test_measuring_against_torchvision(project: Path, tmp_path: Path) -> None:
     assert "cannot be trained" in run("benchmark", "x.onnx", "--train", fails=True)
 
 
+def test_tensorflows_exporter_says_and_writes_what_tensorflows_does(
+    file: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the export itself, which takes ten seconds: the file is the fixture's, of the same weights."""
+
+    def copied(detector: bw.Detector, path: Path, images: Any, **_: Any) -> Report:
+        shutil.copy(file, path)
+        return verify(detector, path, images)
+
+    monkeypatch.setattr(exporting, "export", copied)
+    common = ("--pipeline_config_path", project / "pipeline.config", "--trained_checkpoint_dir", project / "training")
+    out = tmp_path / "exported"
+    told = run("exporter_main_v2", *common, "--output_directory", out, "--images", project / "photos")
+    assert "there is no saved_model/" in told
+    assert {path.name for path in out.iterdir()} == {
+        "pipeline.config",
+        "label_map.pbtxt",
+        "detector.onnx",
+        "checkpoint",
+    }
+    again = run("exporter_main_v2", *common, "--output_directory", out, fails=True)
+    assert "already contains an export" in again
+
+
+@pytest.mark.slow  # the test above
 def test_tensorflows_exporter(project: Path, tmp_path: Path) -> None:
     common = ("--pipeline_config_path", project / "pipeline.config", "--trained_checkpoint_dir", project / "training")
     out = tmp_path / "exported"
