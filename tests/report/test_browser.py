@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from boxwright.report.compare import write_comparison
+from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import source_of_files
 from boxwright.report.write import write_report
 from tests.report import made
@@ -112,3 +114,44 @@ def test_columns_are_sorted(page: Any) -> None:
     page.locator("#classes thead button", has_text="objects").click()
     counts = [int(text) for text in page.locator("#classes tbody td:nth-child(2)").all_inner_texts()]
     assert counts == sorted(counts, reverse=True)
+
+
+def test_a_comparison_and_masks(tmp_path: Path) -> None:
+    """Both pages without an error; objects that were gained, and a mask that can be hidden."""
+    from playwright.sync_api import sync_playwright
+
+    content, rows = made.messy(0, 30)
+    for row in content["annotations"]:
+        x, y, width, height = row["bbox"]
+        row["segmentation"] = [[x, y, x + width, y, x, y + height]]
+    made.write(tmp_path, content, rows)
+    made.draw(tmp_path, content)
+    exact = [{**row, "score": 0.99} for row in content["annotations"][::2]]
+    better = made.write(tmp_path / "b", content, rows + exact)
+    sources = [
+        source_of_files(*paths, tmp_path)
+        for paths in ((tmp_path / "instances.json", tmp_path / "results.json"), better)
+    ]
+    report = write_report(sources[1], tmp_path / "r")
+    write_comparison((sources[0], sources[1]), tmp_path / "c", ReportSettings())
+    said: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("requestfailed", lambda wanted: said.append(f"missing {wanted.url}"))
+        page.goto((tmp_path / "c" / "index.html").as_uri())
+        assert page.locator("#summary tbody td").nth(4).inner_text() == "better"
+        assert 0 < page.locator("#gallery .card").count() <= 60
+        page.locator("#gallery .card").first.click()
+        assert page.locator("#viewer .truth").count() == 1
+        page.goto(report.as_uri())
+        page.locator("#filters [name=type]").select_option(label="right")
+        page.wait_for_function("document.querySelector('#shown').textContent.includes(' of ')")
+        page.locator("#gallery .card").first.click()
+        page.locator("#viewer path.truth").first.wait_for()
+        page.locator("#viewer label", has_text="masks").locator("input").click()
+        assert page.locator("#viewer path.truth").count() == 0
+        browser.close()
+    assert said == []

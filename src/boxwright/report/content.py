@@ -15,6 +15,7 @@ from boxwright.report.matching import THRESHOLDS
 from boxwright.report.metric_words import absence, sentence
 from boxwright.report.outcomes import TYPES, confusion
 from boxwright.report.pictures import Photos
+from boxwright.report.shapes import IMAGES_A_PART, has_shapes
 from boxwright.report.sources import Source
 from boxwright.report.suspects import suspects
 from boxwright.report.tables import Tables
@@ -230,4 +231,6 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "confusion": cells,
         "eventParts": -(-len(analysis.outcomes) // EVENTS_A_PART),
         "classesAPart": CLASSES_A_PART,
+        "imagesAPart": IMAGES_A_PART,
+        "shapeParts": has_shapes(tables),
     }

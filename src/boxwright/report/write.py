@@ -29,6 +29,7 @@ from boxwright.report.factors import factors_of
 from boxwright.report.page import write_data, write_page
 from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
 from boxwright.report.settings import ReportSettings
+from boxwright.report.shapes import IMAGES_A_PART, has_shapes, shape_part
 from boxwright.report.sources import Source
 from boxwright.report.suspects import as_coco, suspects
 from boxwright.runtime.thresholds import Thresholds
@@ -37,6 +38,8 @@ from boxwright.runtime.thresholds import Thresholds
 _CALIBRATION = (
     "# For post_processing { calibration_config { … } } of the model's configuration; fitted on half of the images.\n"
 )
+# By name: the folder may be one that has other files, such as an evaluation's.
+_OURS = ("thresholds.json", "calibration.config", "label_errors.json", "report.json")
 
 
 def silent(indices: Any, _: str) -> Any:
@@ -55,11 +58,13 @@ def write_report(
     settings = settings or ReportSettings()
     with unfinished(out, "a report") as folder:
         make_folder(folder / "data")
+        _remove_former(folder)
         analysis = analyze(source.tables)
         photos = _photos(source, analysis, folder, settings, progress)
         _write_events(analysis, photos, folder)
         _write_curves(analysis, folder)
         _write_suspects(analysis, folder)
+        _write_shapes(analysis, folder)
         fitted = fit(analysis.curves, len(source.tables.ids)) if settings.fit_calibration else None
         if fitted is not None:
             write_whole(folder / "calibration.config", _CALIBRATION + dump_message(calibration_message(fitted)))
@@ -97,6 +102,23 @@ def _write_suspects(analysis: Analysis, folder: Path) -> None:
     chosen = suspects(tables, outcomes)
     write_data(folder, "suspects", event_columns(tables, outcomes, chosen))
     write_whole(folder / "label_errors.json", json.dumps(as_coco(tables, outcomes, chosen), indent=1) + "\n")
+
+
+def _write_shapes(analysis: Analysis, folder: Path) -> None:
+    tables = analysis.tables
+    if not has_shapes(tables):
+        return
+    for number, start in enumerate(range(0, len(tables.ids), IMAGES_A_PART)):
+        part = shape_part(tables, analysis.outcomes, start, start + IMAGES_A_PART)
+        write_data(folder, f"shapes-{number}", part)
+
+
+def _remove_former(folder: Path) -> None:
+    """Remove what an earlier report left: a file of thresholds would otherwise seem to be of this one."""
+    for name in _OURS:
+        (folder / name).unlink(missing_ok=True)
+    for path in [*folder.glob("data/*.js"), *folder.glob("pictures/[0-9][0-9][0-9][0-9][0-9][0-9].jpg")]:
+        path.unlink()
 
 
 def _causes(source: Source, analysis: Analysis, photos: Photos) -> list[Part]:
