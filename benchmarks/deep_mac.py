@@ -79,15 +79,11 @@ class Filled:
 
     def __init__(self, detector: Detector) -> None:
         """Take a detector."""
-        self.detector, self.network, self.training = detector, detector.network, False
+        self.detector, self.network = detector, detector.network
 
-    def eval(self) -> None:
-        """Do nothing: the detector evaluates."""
-
-    def train(self, mode: bool = True) -> None:
-        """Do nothing: the detector evaluates."""
-
-    def detect_runs(self, images: Any, judge: Any) -> Iterator[tuple[list[Detections], dict[str, float]]]:
+    def detect_runs(
+        self, images: Any, judge: Any, context: Any = None
+    ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Yield the detections of runs of images, with filled masks."""
         for found, losses in self.detector.detect_runs(images, judge):
             yield [replace(one, masks=torch.ones(len(one), 2, 2)) for one in found], losses
