@@ -9,6 +9,7 @@ from boxwright.base.files import as_here
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
+from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
@@ -62,6 +63,7 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
         confidences=reader.load_confidences,
         dense_pose=reader.load_dense_pose,
         more_channels=reader.num_additional_channels,
+        hierarchy=ClassHierarchy.of(categories, reader.label_map_path) if reader.expand_labels_hierarchy else None,
         context=reader.load_context_features,
         context_image_ids=reader.load_context_image_ids,
     )

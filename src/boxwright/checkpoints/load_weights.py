@@ -160,7 +160,10 @@ def _widened(network: nn.Module, weights: SourceWeights) -> SourceWeights:
 
     TF1 initializes such a kernel, as its shape differs, and TF2 stops.
     """
-    first = next((name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
+    convs = ((name, module) for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
+    first = next(convs, None)
+    if first is None:
+        return weights
     name, wanted = f"{first[0]}.weight", first[1].weight
     kernel = weights.values.get(name)
     more = wanted.shape[1] - 3

@@ -58,7 +58,14 @@ def _category(item: StringIntLabelMapItem) -> Category:
     names, ids = tuple(point.label for point in points), tuple(point.id for point in points)
     # The ids of one class's keypoints are usually 0, 1, 2, …
     return Category(
-        item.id - 1, item.id, item.name, item.display_name, names, () if ids == tuple(range(len(ids))) else ids
+        item.id - 1,
+        item.id,
+        item.name,
+        item.display_name,
+        names,
+        () if ids == tuple(range(len(ids))) else ids,
+        tuple(item.ancestor_ids),
+        tuple(item.descendant_ids),
     )
 
 
@@ -78,5 +85,6 @@ def label_map_text(categories: Categories) -> str:
             StringIntLabelMapItemKeypointMap(id=number, label=name)
             for number, name in zip(category.keypoint_indices, category.keypoints, strict=True)
         ]
+        item.ancestor_ids, item.descendant_ids = list(category.ancestor_ids), list(category.descendant_ids)
         items.append(item)
     return write_text(StringIntLabelMap(item=items))

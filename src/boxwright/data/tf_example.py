@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
+from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco_masks import check_mask_memory
 from boxwright.data.context_features import read_context, read_context_image_ids
 from boxwright.data.dense_pose import PointList, point_list
@@ -41,6 +42,7 @@ class RecordFields:
         context: Whether to read the features of other images (Context R-CNN).
         context_image_ids: Whether to read the ids of the images that those features are of.
         dense_pose: Whether to read points with their places on the body's surface.
+        hierarchy: Whether objects are of the classes above their own as well; None where they are not.
         more_channels: Channels besides red, green and blue, each a gray image file of its own.
     """
 
@@ -54,6 +56,7 @@ class RecordFields:
     confidences: bool = False
     dense_pose: bool = False
     more_channels: int = 0
+    hierarchy: ClassHierarchy | None = None
 
 
 BOXES_ONLY = RecordFields()
@@ -137,7 +140,7 @@ def decode_example(
     checked_sample(sample, where)
     kept = sample.keep(labels >= 0) if (labels < 0).any() else sample
     kept.left_out = count - len(kept.boxes)
-    return kept
+    return kept if wanted.hierarchy is None else wanted.hierarchy.expand(kept)
 
 
 _MORE_CHANNELS = "image/additional_channels/encoded"

@@ -22,6 +22,8 @@ class Category:
         display_name: The name for display; may be empty.
         keypoints: Names of the keypoints, in order; may be empty.
         keypoint_ids: Their indices among the keypoints of all classes; empty if those are 0, 1, 2, …
+        ancestor_ids: Ids of the more general classes that its objects belong to as well.
+        descendant_ids: Ids of the more special classes whose objects belong to it as well.
     """
 
     label: int
@@ -30,6 +32,8 @@ class Category:
     display_name: str = ""
     keypoints: tuple[str, ...] = ()
     keypoint_ids: tuple[int, ...] = ()
+    ancestor_ids: tuple[int, ...] = ()
+    descendant_ids: tuple[int, ...] = ()
 
     @property
     def keypoint_indices(self) -> tuple[int, ...]:

@@ -299,7 +299,8 @@ class CenterNet(Message):
     deepmac_mask_estimation: CenterNetDeepMACMaskEstimation | None = field(None,
         "DeepMAC mask head, able to segment classes trained without masks.")
     post_processing: PostProcessing | None = field(None, "Optional non-max suppression after the peaks are read.")
-    output_prediction_dict: bool = field(False, "Also return the raw head outputs with the detections.", refused=LATER)
+    output_prediction_dict: bool = field(False, "Also return the raw head outputs with the detections.",
+        no_effect="raw outputs are what predict() returns always; an export has detections alone")
 
     rules = (
         color_only(""),

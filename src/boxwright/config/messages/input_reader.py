@@ -159,7 +159,7 @@ class InputReader(Message):
     sample_from_datasets_weights: list[float] = number([], "[0, inf)",
         "Relative sampling weight of each input path; empty = read all paths together.")
     expand_labels_hierarchy: bool = field(False, "Also label each object with the ancestors of its class, as given in "
-        "the label map.", refused="not supported; use tf_record_input_reader, coco_input_reader or voc_input_reader")
+        "the label map.")
     coco_input_reader: CocoInputReader | None = field(None,
         "Ours: COCO annotations and a folder of images.", oneof="input_reader")
     voc_input_reader: VocInputReader | None = field(None,
@@ -185,6 +185,9 @@ class InputReader(Message):
         any_of("input_reader"),
         refuse("load_instance_masks", "Open Images' masks are not read from CSV; convert them to COCO's",
             when=lambda c: c.load_instance_masks and c.open_images_input_reader is not None),
+        refuse("expand_labels_hierarchy", "it is for tf_record_input_reader's TF_EXAMPLE, as in TensorFlow; remove it",
+            when=lambda c: c.expand_labels_hierarchy and (
+                c.tf_record_input_reader is None or c.input_type.name == "TF_SEQUENCE_EXAMPLE")),
         refuse("num_additional_channels", "they are read from tf_record_input_reader's TF_EXAMPLE alone, "
             "image/additional_channels/encoded; remove it",
             when=lambda c: c.num_additional_channels and (

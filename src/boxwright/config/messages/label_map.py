@@ -29,9 +29,9 @@ class StringIntLabelMapItem(Message):
     display_name: str = field("", "Readable class name for display; empty = use name.")
     keypoints: list[StringIntLabelMapItemKeypointMap] = field([], "Keypoints of this class.")
     ancestor_ids: list[int] = field([],
-        "Ids of the more general classes above this one.", no_effect="only read with expand_labels_hierarchy")
+        "Ids of the more general classes above this one, for expand_labels_hierarchy.")
     descendant_ids: list[int] = field([],
-        "Ids of the more specific classes below this one.", no_effect="only read with expand_labels_hierarchy")
+        "Ids of the more specific classes below this one, for expand_labels_hierarchy.")
     frequency: LVISFrequency = field(LVISFrequency.UNSPECIFIED, "LVIS frequency group of the class: FREQUENT, COMMON, "
         "RARE or UNSPECIFIED.", no_effect="only read by the LVIS evaluator")
     instance_count: int = field(0,
