@@ -26,7 +26,12 @@ METRIC_SETS = (
     "open_images_V2_detection_metrics",
 )
 
-LATER_METRIC_SETS = ("coco_panoptic_metrics", "lvis_mask_metrics")
+_OTHER_METRIC_SETS = {
+    "coco_panoptic_metrics": "is for panoptic networks, of which TensorFlow's model builder has none; use "
+    "coco_mask_metrics",
+    "lvis_mask_metrics": "is computed by LVIS's own package in TensorFlow; run that on the masks in the "
+    "detections.json of boxwright predict, or use coco_mask_metrics",
+}
 
 class CocoKeypointMetricsKeypointLabelToSigmasEntry(Message,
     name="CocoKeypointMetrics.KeypointLabelToSigmasEntry"):
@@ -78,7 +83,7 @@ class EvalConfig(Message, path="eval_config"):
     eval_master: str = field("", "Address of the TF1 session master; empty = local.", no_effect=TF1_EVALUATOR)
     metrics_set: list[str] = field([],
         "Names of the metric sets to compute, e.g. coco_detection_metrics; empty = COCO boxes.",
-        values=Values(METRIC_SETS, refused=dict.fromkeys(LATER_METRIC_SETS, "is TensorFlow's, and not there yet")))
+        values=Values(METRIC_SETS, refused=_OTHER_METRIC_SETS))
     parameterized_metric: list[ParameterizedMetric] = field([],
         "Metrics that need their own settings, e.g. COCO keypoint metrics.")
     export_path: str = field("",
