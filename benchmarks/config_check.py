@@ -37,7 +37,7 @@ class Times(NamedTuple):
 
 
 def check(boxwright: Path, config: Path) -> Times:
-    """Run the command once; raises a RuntimeError if it prints no verdicts or cannot start."""
+    """Run the command once; raises a RuntimeError if it prints no verdicts or fails."""
     began = time.perf_counter()
     with subprocess.Popen([boxwright, "config", "check", config], stdout=subprocess.PIPE) as child:
         if child.stdout is None:
@@ -53,6 +53,8 @@ def check(boxwright: Path, config: Path) -> Times:
         child.stdout.read()
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise RuntimeError(f"{boxwright} ended with status {child.returncode}: it did not build all of {config}")
     return Times(*verdicts, time.perf_counter() - began, usage.ru_utime + usage.ru_stime)
 
 
