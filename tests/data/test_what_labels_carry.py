@@ -14,6 +14,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from boxwright.base.errors import DataError
+from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.config import parse_message
@@ -24,6 +25,7 @@ from boxwright.data.augmentation.functional import warp
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import mirror, pad, quarter_turn, resize
 from boxwright.data.augmentation.torchvision_transform import TorchvisionTransform
+from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset
 from boxwright.data.groundtruth import MergeLabels
@@ -157,6 +159,19 @@ def test_classes_of_the_images_of_a_batch() -> None:
     assert part is not None
     assert part.tolist() == [[-1, -1], [1, -1]]
     assert collate([to_input(sample, FixedShapeResizer(6, 10))]).targets.verified_labels is None
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_classes_of_images_are_sent_to_losses_that_read_them(used: bool) -> None:
+    """Those of the others do not pay for them."""
+    text = f"""
+        model {{ center_net {{ object_center_params {{ use_labeled_classes: {str(used).lower()} }} }} }}
+        train_config {{ }} train_input_reader {{ }}
+    """
+    steps = build_groundtruth(parse_message(text, m.TrainEvalPipelineConfig), CLASSES, 3)
+    sample = decode_example(record(image__class__label=[5, 2]), CLASSES, "r")
+    assert Chain(steps)(sample, RNG).verified_labels.tolist() == ([2, 1] if used else [])
+    assert sample.verified_labels.tolist() == [2, 1]
 
 
 def test_classes_of_joined_images() -> None:

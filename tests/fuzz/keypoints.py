@@ -33,7 +33,18 @@ COCO: dict[str, Any] = {
     "annotations": [
         {"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "keypoints": [3, 2, 2, 4.5, 11, 1]},
         {"id": 2, "image_id": 1, "category_id": 7, "bbox": [1, 2, 9, 9], "keypoints": [0, 0, 0], "num_keypoints": 0},
-        {"id": 3, "image_id": 2, "category_id": 1, "bbox": [0, 0, 5, 5]},
+        {
+            "id": 3,
+            "image_id": 2,
+            "category_id": 1,
+            "bbox": [0, 0, 5, 5],
+            "track_id": 4,
+            "dp_I": [1, 24.0],
+            "dp_x": [9, 255.5],
+            "dp_y": [0, 128],
+            "dp_U": [0.5, 1],
+            "dp_V": [0, 0.25],
+        },
     ],
 }
 
@@ -52,6 +63,8 @@ def _use(dataset: CocoDataset) -> None:
             and not np.isfinite(example.keypoints[..., :2][example.keypoints[..., 2] > 0]).all()
         ):
             raise AcceptedError("a visible keypoint that is not finite reaches the loss")
+        if example.dense_pose is not None and not np.isfinite(example.dense_pose).all():
+            raise AcceptedError("a point of DensePose that is not finite reaches the loss")
         draw_sample(sample, dataset.categories)
         for number, label in enumerate(sample.labels):
             row = coco_annotation(sample, number, dataset.categories.by_label(int(label)))
@@ -67,7 +80,7 @@ def _coco_keypoints() -> Reader:
         for categories in (None, load_label_map(folder / "map.pbtxt")):
             for count in (None, 3):
                 try:
-                    _use(CocoDataset(folder / "c.json", folder, categories, num_keypoints=count))
+                    _use(CocoDataset(folder / "c.json", folder, categories, num_keypoints=count, dense_pose=True))
                 except BoxwrightError as error:
                     problems.append(error)
         if len(problems) == 4:

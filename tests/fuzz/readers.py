@@ -121,6 +121,10 @@ def _use(dataset: Dataset) -> None:
         example = to_input(sample, FixedShapeResizer(32, 32))
         if not (np.isfinite(example.boxes).all() and np.isfinite(example.weights).all()):
             raise AcceptedError("what is not finite reaches the loss")
+        for name in ("dense_pose", "temporal_offsets", "track_match_flags", "mask_weights", "confidences"):
+            values = getattr(example, name)
+            if values is not None and not np.isfinite(values).all():
+                raise AcceptedError(f"{name} that is not finite reaches the loss")
         draw_sample(sample, dataset.categories)
         dataset.encoded(index)
 
@@ -134,6 +138,8 @@ EVERY_WAY = (
     RecordFields(masks="numerical"),
     RecordFields(multiclass_scores=True),
     RecordFields(track_ids=True),
+    RecordFields(dense_pose=True),
+    RecordFields(confidences=True),
 )
 
 
@@ -145,6 +151,11 @@ def _example_seeds() -> list[bytes]:
         sample.keypoints = np.ones((len(sample.boxes), 2, 3), np.float32)
         sample.keypoint_depths = sample.keypoint_depth_weights = np.ones((len(sample.boxes), 2), np.float32)
         sample.track_ids = np.arange(len(sample.boxes))
+        sample.temporal_offsets = np.ones((len(sample.boxes), 2), np.float32)
+        sample.mask_weights = sample.track_match_flags = np.ones(len(sample.boxes), np.float32)
+        sample.dense_pose = np.tile(np.array([9, 8, 1, 23, 0.5, 0.25], np.float32), (len(sample.boxes), 2, 1))
+        sample.dense_pose[:1, 1] = 0  # the first has one point less
+        sample.verified_labels = sample.negative_labels = sample.not_exhaustive_labels = np.array([0, 2])
     return [encode_example(sample, encode_jpeg(sample.image), shapes.categories) for sample in samples]
 
 

@@ -7,7 +7,14 @@ import numpy as np
 from boxwright.builders.choice import require
 from boxwright.config import messages as m
 from boxwright.data.augmentation.transform import Transform
-from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, WeighClasses, without_class_scores
+from boxwright.data.groundtruth import (
+    ClassScores,
+    KeepFirst,
+    MergeLabels,
+    WeighClasses,
+    without_class_scores,
+    without_verified_labels,
+)
 from boxwright.types import Categories
 
 
@@ -28,6 +35,10 @@ def build_groundtruth(
         steps.append(without_class_scores)
     if "max_number_of_boxes" in reader.present():
         steps.append(KeepFirst(reader.max_number_of_boxes))
+    center_net = config.model.center_net if config.model else None
+    centers = center_net.object_center_params if center_net else None
+    if centers is None or not centers.use_labeled_classes:
+        steps.append(without_verified_labels)
     return tuple(steps)
 
 

@@ -26,6 +26,12 @@ def without_masks(sample: Sample, rng: np.random.Generator) -> Sample:
     return replace(sample, masks=None)
 
 
+def without_verified_labels(sample: Sample, rng: np.random.Generator) -> Sample:
+    """Return the sample without the whole image's classes, for losses that do not read them."""
+    del rng
+    return replace(sample, verified_labels=sample.verified_labels[:0]) if len(sample.verified_labels) else sample
+
+
 @dataclass(frozen=True)
 class KeepFirst:
     """Keep only the first `count` objects of an image (TF's `max_number_of_boxes`)."""

@@ -42,8 +42,8 @@ def checked_sample(sample: Sample, where: str) -> Sample:
     """Return the sample unchanged.
 
     Raises:
-        DataError: For boxes, weights, areas or class scores that are not finite, and boxes or visible keypoints far
-            outside any image.
+        DataError: For boxes, weights, areas or class scores that are not finite, and boxes, visible points or offsets
+            far outside any image.
     """
     for name in ("boxes", "weights", "areas", "class_scores"):
         values = getattr(sample, name)
@@ -54,11 +54,16 @@ def checked_sample(sample: Sample, where: str) -> Sample:
         worst = int(np.abs(sample.boxes).max(1).argmax())
         if problem := COORDINATE.exceeded(float(np.abs(sample.boxes[worst]).max())):
             raise DataError(f"{where}: box {sample.boxes[worst].tolist()} of object {worst}: {problem}")
-    if sample.keypoints is not None and sample.keypoints.size:
-        farthest = np.abs(np.where(sample.keypoints[..., 2:] > 0, sample.keypoints[..., :2], 0)).max(-1)
-        number, point = np.unravel_index(farthest.argmax(), farthest.shape)
-        if problem := COORDINATE.exceeded(float(farthest[number, point])):
-            raise DataError(f"{where}: keypoint {point} of object {number}: {problem}")
+    for what, points in (("keypoint", sample.keypoints), ("DensePose's point", sample.dense_pose)):
+        if points is not None and points.size:
+            farthest = np.abs(np.where(points[..., 2:3] > 0, points[..., :2], 0)).max(-1)
+            number, point = np.unravel_index(farthest.argmax(), farthest.shape)
+            if problem := COORDINATE.exceeded(float(farthest[number, point])):
+                raise DataError(f"{where}: {what} {point} of object {number}: {problem}")
+    if sample.temporal_offsets is not None and len(sample.temporal_offsets):
+        longest = np.abs(sample.temporal_offsets).max(1)
+        if problem := COORDINATE.exceeded(float(longest.max())):
+            raise DataError(f"{where}: offset of object {longest.argmax()} from the previous frame: {problem}")
     return sample
 
 

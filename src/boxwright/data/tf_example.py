@@ -212,6 +212,12 @@ def _wholes(features: Features, key: str, where: str) -> list[int]:
     return [whole_number(value, f"{where}: {key}") for value in _numbers(features, key, where)]
 
 
+def _whole_array(features: Features, key: str, where: str) -> NDArray[np.int64]:
+    """Return a list of integers as an array; a long one is not checked number by number if it is of integers."""
+    values = np.array(_numbers(features, key, where))
+    return values if values.dtype == np.int64 else np.array(_wholes(features, key, where), np.int64)
+
+
 def _class_scores(features: Features, count: int, where: str) -> NDArray[np.float32] | None:
     """Return the scores [N, K] of all classes; None if the record has none."""
     scores = _floats(features, "image/object/class/multiclass_scores", where)
@@ -384,7 +390,9 @@ def _previous(
     if x is None or y is None:
         return None, None
     flags = _numbers_of(features, f"{key}match", count, where)
-    return np.stack([x * size[1], y * size[0]], 1), np.ones(count, np.float32) if flags is None else flags
+    with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected later
+        offsets = np.stack([x * size[1], y * size[0]], 1)
+    return offsets, np.ones(count, np.float32) if flags is None else flags
 
 
 def _confidences(
@@ -399,7 +407,7 @@ def _confidences(
 def _dense_pose(features: Features, count: int, size: tuple[int, int], where: str) -> NDArray[np.float32]:
     """Return DensePose's points [N, D, 6]; a record without them has none."""
     key = "image/object/densepose/"
-    counts, parts = (np.array(_wholes(features, key + name, where), np.int64) for name in ("num", "part_index"))
+    counts, parts = (_whole_array(features, key + name, where) for name in ("num", "part_index"))
     if len(counts) not in (0, count):
         raise DataError(f"{where}: {key}num has {len(counts)} values for {count} boxes")
     if (counts < 0).any():
@@ -417,7 +425,8 @@ def _dense_pose(features: Features, count: int, size: tuple[int, int], where: st
 def encode_example(sample: Sample, image: bytes, categories: Categories) -> bytes:
     """Return a sample as a serialized tf.train.Example; ids are labels plus 1.
 
-    Masks (as PNG), keypoints with their depths, DensePose's points and track ids are written if present.
+    Masks (as PNG), keypoints with their depths, DensePose's points, tracks and the whole image's classes are written if
+    present.
 
     Args:
         image: The image file's bytes.
@@ -447,6 +456,13 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
         feature[f"image/object/{name}"].int64_list.value.extend(values.astype(int).tolist())
     for name, values in floats.items():
         feature[f"image/object/{name}"].float_list.value.extend(values.flatten().tolist())
+    for key, labels in (
+        ("image/class/label", sample.verified_labels),
+        ("image/neg_category_ids", sample.negative_labels),
+        ("image/not_exhaustive_category_ids", sample.not_exhaustive_labels),
+    ):
+        if len(labels):
+            feature[key].int64_list.value.extend((labels + 1).tolist())
     if sample.attributes is not None:
         for name, column in zip(sample.attribute_names, sample.attributes.T, strict=True):
             feature[f"{_ATTRIBUTE}{name}"].int64_list.value.extend(column.tolist())
