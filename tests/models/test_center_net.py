@@ -13,6 +13,7 @@ import torch
 from boxwright.base.errors import CheckpointError, ConfigError, DataError
 from boxwright.builders.center_net.feature_extractor import CENTER_NET_EXTRACTORS, build_feature_extractor
 from boxwright.builders.detector import build_detector
+from boxwright.builders.training import build_training
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config import Pipeline, load_config, parse_message
 from boxwright.config import messages as m
@@ -389,3 +390,49 @@ def test_a_reader_that_leaves_out_what_is_learned(reader: str, line: str, label_
         refuse_unsupported(parse_message(text, Pipeline), "")
     assert str(caught.value).splitlines() == [str(caught.value)]
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keypoint_map", "reader", "line"),
+    [
+        (
+            KEYPOINT_LABEL_MAP.replace('id: 1 name: "circle"', 'id: 3 name: "circle"'),
+            "num_keypoints: 3",
+            "keypoint_class_name: 'circle' has id 3 in the keypoint label map, but id 1 in the data's",
+        ),
+        (
+            KEYPOINT_LABEL_MAP,
+            "num_keypoints: 2",
+            "train_input_reader.num_keypoints: 2, but the keypoint label map's ids go up to 2; set it to how many the "
+            "records have of each object, 3 or more",
+        ),
+        (KEYPOINT_LABEL_MAP, "num_keypoints: 3", ""),
+    ],
+)
+def test_keypoints_that_the_data_lack(keypoint_map: str, reader: str, line: str, tmp_path: Path) -> None:
+    """Said by `config check` and at a run's start, before a record is read."""
+    (tmp_path / "keypoints.pbtxt").write_text(keypoint_map)
+    (tmp_path / "data.pbtxt").write_text("\n".join(f'item {{ id: {c.id} name: "{c.name}" }}' for c in CATEGORIES.items))
+    path = tmp_path / "pipeline.config"
+    path.write_text(f"""model {{ {with_every_task(tmp_path / "keypoints.pbtxt")} }}
+      train_config {{ batch_size: 2 num_steps: 1 optimizer {{ adam_optimizer {{ learning_rate {{
+        constant_learning_rate {{ learning_rate: 0.001 }} }} }} }} }}
+      train_input_reader {{ label_map_path: "{tmp_path}/data.pbtxt" load_instance_masks: true {reader}
+        tf_record_input_reader {{ input_path: "none" }} }}""")
+    config = load_config(path)
+    if not line:
+        build_training(config)
+        return
+    with pytest.raises(ConfigError) as caught:
+        build_training(config)
+    assert str(caught.value).splitlines() == [str(caught.value)]
+    assert str(caught.value).startswith(f"{path}:")
+    assert line in str(caught.value)
+
+
+def test_depths_that_are_not_read(label_map: Path) -> None:
+    text = f"""model {{ {of_one_class(label_map, "predict_depth: true")} }} train_config {{ batch_size: 2 }}
+      train_input_reader {{ num_keypoints: 3 tf_record_input_reader {{ input_path: "none" }} }}"""
+    line = "train_input_reader.load_keypoint_depth_features: a keypoint task predicts depths; set it to true"
+    with pytest.raises(ConfigError, match=line):
+        refuse_unsupported(parse_message(text, Pipeline), "")

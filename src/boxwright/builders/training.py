@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 from boxwright.builders.augmentation.steps import build_augmentation
+from boxwright.builders.center_net.keypoint_label_map import check_keypoints_of_data
 from boxwright.builders.choice import require
 from boxwright.builders.faster_rcnn.detector import check_sampling
 from boxwright.builders.missing import can_be_endless
@@ -103,6 +104,7 @@ def build_training(
         raise problem
     if config.model is not None and config.model.faster_rcnn is not None:
         check_sampling(config.model.faster_rcnn)
+    check_keypoints_of_data(config)
     build_augmentation(config)  # reports its errors before data are read
     version = tensorflow_version(config.model)
     return TrainingPlan(

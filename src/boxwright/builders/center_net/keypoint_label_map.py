@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from boxwright.base.errors import ConfigError
-from boxwright.base.files import as_here
+from boxwright.base.files import as_here, is_file
 from boxwright.config import messages as m
 from boxwright.config.load import load_message
 from boxwright.config.preset import packaged
+from boxwright.data.label_map import load_label_map
 from boxwright.types import Categories
 
 
@@ -44,6 +45,26 @@ def build_class_keypoints(config: m.CenterNet, categories: Categories | None) ->
     if count > 1:
         raise config.refusal("keypoint_label_map_path", f"keypoint id {index} occurs {count} times; give each its own")
     return found
+
+
+def check_keypoints_of_data(config: m.TrainEvalPipelineConfig) -> None:
+    """Check keypoint tasks against the training data's label map, if its file is there, and the number that is read.
+
+    Raises:
+        ConfigError: If a task's class has another id in the data, or records have fewer keypoints than the tasks learn.
+    """
+    model, reader = config.model.center_net if config.model is not None else None, config.train_input_reader
+    if model is None or reader is None or not model.keypoint_estimation_task:
+        return
+    path = packaged(as_here(reader.label_map_path))
+    tasks = build_class_keypoints(model, load_label_map(path) if reader.label_map_path and is_file(path) else None)
+    last = max(index for task in tasks for index in task.indices)
+    if reader.num_keypoints <= last:
+        raise reader.refusal(
+            "num_keypoints",
+            f"{reader.num_keypoints}, but the keypoint label map's ids go up to {last}; set it to how many the records "
+            f"have of each object, {last + 1} or more",
+        )
 
 
 def _keypoints(

@@ -120,6 +120,9 @@ class TrainEvalPipelineConfig(Message, path=""):
             "train_config.data_augmentation_options, or remove them",
             when=lambda c: c.train_input_reader and c.train_input_reader.load_dense_pose and _flips_blindly(c)),
         Rule("train_input_reader.num_additional_channels", _more_channels_problem),
+        refuse("train_input_reader.load_keypoint_depth_features", "a keypoint task predicts depths; set it to true",
+            when=lambda c: _learns_depths(c) and c.train_input_reader
+            and not c.train_input_reader.load_keypoint_depth_features),
         refuse("eval_config.force_no_resize", "only model.ssd takes images of any size",
             when=lambda c: c.eval_config and c.eval_config.force_no_resize and c.model and not c.model.ssd),
         refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",
@@ -178,6 +181,12 @@ def _attends(config: TrainEvalPipelineConfig) -> bool:
     two_stage = config.model.faster_rcnn if config.model is not None else None
     context = two_stage.context_config if two_stage is not None else None
     return config.has("train_config") and context is not None and context.use_long_term_attention
+
+
+def _learns_depths(config: TrainEvalPipelineConfig) -> bool:
+    center_net = config.model.center_net if config.model is not None else None
+    tasks = center_net.keypoint_estimation_task if config.has("train_config") and center_net is not None else []
+    return any(task.predict_depth for task in tasks)
 
 
 def _reads_masks(reader: InputReader | None) -> bool:

@@ -36,7 +36,8 @@ def only_peaks(heatmap: Tensor, window: int) -> Tensor:
     """Return a heatmap [B, C, H, W], 0 but where a value is the maximum of its channel within a square window."""
     if window <= 1:
         return heatmap
-    return heatmap * (_window_maximum(heatmap, window) - heatmap < _SAME)
+    # As numbers 0 and 1 in one tensor: a product of numbers with truth values takes four times as long.
+    return _window_maximum(heatmap, window).sub_(heatmap).lt_(_SAME).mul_(heatmap)
 
 
 def _window_maximum(values: Tensor, window: int) -> Tensor:
@@ -58,9 +59,12 @@ def _window_maximum(values: Tensor, window: int) -> Tensor:
 def best_peaks(heatmap: Tensor, count: int, window: int) -> Peaks:
     """Return the best peaks of an image across channels, [B, D]; D is `count`, or the number of cells and channels."""
     _, channels, _, width = heatmap.shape
-    values = only_peaks(heatmap, window).permute(0, 2, 3, 1).flatten(1)
-    scores, places = largest(values, count)
-    return Peaks(scores, places % channels, _cells(places // channels, width))
+    values = only_peaks(heatmap, window).permute(0, 2, 3, 1).flatten(1, 2)
+    # The best values lie in the cells whose own best are the best: these are found among far fewer numbers.
+    cells, _ = values.amax(-1).topk(min(count, values.shape[1]), dim=-1).indices.sort(dim=-1)
+    among = values.gather(1, cells[..., None].expand(-1, -1, channels)).flatten(1)
+    scores, places = largest(among, count)
+    return Peaks(scores, places % channels, _cells(cells.gather(1, places // channels), width))
 
 
 def best_of_each_channel(heatmap: Tensor, count: int, window: int) -> Peaks:
