@@ -31,13 +31,16 @@ from boxwright.data.augmentation.functional.geometry import pad, resize
 from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
 from boxwright.data.augmentation.torchvision_transform import TorchvisionTransform
 from boxwright.data.batch import collate, to_input
-from boxwright.data.coco import CocoDataset
+from boxwright.data.coco import CocoDataset, coco_annotation
+from boxwright.data.convert import write_tfrecords, write_voc
 from boxwright.data.dense_pose import read_symmetry
+from boxwright.data.formats import open_dataset
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
 from boxwright.data.pictures import draw_sample
 from boxwright.data.tf_example import RecordFields, decode_example, encode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile, write_records
+from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.drawing import Captions, color_of
 from boxwright.evaluation.pictures import draw_detections, surface_points
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
@@ -150,7 +153,7 @@ def test_padding_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def coco(folder: Path, *people: dict[str, Any]) -> CocoDataset:
     Image.new("RGB", (10, 6)).save(folder / "a.png")
-    rows = [{"id": n, "image_id": 1, "category_id": 1, "bbox": [1, 0, 6, 4], **one} for n, one in enumerate(people)]
+    rows = [{"image_id": 1, "category_id": 1, "bbox": [1, 0, 6, 4], **one, "id": n} for n, one in enumerate(people)]
     content = {
         "images": [{"id": 1, "file_name": "a.png"}],
         "annotations": rows,
@@ -171,6 +174,41 @@ def test_they_are_read_from_coco(tmp_path: Path) -> None:
         [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]],
     ]
     assert CocoDataset(tmp_path / "coco.json")[0].dense_pose is None
+
+
+def test_what_is_written_for_coco_reads_the_same(tmp_path: Path) -> None:
+    """Places inside the box; parts and coordinates are kept, and an object without points has empty lists."""
+    one = sample()
+    one.track_ids = np.array([4, 5])
+    rows = [coco_annotation(one, number, PERSON.by_label(0)) for number in range(2)]
+    assert rows[0]["dp_I"] == [3, 2]
+    assert rows[0]["dp_x"] == [round(1 / 6 * 256, 3), round(5 / 6 * 256, 3)]
+    assert [row["track_id"] for row in rows] == [4, 5]
+    again = coco(tmp_path, *json.loads(json.dumps(rows)))[0].dense_pose
+    assert again is not None
+    np.testing.assert_allclose(again, POINTS, atol=1e-3)
+
+
+def test_coco_is_converted_with_its_points_and_tracks(tmp_path: Path) -> None:
+    coco(tmp_path, DP | {"track_id": 4}, {"track_id": 5})
+    opened = open_dataset(tmp_path / "coco.json")
+    (tmp_path / "out").mkdir()
+    write_tfrecords(opened, tmp_path / "out" / "a.record")
+    fields = RecordFields(dense_pose=True, track_ids=True)
+    found = TFRecordDataset([tmp_path / "out" / "a.record"], opened.categories, fields)[0]
+    assert points_of(found) == points_of(opened[0])
+    assert found.track_ids is not None
+    assert found.track_ids.tolist() == [4, 5]
+    dropped = "are dropped: VOC cannot represent them"
+    with (
+        pytest.warns(UserWarning, match=f"points of DensePose {dropped}"),
+        pytest.warns(UserWarning, match=f"tracks {dropped}"),
+    ):
+        write_voc(opened, tmp_path / "voc")
+    coco(tmp_path, {})
+    plain = open_dataset(tmp_path / "coco.json")[0]
+    assert plain.dense_pose is None
+    assert plain.track_ids is None
 
 
 @pytest.mark.parametrize(

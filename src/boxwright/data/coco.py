@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
-from boxwright.data.dense_pose import coco_points
+from boxwright.data.dense_pose import coco_lists, coco_points
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, finite_number, inside, reading, whole_number
 from boxwright.ops.run_lengths import encode_mask
@@ -44,16 +44,17 @@ class CocoDataset:
         *,
         load_masks: bool = False,
         num_keypoints: int | None = 0,
-        dense_pose: bool = False,
-        track_ids: bool = False,
+        dense_pose: bool | None = False,
+        track_ids: bool | None = False,
         allow_paths_outside: bool = False,
     ) -> None:
         """Read the annotation file.
 
         Args:
             num_keypoints: Keypoints per object, of all classes; 0 to skip them, None for as many as there are.
-            dense_pose: Whether to read DensePose's points.
-            track_ids: Whether to read `track_id` of each annotation, as TAO's and other videos' files have it.
+            dense_pose: Whether to read DensePose's points; None for if there are any.
+            track_ids: Whether to read `track_id` of each annotation, as TAO's and other videos' files have it; None for
+                if all annotations have one.
             image_folder: The folder that `file_name` is relative to; by default the annotation file's own, or `images`
                 in it.
             allow_paths_outside: Whether a `file_name` may point outside the image folder.
@@ -63,7 +64,7 @@ class CocoDataset:
                 not in the label map.
         """
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
-        self._allow_outside, self._dense_pose, self._track_ids = allow_paths_outside, dense_pose, track_ids
+        self._allow_outside = allow_paths_outside
         refuse_unfinished(self.path.parent)
         content = _read_json(self.path)
         self._images = list(_list(content, "images", self.path))
@@ -76,7 +77,10 @@ class CocoDataset:
         self._keypoint_indices = self._map_keypoints(rows, num_keypoints)
         self._annotations: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         known = {image["id"] for image in self._images}
-        for number, annotation in enumerate(_list(content, "annotations", self.path)):
+        objects = _list(content, "annotations", self.path)
+        self._dense_pose = any("dp_I" in one for one in objects) if dense_pose is None else dense_pose
+        self._track_ids = all("track_id" in one for one in objects) if track_ids is None else track_ids
+        for number, annotation in enumerate(objects):
             image = annotation.get("image_id")
             if image not in known:
                 raise DataError(f"{self._where(annotation, number)}: image_id {image!r} is not among the images")
@@ -366,8 +370,8 @@ def _is_whole(value: object) -> bool:
 def coco_annotation(sample: Sample, number: int, category: Category) -> dict[str, Any]:
     """Return one object as a COCO annotation without its id, coordinates rounded to 1/1000 pixel.
 
-    `segmentation` is present if there is a mask, `keypoints` if the class names them; `difficult` and `attributes` are
-    extensions, present if set.
+    `segmentation` is present if there is a mask, `keypoints` if the class names them, DensePose's lists and `track_id`
+    if they were read; `difficult` and `attributes` are extensions, present if set.
     """
     x_min, y_min, x_max, y_max = (round(float(value), 3) for value in sample.boxes[number])
     row: dict[str, Any] = {
@@ -382,6 +386,10 @@ def coco_annotation(sample: Sample, number: int, category: Category) -> dict[str
         row["attributes"] = dict(zip(sample.attribute_names, sample.attributes[number].tolist(), strict=True))
     if sample.masks is not None:
         row["segmentation"] = encode_mask(sample.masks[number])
+    if sample.track_ids is not None:
+        row["track_id"] = int(sample.track_ids[number])
+    if sample.dense_pose is not None and (sample.boxes[number, 2:] > sample.boxes[number, :2]).all():
+        row |= coco_lists(sample.dense_pose[number], sample.boxes[number])
     if sample.keypoints is not None and category.keypoints:
         points = sample.keypoints[number, list(category.keypoint_indices)]
         # Reading makes COCO's 1 (occluded) and 2 (visible) equal, so that 2 is written; unlabeled points are 0, 0, 0.

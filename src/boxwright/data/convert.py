@@ -145,6 +145,12 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
 def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
     """Warn about information that a format cannot hold; Python shows each text once."""
     kinds |= {"attributes": sample.attributes is not None and target in ("VOC", "YOLO")}
+    if target in ("VOC", "YOLO"):
+        kinds |= {"points of DensePose": sample.dense_pose is not None, "tracks": sample.track_ids is not None}
+    kinds |= {
+        "weights of masks": sample.mask_weights is not None,
+        "offsets of tracks": sample.temporal_offsets is not None,
+    }
     kinds |= {"weights": bool((sample.weights != 1).any()), "group_of marks": bool(sample.group_of.any())}
     for kind in (kind for kind, present in kinds.items() if present):
         warnings.warn(f"{kind} are dropped: {target} cannot represent them", stacklevel=3)

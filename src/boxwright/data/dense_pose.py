@@ -95,6 +95,19 @@ def coco_points(annotations: Sequence[tuple[dict[str, Any], str]]) -> PointList:
     return PointList(np.array(counts, np.int64), part - 1, x, y, u, v)
 
 
+def coco_lists(points: NDArray[np.float32], box: NDArray[np.float32]) -> dict[str, list[float]]:
+    """Return an object's points [D, 6] as the lists of a COCO annotation, which `coco_points` reads.
+
+    Args:
+        box: float32 [4], xyxy in pixels, with an area.
+    """
+    known = points[points[:, KNOWN] > 0].astype(np.float64)
+    corner, sides = box[:2].astype(np.float64), (box[2:] - box[:2]).astype(np.float64)
+    x, y = ((known[:, PLACE] - corner) / sides * _BOX_UNITS).round(3).T
+    columns = (known[:, PART] + 1, x, y, known[:, SURFACE.stop - 1], known[:, SURFACE.start])
+    return {name: column.tolist() for name, column in zip(_COCO_NAMES, columns, strict=True)}
+
+
 def _in_pixels(columns: NDArray[np.float64], box: Sequence[float]) -> NDArray[np.float64]:
     """Return part, x, y, u and v with x and y in pixels of the image; places outside the box move to its border."""
     left, top, width, height = box

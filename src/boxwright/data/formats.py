@@ -94,8 +94,10 @@ def open_dataset(
             image_folder,
             categories,
             load_masks=load_masks,
-            # No configuration says how many there are.
+            # No configuration says what there is.
             num_keypoints=None,
+            dense_pose=None,
+            track_ids=None,
             allow_paths_outside=allow_paths_outside,
         )
     if categories is None:
