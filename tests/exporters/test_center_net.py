@@ -26,6 +26,7 @@ from tests.center_nets import (
     CENTER_NET,
     KEYPOINT_LABEL_MAP,
     SIZE,
+    deep_mask_variants,
     of_one_class,
     with_every_task,
     with_masks,
@@ -85,6 +86,37 @@ def test_an_export_does_what_its_detector_does(
     if found is not None and tasks in ("every", "temporal offsets"):
         assert found.temporal_offsets is not None
         assert found.temporal_offsets.shape == (len(found), 2)
+
+
+MASKS = {"detection_masks"}
+# Tasks → the text, and what TF's exporter names of them.
+OTHER_TASKS = {
+    "deep masks of crops": (deep_mask_variants()[0], MASKS),
+    "deep masks of whole images": (deep_mask_variants()[8], MASKS),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["onnx"])
+@pytest.mark.parametrize("tasks", OTHER_TASKS)
+def test_an_export_of_another_task(tasks: str, form: Literal["onnx", "pt2"], tmp_path: Path) -> None:
+    """It passes the gate, and finds what the detector finds, under TF's names."""
+    text, names = OTHER_TASKS[tasks]
+    detector = build(text.replace(SIZE, SQUARE))
+    path = tmp_path / f"detector{FORMATS[form].suffix}"
+    report = export(detector, path, images=pictures(), format=form, nms="operator")
+    assert report.passed
+    session = open_export(path).session
+    assert set(session.output_names) & MASKS == names
+    if form == "onnx":
+        image = pictures()[0]
+        (own,), (read,) = detector.detect([image]), open_exported(path).detect([image])
+        for field in ("masks", "surface_parts", "surface_coordinates", "embeddings"):
+            ours, theirs = getattr(own.arrays(), field), getattr(read, field)
+            assert (ours is None) == (theirs is None)
+            if ours is not None:
+                assert ours.dtype == theirs.dtype
+                assert np.isclose(ours[:3], theirs[:3], atol=1e-3).mean() > 0.99
 
 
 class Planted:

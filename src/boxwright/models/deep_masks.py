@@ -98,8 +98,8 @@ class WholeMaps:
 
 def _grid(ends: tuple[float, float], size: tuple[int, int], device: torch.device) -> Tensor:
     """Return y, x [2, h, w] from the first to the last row and column."""
-    axes = (torch.linspace(*ends, count, device=device) for count in size)
-    return torch.stack(torch.meshgrid(*axes, indexing="ij"))
+    rows, columns = (torch.linspace(*ends, count, device=device) for count in size)
+    return torch.stack([rows[:, None].expand(*size), columns.expand(*size)])
 
 
 class DeepMasks(nn.Module):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from boxwright.ops.boxes import clip_boxes
 from boxwright.ops.cells import CellBoxes, grid_of, read
@@ -88,7 +87,9 @@ class CenterNetPostprocessor:
         if maps.temporal_offsets is not None:
             found = replace(found, temporal_offsets=read(maps.temporal_offsets.float(), peaks.cells))
         if maps.identities is not None:
-            found = replace(found, embeddings=F.normalize(read(maps.identities.float(), peaks.cells), dim=-1))
+            rows = read(maps.identities.float(), peaks.cells)
+            # In operators that every format has.
+            found = replace(found, embeddings=rows / (rows * rows).sum(-1, keepdim=True).sqrt().clamp(min=1e-12))
         return found if self.nms is None else _suppressed(found, self.nms, sizes)
 
     @torch.no_grad()
