@@ -60,6 +60,9 @@ def best_peaks(heatmap: Tensor, count: int, window: int) -> Peaks:
     """Return the best peaks of an image across channels, [B, D]; D is `count`, or the number of cells and channels."""
     _, channels, _, width = heatmap.shape
     values = only_peaks(heatmap, window).permute(0, 2, 3, 1).flatten(1, 2)
+    if torch.compiler.is_compiling():  # a graph of few operators, which every runtime has
+        scores, places = largest(values.flatten(1), count)
+        return Peaks(scores, places % channels, _cells(places // channels, width))
     # The best values lie in the cells whose own best are the best: these are found among far fewer numbers.
     cells, _ = values.amax(-1).topk(min(count, values.shape[1]), dim=-1).indices.sort(dim=-1)
     among = values.gather(1, cells[..., None].expand(-1, -1, channels)).flatten(1)
