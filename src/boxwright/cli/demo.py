@@ -29,12 +29,16 @@ def demo_command(
     val_images: Annotated[int, typer.Option("--val_images", min=1, help="Evaluation images to generate.")] = 250,
 ) -> None:
     """Generate images of shapes or figures as TFRecords, train a detector, evaluate it and draw its detections."""
+    from boxwright.base.files import write_whole
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.cli.progress import progress_bar
-    from boxwright.config.load import load_config
+    from boxwright.config.load import dump_message, load_config
     from boxwright.data.demo import FIGURES, SHAPES, write_demo_data
+    from boxwright.evaluation.about import about_evaluation
     from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.results import write_evaluation
+    from boxwright.evaluation.settings import EvaluationSettings
+    from boxwright.loading.open_model import OpenModel
     from boxwright.training.settings import RunSettings
     from boxwright.training.train import train
 
@@ -72,9 +76,12 @@ def demo_command(
     if config.train_config and done < config.train_config.num_steps:
         return
     console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}", markup=False)
-    detector, _, _ = restore_detector(model_dir)
-    evaluation = evaluate_on_reader(config, detector, progress=lambda items, title: count_progress(title)(items))
-    write_evaluation(evaluation, out / "eval")
+    detector, _, step = restore_detector(model_dir)
+    settings = EvaluationSettings(workers=0)
+    evaluation = evaluate_on_reader(config, detector, settings, lambda items, title: count_progress(title)(items))
+    about = about_evaluation(OpenModel(model_dir, detector, step), settings, config_path)
+    write_evaluation(evaluation, out / "eval", step, about=about)
+    write_whole(out / "eval" / "pipeline.config", dump_message(config))
     print_evaluation(evaluation)
     console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}", markup=False)
     console.print(f"TensorBoard: tensorboard --logdir {model_dir}", markup=False)
