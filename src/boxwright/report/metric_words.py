@@ -17,7 +17,7 @@ _SENTENCES = (
     (r"AR@100 \(large\)", "Recall of objects of more than 96² pixels, with 100 detections per image."),
     (
         r"AR@(\d+)",
-        r"The share of objects found with \1 detections per class and image, mean over overlaps 0.50 to 0.95.",
+        r"Objects found with at most \1 detections per class and image: recall, mean over overlaps 0.50 to 0.95.",
     ),
     (r"Precision/mAP ByCategory|PerformanceByCategory/mAP/", "Average precision of one class."),
     (r"PerformanceBySuperCategory", "Average precision, mean over a group of classes."),
