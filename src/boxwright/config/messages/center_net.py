@@ -9,7 +9,6 @@ from boxwright.config.messages.deep_mac import CenterNetDeepMACMaskEstimation
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, LocalizationLoss, Loss
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.reasons import LATER
 from boxwright.config.rules import TYPE, Rule, color_only, default_only, distinct, of_type, refuse
 
 DENSE_POSE_PARTS = 24

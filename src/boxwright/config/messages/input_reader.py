@@ -5,7 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import Enum, UInt32, field, number
 from boxwright.config.message import Message
-from boxwright.config.reasons import BOXES_ONLY, QUEUE, SHUFFLED
+from boxwright.config.reasons import QUEUE, SHUFFLED
 from boxwright.config.rules import any_of, excludes, refuse
 
 
@@ -121,7 +121,8 @@ class InputReader(Message):
         "Number of extra image channels stored beside RGB, as image/additional_channels/encoded, and joined to it.")
     num_keypoints: UInt32 = number(0, "(-inf, 10000]", "Number of keypoints per object; 0 = no keypoints.")
     keypoint_type_weight: list[float] = field([],
-        "Loss weight of each keypoint type, num_keypoints entries; empty = all equal.", no_effect=BOXES_ONLY)
+        "Loss weight of each keypoint type, num_keypoints entries; empty = all equal.",
+        refused="TensorFlow multiplies the weights of keypoints by it; here all count alike; remove it")
     max_number_of_boxes: int = field(100,
         "Ground truth per image is padded or cut to this many boxes.",
         note="where it is set, training uses the first so many boxes of an image; not set, all; evaluation uses all "
@@ -151,7 +152,9 @@ class InputReader(Message):
         "The only frame to take of each sequence example; -1 = every frame.",
         note="in evaluation, too, where TensorFlow takes every frame whatever it is")
     use_keypoint_label_map: bool = field(False,
-        "Look keypoints up by the keypoint names in the label map.", no_effect=BOXES_ONLY)
+        "Look keypoints up by the keypoint names in the label map.",
+        refused="TensorFlow orders an object's keypoints by their names in the record; here they stand in the record's "
+                "order: write all of them, in the label map's order, and remove it")
     tf_record_input_reader: TFRecordInputReader | None = field(None,
         "Read the data from TFRecord files.", oneof="input_reader")
     external_input_reader: ExternalInputReader | None = field(None,
