@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
 from boxwright.cli.train import Narrator
+
+if TYPE_CHECKING:
+    from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.evaluation.results import Evaluation
 
 
 def demo_command(
@@ -29,16 +33,9 @@ def demo_command(
     val_images: Annotated[int, typer.Option("--val_images", min=1, help="Evaluation images to generate.")] = 250,
 ) -> None:
     """Generate images of shapes or figures as TFRecords, train a detector, evaluate it and draw its detections."""
-    from boxwright.base.files import write_whole
-    from boxwright.checkpoints.restore import restore_detector
     from boxwright.cli.progress import progress_bar
-    from boxwright.config.load import dump_message, load_config
+    from boxwright.config.load import load_config
     from boxwright.data.demo import FIGURES, SHAPES, write_demo_data
-    from boxwright.evaluation.about import about_evaluation
-    from boxwright.evaluation.evaluate import evaluate_on_reader
-    from boxwright.evaluation.results import write_evaluation
-    from boxwright.evaluation.settings import EvaluationSettings
-    from boxwright.loading.open_model import OpenModel
     from boxwright.training.settings import RunSettings
     from boxwright.training.train import train
 
@@ -76,12 +73,7 @@ def demo_command(
     if config.train_config and done < config.train_config.num_steps:
         return
     console.print(f"\n$ boxwright evaluate --model_dir {model_dir} --out {out / 'eval'}", markup=False)
-    detector, _, step = restore_detector(model_dir)
-    settings = EvaluationSettings(workers=0)
-    evaluation = evaluate_on_reader(config, detector, settings, lambda items, title: count_progress(title)(items))
-    about = about_evaluation(OpenModel(model_dir, detector, step), settings, config_path)
-    write_evaluation(evaluation, out / "eval", step, about=about)
-    write_whole(out / "eval" / "pipeline.config", dump_message(config))
+    evaluation = _evaluated(config, config_path, model_dir, out / "eval")
     print_evaluation(evaluation)
     console.print(f"\npictures, truth beside detections: {out / 'eval' / 'pictures'}", markup=False)
     console.print(f"TensorBoard: tensorboard --logdir {model_dir}", markup=False)
@@ -90,3 +82,23 @@ def demo_command(
     if keypoints:
         console.print(f"keypoint AP {evaluation.metrics['Keypoints_Precision/mAP ByCategory/figure']:.3f}")
     console.print(ap_line(evaluation.metrics))
+
+
+def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Path, folder: Path) -> Evaluation:
+    """Evaluate a run, write the evaluation's folder, and return the evaluation."""
+    from boxwright.base.files import write_whole
+    from boxwright.checkpoints.restore import restore_detector
+    from boxwright.config.load import dump_message
+    from boxwright.evaluation.about import about_evaluation
+    from boxwright.evaluation.evaluate import evaluate_on_reader
+    from boxwright.evaluation.results import write_evaluation
+    from boxwright.evaluation.settings import EvaluationSettings
+    from boxwright.loading.open_model import OpenModel
+
+    detector, _, step = restore_detector(model_dir)
+    settings = EvaluationSettings(workers=0)
+    evaluation = evaluate_on_reader(config, detector, settings, lambda items, title: count_progress(title)(items))
+    about = about_evaluation(OpenModel(model_dir, detector, step), settings, config_path)
+    write_evaluation(evaluation, folder, step, about=about)
+    write_whole(folder / "pipeline.config", dump_message(config))
+    return evaluation
