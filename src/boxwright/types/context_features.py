@@ -29,7 +29,13 @@ class ContextFeatures:
 
     @staticmethod
     def stack(images: Sequence[Tensor]) -> ContextFeatures:
-        """Return the context of images, float32 [M, F] each, of any M; that of an image without any is [0, 0].
+        """Return the padded context of images.
+
+        Args:
+            images: float32 [M, F] each, of any M; [0, 0] for an image without context.
+
+        Returns:
+            The context of the batch.
 
         Raises:
             DataError: If features have different lengths.
