@@ -26,7 +26,8 @@ from boxwright.data.batch import collate, to_input
 from boxwright.data.groundtruth import without_verified_labels
 from boxwright.data.image_io import encode_jpeg
 from boxwright.data.shapes import ShapesDataset
-from boxwright.data.tf_example import BOXES_ONLY, RecordFields, decode_example, encode_example, read_features
+from boxwright.data.tf_example import BOXES_ONLY, RecordFields, decode_example, read_features
+from boxwright.data.tf_example_writer import encode_example
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.types import Categories, Sample
 

@@ -21,7 +21,7 @@ from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
 from boxwright.data.record_classes import classes_of_records
 from boxwright.data.shapes import ShapesDataset
-from boxwright.data.tf_example import encode_example
+from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.drawing import NAME_AND_SCORE, SHEET_CELL, Captions
 from boxwright.evaluation.pictures import draw_detections
@@ -30,9 +30,9 @@ from tests.conftest import SMALL_MODEL, found_objects
 
 RUNNER = CliRunner()
 
-REFUSED_TASK = """model { center_net { deepmac_mask_estimation {
-  dim: 16
-  use_xy: false
+REFUSED_HEAD = """model { ssd { mask_head_config {
+  mask_height: 16
+  mask_width: 16
 } } }
 eval_config { num_examples: 3 max_evals: 2 }
 eval_input_reader { num_readers: 1 prefetch_size: 3 label_map_path: "x" }
@@ -46,12 +46,12 @@ def run(*arguments: object) -> tuple[int, str]:
 
 def test_check_tells_a_reason_once_and_refusals_first(tmp_path: Path) -> None:
     path = tmp_path / "a.config"
-    path.write_text(REFUSED_TASK)
+    path.write_text(REFUSED_HEAD)
     status, output = run("config", "check", path)
     lines = output.splitlines()
     assert status == 1
-    assert lines[0].startswith(f"{path}:1:22: model.center_net.deepmac_mask_estimation: refused: ")
-    assert not any("use_xy" in line for line in lines), "what lies below goes without saying"
+    assert lines[0].startswith(f"{path}:1:15: model.ssd.mask_head_config: refused: ")
+    assert not any("mask_width" in line for line in lines), "what lies below goes without saying"
     assert sum("refused" in line for line in lines) == 3, lines
     queue = next(number for number, line in enumerate(lines) if "num_readers" in line)
     assert "prefetch_size" in output
@@ -282,7 +282,7 @@ def test_an_array_of_pillows_is_taken_without_a_warning(recwarn: pytest.Warnings
     ],
 )
 def test_what_needs_no_network_is_said_before_torch_is_imported(arguments: list[str], tmp_path: Path) -> None:
-    (tmp_path / "refused.config").write_text(REFUSED_TASK)
+    (tmp_path / "refused.config").write_text(REFUSED_HEAD)
     code = (
         "import sys\nfrom boxwright.cli.main import main\nsys.argv[0] = 'boxwright'\n"
         "try:\n    main()\nexcept SystemExit as end:\n    print('status', end.code)\n"

@@ -47,7 +47,7 @@ CENTER_NETS = {
     "center_net_deepmac_512x512_voc_only_tpu-32": "center_net_deepmac_512_voc",
 }
 
-CONTEXT_RCNN = "context_rcnn_resnet101_snapshot_serengeti"
+CONTEXT_RCNN = "context_rcnn_resnet101_serengeti"
 
 
 def test_all_of_the_zoo_are_there() -> None:
@@ -150,7 +150,7 @@ def test_context_rcnn_is_tensorflows_file() -> None:
     folder = extra_folder("BOXWRIGHT_CONFIGS")
     if folder is None:
         pytest.skip("BOXWRIGHT_CONFIGS names no folder of pipeline.config files; presets are not compared with them")
-    assert differences(folder / "tf1" / f"{CONTEXT_RCNN}_sync.config", CONTEXT_RCNN) == {}
+    assert differences(folder / "tf1" / "context_rcnn_resnet101_snapshot_serengeti_sync.config", CONTEXT_RCNN) == {}
 
 
 def differences(path: Path, name: str) -> dict[str, tuple[Any, Any]]:

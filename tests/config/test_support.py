@@ -367,7 +367,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
 def test_report_classifies_and_locates() -> None:
     config = parse_message(
         "train_config {\n sync_replicas: true\n bias_grad_multiplier: 0\n batch_size: 4 }\n"
-        "model { center_net { output_prediction_dict: true } }",
+        "model { ssd { mask_head_config { } } }",
         Pipeline,
         file="f",
     )
@@ -376,7 +376,7 @@ def test_report_classifies_and_locates() -> None:
     assert str(lines["train_config.sync_replicas"]).startswith("f:2:2: train_config.sync_replicas: without effect")
     assert lines["train_config.bias_grad_multiplier"].status.verdict == "honored"
     assert lines["train_config.batch_size"].status.verdict == "honored"
-    assert lines["model.center_net.output_prediction_dict"].status.verdict == "refused"
+    assert lines["model.ssd.mask_head_config"].status.verdict == "refused"
     with pytest.raises(ConfigError) as caught:
         refuse_unsupported(config, "")
     assert str(caught.value).count("refused") == 1

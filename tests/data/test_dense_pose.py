@@ -38,7 +38,8 @@ from boxwright.data.formats import open_dataset
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
 from boxwright.data.pictures import draw_sample
-from boxwright.data.tf_example import RecordFields, decode_example, encode_example, read_features
+from boxwright.data.tf_example import RecordFields, decode_example, read_features
+from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.drawing import Captions, color_of

@@ -31,7 +31,8 @@ from boxwright.data.coco import CocoDataset
 from boxwright.data.groundtruth import MergeLabels
 from boxwright.data.image_io import encode_png
 from boxwright.data.pictures import draw_sample
-from boxwright.data.tf_example import RecordFields, decode_example, encode_example, read_features
+from boxwright.data.tf_example import RecordFields, decode_example, read_features
+from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile
 from boxwright.drawing import color_of, draw_boxes, with_tracks
 from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer

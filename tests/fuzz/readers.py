@@ -34,7 +34,8 @@ from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
 from boxwright.data.label_map import load_label_map
 from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
-from boxwright.data.tf_example import RecordFields, encode_example
+from boxwright.data.tf_example import RecordFields
+from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation

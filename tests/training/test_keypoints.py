@@ -16,7 +16,7 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import build_training
 from boxwright.criteria.terms import LossTerm
 from boxwright.data.batch import collate, to_input
-from boxwright.data.tf_example import encode_example
+from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.types import Categories, Category, Sample

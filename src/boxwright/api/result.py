@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -227,32 +227,12 @@ class Result:
 
         from boxwright.types.detections import Detections
 
-        found = self.objects
-        fields = (
-            "anchor_indices",
-            "multiclass_scores",
-            "keypoints",
-            "keypoint_scores",
-            "keypoint_depths",
-            "masks",
-            "surface_parts",
-            "surface_coordinates",
-            "temporal_offsets",
-            "cell_boxes",
-            "embeddings",
-        )
-
-        def tensor(value: NDArray[Any] | None) -> Any:
-            return None if value is None else torch.tensor(value, device=device)
-
-        return Detections(
-            tensor(found.boxes),
-            tensor(found.scores),
-            tensor(found.labels),
-            found.image_size,
-            found.categories,
-            **{name: tensor(getattr(found, name)) for name in fields},
-        )
+        found, known = self.objects, {one.name for one in fields(Detections)}
+        values = {one.name: getattr(found, one.name) for one in fields(found) if one.name in known}
+        for name, value in values.items():
+            if isinstance(value, np.ndarray):
+                values[name] = torch.tensor(value, device=device)
+        return Detections(**values)
 
     def to_coco(self, image_id: int | str | None = None) -> list[dict[str, Any]]:
         """Return the objects as rows of COCO's results file: image_id, category_id, bbox, score, segmentation.

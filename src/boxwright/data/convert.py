@@ -17,7 +17,7 @@ from boxwright.base.files import is_file, make_folder, open_whole, read_file, un
 from boxwright.data.coco import coco_annotation, coco_category
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map, write_label_map
-from boxwright.data.tf_example import encode_example
+from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.voc import write_voc_annotation
 from boxwright.data.yolo_writer import write_yolo_labels, write_yolo_yaml

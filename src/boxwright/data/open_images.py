@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -75,14 +75,9 @@ class OpenImagesDataset:
         known = {item.title: item for item in self.categories}
         found = {code: self.categories.by_name(code) or known.get(shown_names.get(code, "")) for code in codes}
         label_of = np.array([-1 if category is None else category.label for category in found.values()], np.int64)
-        self._verified: dict[int, set[int]] = {}
-        self._negative: dict[int, set[int]] = {}
-        for _, row in labels:
-            label = int(label_of[codes[row["LabelName"]]])
-            if label >= 0:
-                self._verified.setdefault(self._numbers[row["ImageID"]], set()).add(label)
-            if label >= 0 and row.get("Confidence") == "0":
-                self._negative.setdefault(self._numbers[row["ImageID"]], set()).add(label)
+        self._verified, self._negative = _labels_of_images(
+            ((self._numbers[row["ImageID"]], int(label_of[codes[row["LabelName"]]]), row) for _, row in labels)
+        )
         # Sorted by image, the boxes of image i are rows starts[i] to starts[i + 1]; stable, to keep the file's order.
         order = np.argsort(np.frombuffer(image_of, np.int64), kind="stable") if image_of else np.zeros(0, np.int64)
         self._starts = np.searchsorted(np.asarray(image_of, np.int64)[order], np.arange(len(self._numbers) + 1))
@@ -132,6 +127,24 @@ class OpenImagesDataset:
         """Return the image file's bytes and its name."""
         path = self._image(self.images[index])
         return read_file(path), path.name
+
+
+def _labels_of_images(
+    rows: Iterable[tuple[int, int, dict[str, str]]],
+) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """Return each image's verified labels, and those that were verified to be absent.
+
+    Args:
+        rows: An image's index, a label, or -1 for a class that is not in the label map, and the row of the table.
+    """
+    verified: dict[int, set[int]] = {}
+    negative: dict[int, set[int]] = {}
+    for image, label, row in rows:
+        if label >= 0:
+            verified.setdefault(image, set()).add(label)
+        if label >= 0 and row.get("Confidence") == "0":
+            negative.setdefault(image, set()).add(label)
+    return verified, negative
 
 
 def _table(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:

@@ -1,4 +1,4 @@
-"""`tf.train.Example`: conversion between records of the TF Object Detection API and `Sample`.
+"""`tf.train.Example`: reading records of the TF Object Detection API (`tf_example_writer` writes them).
 
 Keys are those of the API's own converters: `image/encoded`, `image/object/bbox/ymin`, … Boxes are stored normalized to
 0..1, class ids start at 1.
@@ -18,13 +18,13 @@ from boxwright.base.errors import DataError
 from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco_masks import check_mask_memory
 from boxwright.data.context_features import read_context, read_context_image_ids
-from boxwright.data.dense_pose import PointList, point_list
+from boxwright.data.dense_pose import PointList
 from boxwright.data.example_messages import Example, Features, features_of
-from boxwright.data.image_io import decode_image, encode_png
+from boxwright.data.image_io import decode_image
 from boxwright.data.reading import checked_sample, whole_number
 from boxwright.types import Categories, Sample
 
-_ATTRIBUTE = "image/object/attribute/"
+ATTRIBUTE = "image/object/attribute/"
 MaskEncoding = Literal["none", "png", "numerical"]
 
 
@@ -115,9 +115,7 @@ def decode_example(
         group_of=_per_object(features, "image/object/group_of", count, where, np.bool_),
         areas=_per_object(features, "image/object/area", count, where, np.float32),
         masks=_masks(features, count, (height, width), wanted.masks, where),
-        mask_weights=None
-        if wanted.masks == "none"
-        else _numbers_of(features, "image/object/mask/weight", count, where),
+        mask_weights=_numbers_of(features, _MASK_WEIGHT, count, where) if wanted.masks != "none" else None,
         keypoints=_keypoints(features, count, points[1], (height, width), where),
         keypoint_depths=_depths(features, "z", points, where) if wanted.keypoint_depths else None,
         keypoint_depth_weights=_depths(features, "z/weights", points, where) if wanted.keypoint_depths else None,
@@ -129,13 +127,7 @@ def decode_example(
         track_match_flags=match_flags,
         attributes=attributes,
         attribute_names=attribute_names,
-        verified_labels=_image_labels(features, categories, where),
-        negative_labels=_known(_wholes(features, "image/neg_category_ids", where), categories),
-        not_exhaustive_labels=_known(_wholes(features, "image/not_exhaustive_category_ids", where), categories),
-        context=read_context(features, where) if wanted.context else None,
-        context_image_ids=read_context_image_ids(features, where) if wanted.context_image_ids else (),
-        id=text_feature(features, "image/source_id", where) or text_feature(features, "image/filename", where),
-        filename=text_feature(features, "image/filename", where),
+        **_of_image(features, categories, wanted, where),
     )
     checked_sample(sample, where)
     kept = sample.keep(labels >= 0) if (labels < 0).any() else sample
@@ -143,6 +135,21 @@ def decode_example(
     return kept if wanted.hierarchy is None else wanted.hierarchy.expand(kept)
 
 
+def _of_image(features: Features, categories: Categories, wanted: RecordFields, where: str) -> dict[str, Any]:
+    """Return the fields of a sample that are of the whole image, by name."""
+    filename = text_feature(features, "image/filename", where)
+    return {
+        "verified_labels": _image_labels(features, categories, where),
+        "negative_labels": _known(_wholes(features, "image/neg_category_ids", where), categories),
+        "not_exhaustive_labels": _known(_wholes(features, "image/not_exhaustive_category_ids", where), categories),
+        "context": read_context(features, where) if wanted.context else None,
+        "context_image_ids": read_context_image_ids(features, where) if wanted.context_image_ids else (),
+        "id": text_feature(features, "image/source_id", where) or filename,
+        "filename": filename,
+    }
+
+
+_MASK_WEIGHT = "image/object/mask/weight"
 _MORE_CHANNELS = "image/additional_channels/encoded"
 
 
@@ -251,14 +258,14 @@ def _boxes(features: Features, size: tuple[int, int], where: str) -> NDArray[np.
 
 def _attributes(features: Features, count: int, where: str) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     """Return the further attributes of objects, int64 [N, T], and T names."""
-    keys = sorted(key for key in features if key.startswith(_ATTRIBUTE))
+    keys = sorted(key for key in features if key.startswith(ATTRIBUTE))
     columns = [np.array(_wholes(features, key, where), np.int64) for key in keys]
     for key, column in zip(keys, columns, strict=True):
         if len(column) != count:
             raise DataError(f"{where}: {key} has {len(column)} values for {count} boxes")
     if not keys:
         return None, ()
-    return np.stack(columns, 1), tuple(key.removeprefix(_ATTRIBUTE) for key in keys)
+    return np.stack(columns, 1), tuple(key.removeprefix(ATTRIBUTE) for key in keys)
 
 
 def _labels(
@@ -420,78 +427,3 @@ def _dense_pose(features: Features, count: int, size: tuple[int, int], where: st
     with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected
         x, y = x * np.float32(size[1]), y * np.float32(size[0])
     return PointList(counts if len(counts) else np.zeros(count, np.int64), parts, x, y, u, v).padded(where)
-
-
-def encode_example(sample: Sample, image: bytes, categories: Categories) -> bytes:
-    """Return a sample as a serialized tf.train.Example; ids are labels plus 1.
-
-    Masks (as PNG), keypoints with their depths, DensePose's points, tracks and the whole image's classes are written if
-    present.
-
-    Args:
-        image: The image file's bytes.
-    """
-    height, width = sample.image.shape[:2]
-    example = Example()
-    feature = example.features.feature
-    kind = "png" if image[:4] == b"\x89PNG" else "jpeg"
-    for key, text in (
-        ("image/encoded", image),
-        ("image/format", kind.encode()),
-        ("image/filename", sample.filename.encode()),
-        ("image/source_id", (sample.id or sample.filename).encode()),
-    ):
-        feature[key].bytes_list.value.append(text)
-    feature["image/height"].int64_list.value.append(height)
-    feature["image/width"].int64_list.value.append(width)
-    sides = zip(("xmin", "ymin", "xmax", "ymax"), (width, height, width, height), sample.boxes.T, strict=True)
-    # Divided in float64, so that rounding to the record's float32 is the only one.
-    for side, length, values in sides:
-        feature[f"image/object/bbox/{side}"].float_list.value.extend((values.astype(np.float64) / length).tolist())
-    feature["image/object/class/label"].int64_list.value.extend((sample.labels + 1).tolist())
-    names = [categories.by_label(int(label)).name.encode() for label in sample.labels]
-    feature["image/object/class/text"].bytes_list.value.extend(names)
-    floats, wholes = _numbers_of_objects(sample)
-    for name, values in wholes.items():
-        feature[f"image/object/{name}"].int64_list.value.extend(values.astype(int).tolist())
-    for name, values in floats.items():
-        feature[f"image/object/{name}"].float_list.value.extend(values.flatten().tolist())
-    for key, labels in (
-        ("image/class/label", sample.verified_labels),
-        ("image/neg_category_ids", sample.negative_labels),
-        ("image/not_exhaustive_category_ids", sample.not_exhaustive_labels),
-    ):
-        if len(labels):
-            feature[key].int64_list.value.extend((labels + 1).tolist())
-    if sample.attributes is not None:
-        for name, column in zip(sample.attribute_names, sample.attributes.T, strict=True):
-            feature[f"{_ATTRIBUTE}{name}"].int64_list.value.extend(column.tolist())
-    if sample.masks is not None:
-        feature["image/object/mask"].bytes_list.value.extend([encode_png(mask * 255) for mask in sample.masks])
-    # Without it, the order of a map's keys varies, and so would the bytes of equal records.
-    return bytes(example.SerializeToString(deterministic=True))
-
-
-def _numbers_of_objects(sample: Sample) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """Return features of objects that are floats, and that are integers, without those that the sample lacks."""
-    height, width = sample.image.shape[:2]
-    wholes = {name: getattr(sample, name) for name in ("difficult", "is_crowd", "group_of")}
-    wholes |= {"track/label": sample.track_ids}
-    floats: dict[str, Any] = {"weight": sample.weights, "area": sample.areas}
-    floats |= {"mask/weight": sample.mask_weights, "track/match": sample.track_match_flags}
-    if sample.temporal_offsets is not None:
-        floats |= {
-            f"track/offset/{axis}": sample.temporal_offsets[:, i] / (width, height)[i] for i, axis in enumerate("xy")
-        }
-    floats |= {"keypoint/z": sample.keypoint_depths, "keypoint/z/weights": sample.keypoint_depth_weights}
-    if sample.keypoints is not None:
-        places = sample.keypoints.reshape(-1, 3)
-        floats |= {"keypoint/x": places[:, 0] / width, "keypoint/y": places[:, 1] / height}
-        wholes |= {"keypoint/visibility": places[:, 2]}
-    if sample.dense_pose is not None:
-        points = point_list(sample.dense_pose)
-        wholes |= {"densepose/num": points.counts, "densepose/part_index": points.parts}
-        floats |= {"densepose/x": points.x / width, "densepose/y": points.y / height}
-        floats |= {"densepose/u": points.u, "densepose/v": points.v}
-    known = ({name: values for name, values in part.items() if values is not None} for part in (floats, wholes))
-    return next(known), next(known)

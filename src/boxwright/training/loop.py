@@ -103,14 +103,9 @@ class Loop:
         """Measure some steps and log where their time goes; nothing is saved."""
         self.state.detector.train()
         folder = self.store.folder / "profile"
+        out = folder if self.processes.leads else None
         with closing(self._incoming()) as batches:
-            found = profile_steps(
-                batches,
-                self.learner.step,
-                lambda: self.batches.ready,
-                folder if self.processes.leads else None,
-                self.device,
-            )
+            found = profile_steps(batches, self.learner.step, lambda: self.batches.ready, out, self.device)
         for line in described(found, self.plan.stream.batch_size, self.batches.most_ready):
             self.processes.log.info(line)
         self.processes.log.info(f"trace: {folder / 'trace.json'}")
