@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-LATER = "not supported yet; remove it"
 OTHER_FAMILY = "only ssd, faster_rcnn, center_net, refinedet, srn and align_det are supported yet"
 PER_ANCHOR = "losses are per anchor always"
 QUANTIZATION = "quantization-aware training is of TF1 only; the network is trained and run in floating point"
