@@ -29,7 +29,9 @@ from tests.center_nets import (
     deep_mask_variants,
     of_one_class,
     with_every_task,
+    with_identities,
     with_masks,
+    with_surface,
     with_temporal_offsets,
 )
 from tests.exporters.small_detectors import CATEGORIES, SQUARE, build, pictures
@@ -93,11 +95,13 @@ MASKS = {"detection_masks"}
 OTHER_TASKS = {
     "deep masks of crops": (deep_mask_variants()[0], MASKS),
     "deep masks of whole images": (deep_mask_variants()[8], MASKS),
+    "surface": (with_surface(), MASKS | {"detection_surface_coords"}),
+    "identities": (with_identities(), {"detection_embeddings"}),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["onnx"])
+@pytest.mark.parametrize("form", ["onnx", "pt2"])
 @pytest.mark.parametrize("tasks", OTHER_TASKS)
 def test_an_export_of_another_task(tasks: str, form: Literal["onnx", "pt2"], tmp_path: Path) -> None:
     """It passes the gate, and finds what the detector finds, under TF's names."""
@@ -107,7 +111,8 @@ def test_an_export_of_another_task(tasks: str, form: Literal["onnx", "pt2"], tmp
     report = export(detector, path, images=pictures(), format=form, nms="operator")
     assert report.passed
     session = open_export(path).session
-    assert set(session.output_names) & MASKS == names
+    known = MASKS | {"detection_surface_coords", "detection_embeddings"}
+    assert set(session.output_names) & known == names
     if form == "onnx":
         image = pictures()[0]
         (own,), (read,) = detector.detect([image]), open_exported(path).detect([image])
