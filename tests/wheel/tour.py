@@ -40,8 +40,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bw.train(
         folder / "demo" / "pipeline.config",
         folder / "run",
-        epochs=75,
-        overrides=["train_config.batch_size=8", f"{schedule}.total_steps=150", f"{schedule}.warmup_steps=10"],
+        epochs=120,
+        overrides=["train_config.batch_size=8", f"{schedule}.total_steps=240", f"{schedule}.warmup_steps=10"],
         device="cpu",
         workers=0,
     )
@@ -186,7 +186,7 @@ def test_snippet_9_print_is_a_listener(here: Path, tmp_path: Path, capsys: pytes
 def test_snippet_10_what_was_before_works(here: Path) -> None:
     config = bw.load_config("demo/pipeline.config")
     detector, _, step = bw.restore_detector("run")
-    assert step == 150
+    assert step == 240
     assert len(detector.detect([np.asarray(Image.open("photo.jpg"))])) == 1
     assert bw.evaluate(config, model_dir="run")
     with pytest.raises(bw.CheckpointError, match="is an exported model"):
