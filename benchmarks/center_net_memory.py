@@ -24,7 +24,6 @@ import torch
 import boxwright as bw
 from boxwright.base.errors import BoxwrightError
 from boxwright.builders.training import build_training
-from boxwright.config import Pipeline
 from boxwright.criteria.center_net.criterion import CenterNetCriterion
 from boxwright.criteria.center_net.keypoints import KeypointTask
 from boxwright.data.batch import Batch
@@ -33,6 +32,9 @@ from boxwright.models.detector import Detector
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 from boxwright.types import Targets
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.center_nets import give_keypoint_label_map  # of the repository, not of the package
 
 OBJECTS = 8
 GIB = 1 << 30
@@ -113,22 +115,6 @@ def measured(path: Path) -> dict[str, Any]:
         "seconds": round(min(seconds), 2),
         "loss": round(report.losses["Loss/total_loss"], 3),
     }
-
-
-def give_keypoint_label_map(config: Pipeline, folder: Path) -> None:
-    """Write a label map of the keypoints that the tasks name."""
-    model = config.model.center_net if config.model is not None else None
-    if model is None or not model.keypoint_estimation_task:
-        return
-    items, count = [], 0
-    for number, task in enumerate(model.keypoint_estimation_task, start=1):
-        labels = list(task.mapping("keypoint_label_to_std"))
-        points = (f'keypoints {{ id: {count + place} label: "{label}" }}' for place, label in enumerate(labels))
-        items.append(f'item {{ id: {number} name: "{task.keypoint_class_name}" {" ".join(points)} }}')
-        count += len(labels)
-    path = folder / "keypoints.pbtxt"
-    path.write_text("\n".join(items))
-    model.keypoint_label_map_path = str(path)
 
 
 def made_up(detector: Detector) -> Batch:

@@ -58,6 +58,11 @@ class RecordFiles:
         number = int(np.searchsorted(self._ends, index, side="right"))
         return self.files[number], index - int(self._ends[number - 1] if number else 0)
 
+    def where(self, index: int) -> str:
+        """Return a record's place, for messages."""
+        file, record = self.locate(index)
+        return f"{file.path}: record {record}"
+
 
 class TFRecordDataset:
     """Samples from the records of one or more TFRecord files."""
@@ -105,7 +110,7 @@ class TFRecordDataset:
             DataError: If the record is damaged, or is not an annotated image.
         """
         file, record = self.records.locate(index)
-        where = f"{file.path}: record {record}"
+        where = self.records.where(index)
         known = len(self._unknown)
         with reading(where):
             features = read_features(file[record], where)
@@ -122,7 +127,7 @@ class TFRecordDataset:
             DataError: If the record is damaged, or has no image.
         """
         file, record = self.records.locate(index)
-        where = f"{file.path}: record {record}"
+        where = self.records.where(index)
         with reading(where):
             return _image_file(read_features(file[record], where), where, index)
 
@@ -157,7 +162,7 @@ class TFSequenceDataset:
         if frame is not None:
             for index, count in enumerate(counts):
                 if frame >= count:
-                    raise DataError(f"{self._where(index)}: has {count} frames; frame_index is {frame}")
+                    raise DataError(f"{self.records.where(index)}: has {count} frames; frame_index is {frame}")
         chosen = [range(count) if frame is None else [frame] for count in counts]
         self._frames = [(index, number) for index, some in enumerate(chosen) for number in some]
         ends = np.cumsum([len(some) for some in chosen])
@@ -174,7 +179,7 @@ class TFSequenceDataset:
             DataError: If the record is damaged, or the frame is not an annotated image.
         """
         record, frame = self._frames[index]
-        where = f"{self._where(record)}: frame {frame}"
+        where = f"{self.records.where(record)}: frame {frame}"
         known = len(self._unknown)
         with reading(where):
             sequence = self._sequence(record)
@@ -194,20 +199,16 @@ class TFSequenceDataset:
             DataError: If the record is damaged, or the frame has no image.
         """
         record, frame = self._frames[index]
-        where = f"{self._where(record)}: frame {frame}"
+        where = f"{self.records.where(record)}: frame {frame}"
         with reading(where):
             return _image_file(frame_features(self._sequence(record), frame), where, index)
 
-    def _where(self, record: int) -> str:
-        file, number = self.records.locate(record)
-        return f"{file.path}: record {number}"
-
     def _sequence(self, record: int) -> object:
         file, number = self.records.locate(record)
-        return read_sequence(file[number], f"{file.path}: record {number}")
+        return read_sequence(file[number], self.records.where(record))
 
     def _count(self, record: int) -> int:
-        with reading(self._where(record)):
+        with reading(self.records.where(record)):
             return count_frames(self._sequence(record))
 
 

@@ -31,7 +31,7 @@ class MaskExtent(Protocol):
         ...
 
     def coordinates(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return y, x of each pixel of masks of a size, as the network is told: [B, N, 2, h, w]."""
+        """Return y, x of each pixel of masks of a size, as the network's input: [B, N, 2, h, w]."""
         ...
 
     def of_boxes(self, logits: Tensor, boxes: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class DeepMasks(nn.Module):
 
         Args:
             network: Pixels and instances to logits.
-            use_xy: Whether the network is told the coordinates of pixels, before their embeddings.
+            use_xy: Whether the coordinates of pixels are an input of the network, before their embeddings.
         """
         super().__init__()
         self.network, self.extent, self.use_xy = network, extent, use_xy

@@ -150,7 +150,7 @@ class InputReader(Message):
              "evaluates on all")
     frame_index: int = number(-1, "[-1, inf)",
         "The only frame to take of each sequence example; -1 = every frame.",
-        note="in evaluation, too, where TensorFlow takes every frame whatever it is")
+        note="also in evaluation, where TensorFlow always takes every frame")
     use_keypoint_label_map: bool = field(False,
         "Look keypoints up by the keypoint names in the label map.",
         refused="TensorFlow orders an object's keypoints by their names in the record; here they stand in the record's "
