@@ -133,18 +133,18 @@ def test_steps_of_ones_own_loop_are_those_of_train(config: Path, tmp_path: Path)
 
 
 def test_an_epoch_goes_through_the_data_once(config: Path) -> None:
-    learner = bw.Learner(config, overrides=["train_config.batch_size=5"], device="cpu")
-    # 16 images, 5 a batch: the fourth batch begins the next epoch, and the next call goes on behind it.
+    learner = bw.Learner(config, overrides=["train_config.batch_size=3"], device="cpu")
+    # 8 images, 3 a batch: the third batch begins the next epoch, and the next call goes on behind it.
     seen: list[tuple[int, int]] = []
     for _ in range(2):
         batches = list(learner.epoch())
-        assert len(batches) == 4
+        assert len(batches) == 3
         seen += [key for batch in batches for key in batch.keys]
         for batch in batches:
             learner.step(batch)
-    assert learner.step_number == 8
-    assert len(set(seen)) == 40
-    assert sorted(index for epoch, index in seen if epoch == 0) == list(range(16))
+    assert learner.step_number == 6
+    assert len(set(seen)) == 18
+    assert sorted(index for epoch, index in seen if epoch == 0) == list(range(8))
 
 
 def test_a_saved_checkpoint_is_opened_and_resumed(config: Path, tmp_path: Path) -> None:

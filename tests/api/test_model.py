@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 import boxwright as bw
-from tests.api.models import DATA, SmallRun, small_run
+from tests.api.models import DATA, STEPS, SmallRun, small_run
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +160,13 @@ def test_what_a_model_says_of_itself(run: SmallRun) -> None:
     assert isinstance(model, bw.Model)
     assert not isinstance(model, torch.nn.Module)
     assert isinstance(model.detector, torch.nn.Module)
-    assert model.step == exported.step == 120
+    assert model.step == exported.step == STEPS
     assert model.names == exported.names == [item.title for item in DATA.categories]
     assert len(repr(model)) < 300
-    assert "step 120" in repr(model)
+    assert f"step {STEPS}" in repr(model)
     assert model.config.train_config is not None
     assert exported.config.train_config is not None
-    assert exported.config.train_config.num_steps == 120
+    assert exported.config.train_config.num_steps == STEPS
     assert exported.is_exported
     assert not model.is_exported
     with pytest.raises(bw.ExportError, match="contains no PyTorch module"):

@@ -11,7 +11,7 @@ from PIL import Image
 
 import boxwright as bw
 from boxwright.training.settings import RunOptions
-from tests.api.models import SmallRun, demo_config, small_run
+from tests.api.models import STEPS, SmallRun, demo_config, small_run
 
 FAST: dict[str, Any] = {"device": "cpu", "workers": 0, "log_every_n": 1}
 
@@ -38,16 +38,16 @@ def test_training_returns_the_run(config: Path, tmp_path: Path) -> None:
         listeners=lambda step, numbers: heard.append((step, dict(numbers))),
         **FAST,
     )
-    # 16 images, 4 a step: one and a half times through them are 6 steps.
-    assert run.step == 6
+    # 8 images, 4 a step: one and a half times through them are 3 steps.
+    assert run.step == 3
     assert run.best == tmp_path / "model" / "best.pt"
     assert "DetectionBoxes_Precision/mAP" in run.metrics
     assert run.metrics == pytest.approx(bw.evaluate(tmp_path / "model", device="cpu"), abs=1e-6)
-    assert [step for step, numbers in heard if "learning_rate" in numbers] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, numbers in heard if "learning_rate" in numbers] == [1, 2, 3]
     assert heard[-1][1] == pytest.approx(run.metrics)
-    assert "step 6, AP" in repr(run)
+    assert "step 3, AP" in repr(run)
     again = bw.train(config, tmp_path / "model", epochs=2, overrides=["train_config.batch_size=4"], **FAST)
-    assert again.step == 8
+    assert again.step == 4
 
 
 def test_single_settings_are_keywords_with_their_types() -> None:
@@ -56,9 +56,9 @@ def test_single_settings_are_keywords_with_their_types() -> None:
 
 def test_a_run_of_an_earlier_day(run: SmallRun, tmp_path: Path) -> None:
     opened = bw.Run(run.folder)
-    assert opened.step == 120
+    assert opened.step == STEPS
     assert isinstance(opened.model(), bw.Model)
-    assert opened.model("newest").step == 120
+    assert opened.model("newest").step == STEPS
     with pytest.raises(bw.TrainingError, match="expected best or newest"):
         opened.model("last")
     with pytest.raises(bw.CheckpointError, match="no run"):
@@ -68,7 +68,7 @@ def test_a_run_of_an_earlier_day(run: SmallRun, tmp_path: Path) -> None:
 def test_the_history_is_drawn(run: SmallRun, tmp_path: Path) -> None:
     opened = bw.Run(run.folder)
     steps = [row["step"] for row in opened.history if "evaluation" not in row]
-    assert steps == [1, 20, 40, 60, 80, 100, 120]
+    assert steps == [1, *range(20, STEPS + 1, 20)]
     picture = opened.plot_history(tmp_path / "history.png")
     assert isinstance(picture, Image.Image)
     with Image.open(tmp_path / "history.png") as written:
@@ -91,7 +91,7 @@ def test_every_way_to_evaluate(run: SmallRun) -> None:
         "text": bw.evaluate(str(run.folder), device="cpu"),
         "model": bw.load(run.folder).evaluate(),
         "run": bw.Run(run.folder).evaluate(device="cpu"),
-        "checkpoint": bw.evaluate(run.folder / "ckpt-120.pt", device="cpu"),
+        "checkpoint": bw.evaluate(run.folder / f"ckpt-{STEPS}.pt", device="cpu"),
         "configuration first": bw.evaluate(bw.load_config(run.config), run.folder),
         "named": bw.evaluate(run.folder, config=run.config),
         "export": bw.evaluate(run.onnx),

@@ -12,7 +12,7 @@ from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.config import load_config
 from boxwright.data.image_io import read_image
 from boxwright.loading.open_model import open_model
-from tests.api.models import SmallRun, small_run
+from tests.api.models import STEPS, SmallRun, small_run
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def test_a_run_its_checkpoint_and_its_export_are_one_detector(run: SmallRun) -> 
     picture = read_image(run.picture)
     models = [open_model(path, device="cpu") for path in (run.folder, checkpoint, run.onnx)]
     assert [model.is_exported for model in models] == [False, False, True]
-    assert {model.step for model in models} == {120}
+    assert {model.step for model in models} == {STEPS}
     assert {str(model.categories) for model in models} == {str(models[0].categories)}
     assert len({model.config.train_config.num_steps for model in models if model.config.train_config}) == 1
     first, second, exported = (model.finder()([picture])[0] for model in models)
@@ -67,7 +67,7 @@ def test_an_export_is_opened_without_pytorch(run: SmallRun) -> None:
     code = """
 import sys
 from boxwright.loading.open_model import open_model
-assert open_model(sys.argv[1]).step == 120
+assert open_model(sys.argv[1]).step == int(sys.argv[2])
 assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code, str(run.onnx)], check=True)
+    subprocess.run([sys.executable, "-c", code, str(run.onnx), str(STEPS)], check=True)
