@@ -10,6 +10,7 @@ import io
 import json
 import os
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from boxwright.data.batch import to_input
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
+from boxwright.data.keypoint_names import KeypointNames
 from boxwright.data.label_map import load_label_map
 from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
@@ -135,6 +137,7 @@ EVERY_WAY = (
     RecordFields(),
     RecordFields(num_keypoints=2),
     RecordFields(num_keypoints=2, keypoint_depths=True),
+    RecordFields(num_keypoints=3, keypoint_depths=True, keypoint_names=KeypointNames({"top": 2, "corner": 0}, 3)),
     RecordFields(masks="png"),
     RecordFields(masks="numerical"),
     RecordFields(multiclass_scores=True),
@@ -157,7 +160,9 @@ def _example_seeds() -> list[bytes]:
         sample.dense_pose = np.tile(np.array([9, 8, 1, 23, 0.5, 0.25], np.float32), (len(sample.boxes), 2, 1))
         sample.dense_pose[:1, 1] = 0  # the first has one point less
         sample.verified_labels = sample.negative_labels = sample.not_exhaustive_labels = np.array([0, 2])
-    return [encode_example(sample, encode_jpeg(sample.image), shapes.categories) for sample in samples]
+    # Each class names both its keypoints.
+    named = Categories(tuple(replace(category, keypoints=("top", "corner")) for category in shapes.categories))
+    return [encode_example(sample, encode_jpeg(sample.image), named) for sample in samples]
 
 
 def _example() -> Reader:

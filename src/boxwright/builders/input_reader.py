@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from boxwright.base.errors import ConfigError
-from boxwright.base.files import as_here
+from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.files import as_here, is_file
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
+from boxwright.config.preset import packaged
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
+from boxwright.data.keypoint_names import KeypointNames
 from boxwright.data.label_map import load_label_map
 from boxwright.data.listed import ListedDataset, read_sample_list
 from boxwright.data.open_images import OpenImagesDataset
@@ -31,7 +33,19 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
     refuse_unsupported(config, path)
     if config.tf_record_input_reader is not None and not (known or config.label_map_path):
         raise config.refusal("label_map_path", "missing; records name classes by number")
+    if config.use_keypoint_label_map and is_file(label_map := packaged(as_here(config.label_map_path))):
+        _keypoint_names(config, load_label_map(label_map))
     return config
+
+
+def _keypoint_names(reader: m.InputReader, categories: Categories) -> KeypointNames | None:
+    """Return where keypoints go by name; None where they stand in the records' order."""
+    if not reader.use_keypoint_label_map:
+        return None
+    try:
+        return KeypointNames.of(categories, reader.num_keypoints)
+    except DataError as error:
+        raise reader.refusal("use_keypoint_label_map", f"{reader.label_map_path or 'the classes'}: {error}") from None
 
 
 def build_dataset(config: m.InputReader | None, path: str, categories: Categories | None = None) -> Dataset:
@@ -58,6 +72,7 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
         masks=_MASKS[reader.mask_type] if reader.load_instance_masks else "none",
         num_keypoints=reader.num_keypoints,
         keypoint_depths=reader.load_keypoint_depth_features,
+        keypoint_names=_keypoint_names(reader, categories),
         multiclass_scores=reader.load_multiclass_scores,
         track_ids=reader.load_track_id,
         confidences=reader.load_confidences,

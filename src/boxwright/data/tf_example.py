@@ -21,6 +21,7 @@ from boxwright.data.context_features import read_context, read_context_image_ids
 from boxwright.data.dense_pose import PointList
 from boxwright.data.example_messages import Example, Features, features_of
 from boxwright.data.image_io import decode_image
+from boxwright.data.keypoint_names import KEYPOINT_TEXT, KeypointNames
 from boxwright.data.reading import checked_sample, whole_number
 from boxwright.types import Categories, Sample
 
@@ -36,6 +37,7 @@ class RecordFields:
         masks: How instance masks are stored; "none" to skip them.
         num_keypoints: Keypoints per object; 0 to skip them.
         keypoint_depths: Whether to read the depths of keypoints and their weights.
+        keypoint_names: Where keypoints go by the names that the record gives them; None for the record's order.
         multiclass_scores: Whether to read the scores of all classes.
         track_ids: Whether to read which objects are the same in several images, and where they were in the last one.
         confidences: Whether to read how sure each object's class is.
@@ -49,6 +51,7 @@ class RecordFields:
     masks: MaskEncoding = "none"
     num_keypoints: int = 0
     keypoint_depths: bool = False
+    keypoint_names: KeypointNames | None = None
     multiclass_scores: bool = False
     track_ids: bool = False
     context: bool = False
@@ -101,7 +104,6 @@ def decode_example(
     height, width = image.shape[:2]
     boxes = _boxes(features, (height, width), where)
     count = len(boxes)
-    points = (count, wanted.num_keypoints)
     labels = _labels(features, categories, count, where, {} if unknown is None else unknown)
     attributes, attribute_names = _attributes(features, count, where)
     offsets, match_flags = _previous(features, count, (height, width), where) if wanted.track_ids else (None, None)
@@ -116,9 +118,6 @@ def decode_example(
         areas=_per_object(features, "image/object/area", count, where, np.float32),
         masks=_masks(features, count, (height, width), wanted.masks, where),
         mask_weights=_numbers_of(features, _MASK_WEIGHT, count, where) if wanted.masks != "none" else None,
-        keypoints=_keypoints(features, count, points[1], (height, width), where),
-        keypoint_depths=_depths(features, "z", points, where) if wanted.keypoint_depths else None,
-        keypoint_depth_weights=_depths(features, "z/weights", points, where) if wanted.keypoint_depths else None,
         dense_pose=_dense_pose(features, count, (height, width), where) if wanted.dense_pose else None,
         class_scores=_class_scores(features, count, where) if wanted.multiclass_scores else None,
         confidences=_confidences(features, labels, categories, where) if wanted.confidences else None,
@@ -127,6 +126,7 @@ def decode_example(
         track_match_flags=match_flags,
         attributes=attributes,
         attribute_names=attribute_names,
+        **_of_keypoints(features, count, (height, width), wanted, where),
         **_of_image(features, categories, wanted, where),
     )
     checked_sample(sample, where)
@@ -336,11 +336,26 @@ def _masks(
     return masks
 
 
-def _keypoints(
-    features: Features, count: int, num_keypoints: int, size: tuple[int, int], where: str
-) -> NDArray[np.float32] | None:
-    if not num_keypoints:
-        return None
+def _of_keypoints(
+    features: Features, count: int, size: tuple[int, int], wanted: RecordFields, where: str
+) -> dict[str, Any]:
+    """Return the fields of a sample that are of keypoints, by name."""
+    names, named = wanted.keypoint_names, None
+    if names is not None:
+        named = names.located(_bytes(features, KEYPOINT_TEXT, where), count, where)
+    points = (count, wanted.num_keypoints if named is None else named.places.shape[1])
+    found: dict[str, NDArray[np.float32]] = {}
+    if wanted.num_keypoints:
+        found["keypoints"] = _keypoints(features, points, size, where)
+    if wanted.keypoint_depths:
+        found["keypoint_depths"] = _depths(features, "z", points, where)
+        found["keypoint_depth_weights"] = _depths(features, "z/weights", points, where)
+    return {name: values if named is None else named.put(values) for name, values in found.items()}
+
+
+def _keypoints(features: Features, shape: tuple[int, int], size: tuple[int, int], where: str) -> NDArray[np.float32]:
+    """Return x, y in pixels and visibility of the keypoints, [N, P, 3]; `shape` is N and P."""
+    count, num_keypoints = shape
     x, y = _floats(features, "image/object/keypoint/x", where), _floats(features, "image/object/keypoint/y", where)
     if len(x) != len(y) or len(x) != count * num_keypoints:
         raise DataError(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from boxwright.data.dense_pose import point_list
 from boxwright.data.example_messages import Example
 from boxwright.data.image_io import encode_png
+from boxwright.data.keypoint_names import KEYPOINT_TEXT, names_of_objects
 from boxwright.data.tf_example import ATTRIBUTE
 from boxwright.types import Categories, Sample
 
@@ -17,8 +18,8 @@ from boxwright.types import Categories, Sample
 def encode_example(sample: Sample, image: bytes, categories: Categories) -> bytes:
     """Return a sample as a serialized tf.train.Example; ids are labels plus 1.
 
-    Masks (as PNG), keypoints with their depths, DensePose's points, tracks and the whole image's classes are written if
-    present.
+    Masks (as PNG), keypoints with their names and depths, DensePose's points, tracks and the whole image's classes are
+    written if present.
 
     Args:
         image: The image file's bytes.
@@ -41,8 +42,8 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
     for side, length, values in sides:
         feature[f"image/object/bbox/{side}"].float_list.value.extend((values.astype(np.float64) / length).tolist())
     feature["image/object/class/label"].int64_list.value.extend((sample.labels + 1).tolist())
-    names = [categories.by_label(int(label)).name.encode() for label in sample.labels]
-    feature["image/object/class/text"].bytes_list.value.extend(names)
+    for key, texts in _bytes_of_objects(sample, categories).items():
+        feature[key].bytes_list.value.extend(texts)
     floats, wholes = _numbers_of_objects(sample)
     for name, values in wholes.items():
         feature[f"image/object/{name}"].int64_list.value.extend(values.astype(int).tolist())
@@ -58,10 +59,18 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
     if sample.attributes is not None:
         for name, column in zip(sample.attribute_names, sample.attributes.T, strict=True):
             feature[f"{ATTRIBUTE}{name}"].int64_list.value.extend(column.tolist())
-    if sample.masks is not None:
-        feature["image/object/mask"].bytes_list.value.extend([encode_png(mask * 255) for mask in sample.masks])
     # Without it, the order of a map's keys varies, and so would the bytes of equal records.
     return bytes(example.SerializeToString(deterministic=True))
+
+
+def _bytes_of_objects(sample: Sample, categories: Categories) -> dict[str, list[bytes]]:
+    """Return features of objects that are texts or files, without those that the sample lacks."""
+    found = {"image/object/class/text": [categories.by_label(int(label)).name.encode() for label in sample.labels]}
+    if sample.masks is not None:
+        found["image/object/mask"] = [encode_png(mask * 255) for mask in sample.masks]
+    if names := names_of_objects(sample, categories):
+        found[KEYPOINT_TEXT] = names
+    return found
 
 
 def _numbers_of_objects(sample: Sample) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:

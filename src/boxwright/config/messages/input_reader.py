@@ -122,7 +122,8 @@ class InputReader(Message):
     num_keypoints: UInt32 = number(0, "(-inf, 10000]", "Number of keypoints per object; 0 = no keypoints.")
     keypoint_type_weight: list[float] = field([],
         "Loss weight of each keypoint type, num_keypoints entries; empty = all equal.",
-        refused="TensorFlow multiplies the weights of keypoints by it; here all count alike; remove it")
+        no_effect="TensorFlow computes weights of keypoints from it, and hands them to no model: core/model.py's "
+            "provide_groundtruth does not take them")
     max_number_of_boxes: int = field(100,
         "Ground truth per image is padded or cut to this many boxes.",
         note="where it is set, training uses the first so many boxes of an image; not set, all; evaluation uses all "
@@ -151,10 +152,8 @@ class InputReader(Message):
     frame_index: int = number(-1, "[-1, inf)",
         "The only frame to take of each sequence example; -1 = every frame.",
         note="also in evaluation, where TensorFlow always takes every frame")
-    use_keypoint_label_map: bool = field(False,
-        "Look keypoints up by the keypoint names in the label map.",
-        refused="TensorFlow orders an object's keypoints by their names in the record; here they stand in the record's "
-                "order: write all of them, in the label map's order, and remove it")
+    use_keypoint_label_map: bool = field(False, "Look each object's keypoints up by their names in the record, "
+        "image/object/keypoint/text, among those in the label map.")
     tf_record_input_reader: TFRecordInputReader | None = field(None,
         "Read the data from TFRecord files.", oneof="input_reader")
     external_input_reader: ExternalInputReader | None = field(None,
@@ -197,6 +196,12 @@ class InputReader(Message):
                 c.tf_record_input_reader is None or c.input_type.name == "TF_SEQUENCE_EXAMPLE")),
         refuse("num_keypoints", "keypoints are read from tf_record_input_reader and coco_input_reader alone; remove it",
             when=lambda c: c.num_keypoints and c.tf_record_input_reader is None and c.coco_input_reader is None),
+        refuse("use_keypoint_label_map", "records name keypoints in tf_record_input_reader's TF_EXAMPLE alone, as in "
+            "TensorFlow (COCO's files do always); remove it",
+            when=lambda c: c.use_keypoint_label_map and (c.tf_record_input_reader is None or _has_sequences(c))),
+        refuse("use_keypoint_label_map", "set num_keypoints beside it: one more than the label map's largest keypoint "
+            "id; or remove it",
+            when=lambda c: c.use_keypoint_label_map and not c.num_keypoints),
         refuse("load_dense_pose", "it is read from tf_record_input_reader and coco_input_reader alone; remove it",
             when=lambda c: c.load_dense_pose and c.tf_record_input_reader is None and c.coco_input_reader is None),
         refuse("load_track_id", "tracks are read from tf_record_input_reader and coco_input_reader alone; remove it",
