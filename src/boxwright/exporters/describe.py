@@ -16,23 +16,14 @@ from boxwright.postprocessing.nms import Nms, operator_arguments
 from boxwright.postprocessing.two_stage import TwoStagePostprocessor
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
+from boxwright.types.detection_outputs import DETECTION_OUTPUTS
 
 _OUTPUTS = {
     "detection_boxes": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in 0..1 of the picture",
     "detection_scores": "float32 [batch, D], best first",
     "detection_classes": "float32 [batch, D]: ids, the label plus 1",
     "num_detections": "float32 [batch]: how many of D are detections; the rest is padding",
-    "detection_anchor_indices": "float32 [batch, D]: the anchor of each",
-    "detection_multiclass_scores": "float32 [batch, D, columns]: all scores of that anchor",
-    "detection_keypoints": "float32 [batch, D, points, 2]: y, x in 0..1 of the picture",
-    "detection_keypoint_scores": "float32 [batch, D, points] in 0..1; 0 where the object's class has no such point",
-    "detection_keypoint_depths": "float32 [batch, D, points]: in the unit of the groundtruth's",
-    "detection_masks": "float32 [batch, D, h, w] in 0..1, within each box; with DensePose the number of a part",
-    "detection_surface_coords": "float32 [batch, D, h, w, 2]: v, u on that part",
-    "detection_surface_parts": "float32 [batch, D, h, w]: that part's number alone; 0 for none",
-    "detection_temporal_offsets": "float32 [batch, D, 2]: y, x from the previous frame, in the groundtruth's unit",
-    "detection_boxes_strided": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in cells of the network's last maps",
-    "detection_embeddings": "float32 [batch, D, E] of length 1: nearer for the same individual than for others",
+    **{one.output: one.meaning for one in DETECTION_OUTPUTS},
     "detections_complete": "float32 [batch]: 0 if candidates that suppression ignored could have mattered",
     "raw_detection_boxes": "float32 [batch, A, 4]: every anchor's, in 0..1 of the network's input (regions: picture)",
     "raw_detection_scores": "float32 [batch, A, columns]: every anchor's",

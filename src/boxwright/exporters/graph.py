@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from boxwright.exporters.resizing import Resized, resizing
 from boxwright.models.detector import Detector
 from boxwright.types import PaddedDetections, RawDetections
+from boxwright.types.detection_outputs import outputs_of
 from boxwright.types.raw_detections import normalized
 
 INPUT = "input_tensor"
@@ -42,14 +43,10 @@ class DetectionGraph(nn.Module):
         Returns:
             `detection_boxes` [B, D, 4] as ymin, xmin, ymax, xmax in 0..1 of the picture; `detection_scores`,
             `detection_classes` (from 1; 1 where padded, as in TF) and `detection_anchor_indices` [B, D];
-            `num_detections` [B]; `detection_multiclass_scores` [B, D, C]; `raw_detection_boxes` [B, A, 4] in 0..1 of
-            the network's input, not clipped (those of regions: of the picture, clipped), and `raw_detection_scores`
-            [B, A, C]; `detection_keypoints` [B, D, P, 2] with `detection_keypoint_scores` and
-            `detection_keypoint_depths` [B, D, P], `detection_temporal_offsets` [B, D, 2], `detection_embeddings`
-            [B, D, E], `detection_boxes_strided` [B, D, 4], `detection_masks` [B, D, h, w] and `detection_features` if
-            the detector has them; with DensePose `detection_surface_coords` [B, D, h, w, 2], the number of a part in
-            place of the mask's 1, and `detection_surface_parts` [B, D, h, w], which has those numbers alone; and
-            `detections_complete` [B], 0 if candidates that suppression ignored could have changed the result.
+            `num_detections` [B]; `raw_detection_boxes` [B, A, 4] in 0..1 of the network's input, not clipped (those of
+            regions: of the picture, clipped), and `raw_detection_scores` [B, A, C]; those of `DETECTION_OUTPUTS` that
+            the detector predicts; and `detections_complete` [B], 0 if candidates that suppression ignored could have
+            changed the result.
         """
         resized: Resized = self.resize(images)
         inputs = self.preprocessor.normalize(resized.pixels.permute(0, 3, 1, 2), resized.true_sizes)
@@ -89,29 +86,8 @@ def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor
         "detection_anchor_indices": found.anchors,
     }
     # Rows of padding are 0 in these outputs, as in TF's.
-    if found.multiclass_scores is not None:
-        outputs["detection_multiclass_scores"] = found.multiclass_scores * valid[..., None]
-    if found.keypoints is not None:
-        outputs["detection_keypoints"] = _points(found.keypoints, true_sizes) * valid[..., None, None]
-    for name in ("keypoint_scores", "keypoint_depths", "temporal_offsets", "embeddings"):
-        if (values := getattr(found, name)) is not None:
-            outputs[f"detection_{name}"] = values * valid[..., None]
-    if found.cell_boxes is not None:
-        outputs["detection_boxes_strided"] = found.cell_boxes[..., [1, 0, 3, 2]] * valid[..., None]
-    if found.masks is not None:
-        outputs["detection_masks"] = found.masks * valid[..., None, None]
-    if found.masks is not None and found.surface_parts is not None and found.surface_coordinates is not None:
-        parts = found.surface_parts * valid[..., None, None]
-        outputs["detection_masks"] = torch.where(parts > 0, parts.float(), outputs["detection_masks"])
-        outputs["detection_surface_parts"] = parts
-        outputs["detection_surface_coords"] = found.surface_coordinates * valid[..., None, None, None]
-    if found.features is not None:
-        outputs["detection_features"] = found.features * valid[..., None, None, None]
+    more = outputs_of(found, true_sizes[:, None, None].to(found.boxes))
+    outputs |= {name: values * valid.view(*valid.shape, *[1] * (values.ndim - 2)) for name, values in more.items()}
     if found.complete is not None:
         outputs["detections_complete"] = found.complete
     return outputs
-
-
-def _points(points: Tensor, sizes: Tensor) -> Tensor:
-    """Return points x, y in pixels [B, D, P, 2] as y, x in 0..1 of sizes [B or 1, 2]."""
-    return points.flip(-1) / sizes[:, None, None].to(points)

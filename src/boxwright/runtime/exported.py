@@ -18,6 +18,7 @@ from boxwright.data.image_io import decode_image
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import Session, open_session
 from boxwright.types.categories import Categories
+from boxwright.types.detection_outputs import DETECTION_OUTPUTS, fields_of
 from boxwright.types.found import FoundObjects
 
 Images = Sequence[NDArray[np.uint8] | Image.Image]
@@ -91,30 +92,15 @@ def found_objects(
     scale = np.array([height, width, height, width], np.float32)
     # From TensorFlow's ymin, xmin, ymax, xmax.
     boxes = (outputs["detection_boxes"][number, :count] * scale)[:, [1, 0, 3, 2]]
-    keypoints = _rows(outputs, "detection_keypoints", number, count)
-    anchors = _rows(outputs, "detection_anchor_indices", number, count)
-    masks = _rows(outputs, "detection_masks", number, count)
-    parts = _rows(outputs, "detection_surface_parts", number, count)
-    if masks is not None and parts is not None:  # a part's number stands where the mask has 1
-        masks = np.where(parts > 0, 1, masks).astype(np.float32)
-    strided = _rows(outputs, "detection_boxes_strided", number, count)
+    rows = {one.output: outputs[one.output][number, :count] for one in DETECTION_OUTPUTS if one.output in outputs}
+    known = {name: values for name, values in fields_of(rows, scale[:2]).items() if hasattr(FoundObjects, name)}
     return FoundObjects(
         boxes=boxes,
         scores=outputs["detection_scores"][number, :count],
         labels=outputs["detection_classes"][number, :count].astype(np.int64) - 1,
         image_size=size,
         categories=categories,
-        anchor_indices=None if anchors is None else anchors.astype(np.int64),
-        multiclass_scores=_rows(outputs, "detection_multiclass_scores", number, count),
-        keypoints=None if keypoints is None else (keypoints * scale[:2])[..., ::-1],
-        keypoint_scores=_rows(outputs, "detection_keypoint_scores", number, count),
-        keypoint_depths=_rows(outputs, "detection_keypoint_depths", number, count),
-        masks=masks,
-        surface_parts=None if parts is None else parts.astype(np.uint8),
-        embeddings=_rows(outputs, "detection_embeddings", number, count),
-        surface_coordinates=_rows(outputs, "detection_surface_coords", number, count),
-        temporal_offsets=_rows(outputs, "detection_temporal_offsets", number, count),
-        cell_boxes=None if strided is None else strided[:, [1, 0, 3, 2]],
+        **known,
     )
 
 
@@ -130,10 +116,6 @@ def open_exported(path: str | Path, threads: int = 0, *, allow_edited: bool = Fa
         ExportError: As `open_session`.
     """
     return ExportedDetector(open_session(path, threads, allow_edited=allow_edited))
-
-
-def _rows(outputs: dict[str, NDArray[np.float32]], name: str, number: int, count: int) -> NDArray[np.float32] | None:
-    return outputs[name][number, :count] if name in outputs else None
 
 
 def _picture(image: Any, number: int) -> NDArray[np.uint8]:

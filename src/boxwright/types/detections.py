@@ -5,7 +5,7 @@ Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.types.categories import Categories, titles
+from boxwright.types.detection_outputs import outputs_of
 from boxwright.types.found import FoundObjects, chosen
 from boxwright.types.packing import fetched
 from boxwright.types.raw_detections import RawDetections
@@ -91,29 +92,10 @@ class PaddedDetections:
         """
         listed = []
         for number, (height, width) in enumerate(image_sizes.tolist()):
-            one = self.image(number)
-            listed.append(
-                Detections(
-                    one.boxes,
-                    one.scores,
-                    one.labels,
-                    (int(height), int(width)),
-                    categories,
-                    anchor_indices=one.anchors,
-                    multiclass_scores=one.multiclass_scores,
-                    keypoints=one.keypoints,
-                    masks=one.masks,
-                    features=one.features,
-                    rpn_features=one.rpn_features,
-                    keypoint_scores=one.keypoint_scores,
-                    keypoint_depths=one.keypoint_depths,
-                    temporal_offsets=one.temporal_offsets,
-                    surface_parts=one.surface_parts,
-                    surface_coordinates=one.surface_coordinates,
-                    cell_boxes=one.cell_boxes,
-                    embeddings=one.embeddings,
-                )
-            )
+            known = dict(vars(self.image(number)))
+            del known["valid"], known["complete"]
+            anchors, size = known.pop("anchors"), (int(height), int(width))
+            listed.append(Detections(**known, image_size=size, categories=categories, anchor_indices=anchors))
         return listed
 
 
@@ -179,28 +161,11 @@ class Detections:
 
     def arrays(self) -> FoundObjects:
         """Return the same as arrays, for metrics, drawings and files."""
-
-        def array(value: Tensor | None) -> Any:
-            return None if value is None else value.detach().cpu().numpy()
-
-        return FoundObjects(
-            boxes=array(self.boxes),
-            scores=array(self.scores),
-            labels=array(self.labels),
-            image_size=self.image_size,
-            categories=self.categories,
-            anchor_indices=array(self.anchor_indices),
-            multiclass_scores=array(self.multiclass_scores),
-            keypoints=array(self.keypoints),
-            keypoint_scores=array(self.keypoint_scores),
-            keypoint_depths=array(self.keypoint_depths),
-            masks=array(self.masks),
-            surface_parts=array(self.surface_parts),
-            surface_coordinates=array(self.surface_coordinates),
-            temporal_offsets=array(self.temporal_offsets),
-            cell_boxes=array(self.cell_boxes),
-            embeddings=array(self.embeddings),
-        )
+        known = {one.name: getattr(self, one.name) for one in fields(FoundObjects) if hasattr(self, one.name)}
+        for name, value in known.items():
+            if isinstance(value, Tensor):
+                known[name] = value.detach().cpu().numpy()
+        return FoundObjects(**known)
 
     def names(self) -> list[str]:
         """Return D names; "class 3" for a label without a category."""
@@ -211,12 +176,8 @@ class Detections:
 
         Returns:
             `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
-            [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; and if known
-            `detection_multiclass_scores` [D, C], `detection_anchor_indices` [D], `detection_keypoints` [D, P, 2] (y, x
-            in 0..1) with scores and depths [D, P], `detection_temporal_offsets` [D, 2], `detection_embeddings` [D, E],
-            `detection_boxes_strided` [D, 4] (ymin, xmin, ymax, xmax in cells of CenterNet's maps), `detection_masks`
-            [D, h, w] (with DensePose the number of a part), `detection_surface_coords` [D, h, w, 2],
-            `detection_features` [D, H, W, C], and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as
+            [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; if known, the outputs of
+            `DETECTION_OUTPUTS`, float32, and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as
             `RawDetections.to_tf` describes them.
         """
         height, width = self.image_size
@@ -228,39 +189,9 @@ class Detections:
             "detection_classes": self.labels.cpu().numpy().astype(np.float32) + 1,
             "num_detections": np.array(len(self), np.float32),
         }
-        plain = (
-            "anchor_indices",
-            "multiclass_scores",
-            "keypoint_scores",
-            "keypoint_depths",
-            "temporal_offsets",
-            "embeddings",
-        )
-        for name in plain:
-            if (values := getattr(self, name)) is not None:
-                result[f"detection_{name}"] = values.cpu().numpy().astype(np.float32)
-        if self.keypoints is not None:
-            keypoints = self.keypoints.cpu().numpy()[..., [1, 0]] / np.array([height, width], np.float32)
-            result["detection_keypoints"] = keypoints.astype(np.float32)
-        if self.masks is not None:
-            result |= self._masks_to_tf(self.masks.cpu().numpy().astype(np.float32))
-        if self.cell_boxes is not None:
-            result["detection_boxes_strided"] = self.cell_boxes.cpu().numpy()[:, [1, 0, 3, 2]]
-        for name, features in (("features", self.features), ("rpn_features", self.rpn_features)):
-            if features is not None:
-                tag = "detection_features" if name == "features" else "cropped_rpn_box_features"
-                result[tag] = features.permute(0, 2, 3, 1).cpu().numpy()
+        more = outputs_of(self, torch.tensor(self.image_size, device=self.boxes.device))
+        result |= {name: values.cpu().numpy().astype(np.float32) for name, values in more.items()}
         if self.raw is not None:
             raw = self.raw.to_tf(torch.tensor(self.image_size, device=self.raw.boxes.device))
             result |= {name: value.cpu().numpy() for name, value in raw.items()}
         return result
-
-    def _masks_to_tf(self, masks: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """Return the outputs of masks, into which TF writes the parts of the class that has them."""
-        if self.surface_parts is None or self.surface_coordinates is None:
-            return {"detection_masks": masks}
-        parts = self.surface_parts.cpu().numpy()
-        return {
-            "detection_masks": np.where(parts > 0, parts, masks).astype(np.float32),
-            "detection_surface_coords": self.surface_coordinates.cpu().numpy(),
-        }
