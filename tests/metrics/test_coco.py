@@ -95,6 +95,30 @@ def test_equals_pycocotools(seed: int) -> None:
     assert list(metrics.compute().values.values()) == pytest.approx(by_pycocotools(images), abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    "count", [600, pytest.param(5_000, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.slow)]
+)
+def test_equals_pycocotools_on_many_images(count: int) -> None:
+    images = [image for seed in range(count) for image in random_images(seed)[:1]]
+    metrics = CocoMetrics(CATEGORIES)
+    for sample, detections in images:
+        metrics.add(sample, detections)
+    assert list(metrics.compute().values.values()) == pytest.approx(by_pycocotools(images), abs=1e-9)
+
+
+def test_curves_stay_when_images_are_added() -> None:
+    first, second = random_images(7), random_images(11)
+    metrics = CocoMetrics(CATEGORIES)
+    for sample, detections in first:
+        metrics.add(sample, detections)
+    curves = metrics.compute().curves
+    before = [(one.category, one.gains.tolist(), one.recall.tolist()) for one in curves]
+    for sample, detections in second:
+        metrics.add(sample, detections)
+    assert [(one.category, one.gains.tolist(), one.recall.tolist()) for one in curves] == before
+    assert list(metrics.compute().values.values()) == pytest.approx(by_pycocotools(first + second), abs=1e-9)
+
+
 def test_categories_average_to_the_whole() -> None:
     metrics = CocoMetrics(CATEGORIES, by_category=ByCategory())
     for sample, detections in random_images(7):

@@ -60,3 +60,19 @@ def sampled(precision: Floats, recall: Floats, points: Floats) -> Floats:
     """
     heights = np.concatenate([_envelope(precision), [0.0]])
     return np.asarray(heights[np.searchsorted(recall, points, side="left")])
+
+
+def sampled_of(right: NDArray[np.bool_], counted: NDArray[np.bool_], objects: float, points: Floats) -> Floats:
+    """Return `sampled` of the detections that count, without their curves, float64 [P].
+
+    Precision falls until the next right detection, so that right ones alone make the envelope.
+
+    Args:
+        right: bool [N], best first.
+        counted: bool [N]; those that are right or wrong.
+        objects: How many there are.
+        points: float64 [P].
+    """
+    places = np.cumsum(counted)[right]
+    found = np.arange(1, len(places) + 1, dtype=np.float64)
+    return sampled(found / places, found / objects, points)

@@ -6,14 +6,14 @@ Dimensions: D detections, G objects, P keypoints of the class, T similarity thre
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.metrics.average_precision import precision_and_recall, sampled
-from boxwright.metrics.matching import NOBODY, claim_best_free
+from boxwright.metrics.coco_curves import THRESHOLDS, final_recall, precision_at_recalls
+from boxwright.metrics.judged import Judged, Ledger
+from boxwright.metrics.matching import NOBODY, claim_best_free, with_nobody
 from boxwright.metrics.metric import MetricResult
 from boxwright.metrics.regions import ImageMasks
 from boxwright.types import Categories, FoundObjects, Sample
@@ -23,21 +23,10 @@ Bools = NDArray[np.bool_]
 
 # TF's tolerance of keypoints that the configuration does not list.
 DEFAULT_SIGMA = 0.05
-_THRESHOLDS = np.linspace(0.5, 0.95, 10)
-_RECALLS = np.linspace(0.0, 1.0, 101)
 # Areas in pixels: all, medium, large. COCO has no small persons with keypoints.
 _RANGES = np.array([[0.0, 1e10], [32.0**2, 96.0**2], [96.0**2, 1e10]])
 # COCO's limit for keypoints, where boxes have 100.
 _MOST = 20  # detections of an image
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """The detections of an image: scores [D]; whether each is right, and is ignored, [S, T, D]."""
-
-    scores: Floats
-    right: Bools
-    ignored: Bools
 
 
 class CocoKeypointMetrics:
@@ -71,7 +60,7 @@ class CocoKeypointMetrics:
         self._category, self._indices = category, list(category.keypoint_indices)
         # As pycocotools, which doubles the published standard deviations before it squares them.
         self._variances = (2 * np.array([sigmas.get(name, DEFAULT_SIGMA) for name in category.keypoints])) ** 2
-        self._judged: list[_Judged] = []
+        self._ledger = Ledger(len(_RANGES), len(THRESHOLDS), 0)
         self._objects = np.zeros(len(_RANGES), np.int64)
         self._images = 0
 
@@ -87,25 +76,35 @@ class CocoKeypointMetrics:
         chosen = np.flatnonzero(detections.labels == self._category.label)
         truth = self._truth(sample, own)
         found = self._found(detections, chosen)
-        scores = detections.scores[chosen].astype(np.float64)
-        order = np.argsort(-scores, kind="stable")[:_MOST]
-        found, scores = found[order], scores[order]
+        order = np.argsort(-detections.scores[chosen], kind="stable")[:_MOST]
+        found = found[order]
         areas = sample.areas[own].astype(np.float64)
         hidden = ~np.any(truth[..., 2] > 0, axis=1)
         ignored: Bools = np.asarray(_outside(areas) | sample.is_crowd[own] | hidden)
         self._objects += (~ignored).sum(1)
         overlap = self._similarity(found, truth, sample.boxes[own].astype(np.float64), areas)
-        rules = np.repeat(ignored, len(_THRESHOLDS), axis=0)
-        claims = claim_best_free(overlap, np.tile(_THRESHOLDS, len(_RANGES)), rules, sample.is_crowd[own])
-        claims = claims.reshape(len(_RANGES), len(_THRESHOLDS), len(found))
+        rules = np.repeat(ignored, len(THRESHOLDS), axis=0)
+        claims = claim_best_free(overlap, np.tile(THRESHOLDS, len(_RANGES)), rules, sample.is_crowd[own])
+        claims = claims.reshape(len(_RANGES), len(THRESHOLDS), len(found))
         taken = claims != NOBODY
         # A detection without an object indexes the False that is appended.
-        padded = np.pad(ignored, ((0, 0), (0, 1)))
-        of_ignored = np.stack([taken[size] & padded[size][claims[size]] for size in range(len(_RANGES))])
+        of_ignored = with_nobody(ignored)[np.arange(len(_RANGES))[:, None, None], claims]
         # COCO's results of keypoints have no box: a detection's area is that of the extent of its keypoints.
         spans = found.max(1, initial=-np.inf) - found.min(1, initial=np.inf) if len(found) else np.zeros((0, 2))
         outside = _outside(spans.prod(1))[:, None]
-        self._judged.append(_Judged(scores, taken & ~of_ignored, np.where(taken, of_ignored, outside)))
+        best = chosen[order]
+        self._ledger.add(
+            Judged(
+                detections.labels[best],
+                np.arange(len(best)),
+                detections.scores[best],
+                right=taken & ~of_ignored,
+                ignored=np.where(taken, of_ignored, outside),
+                images=np.full(len(best), self._images - 1),
+                detections=best,
+                objects=np.zeros((0, len(best)), np.int32),
+            )
+        )
 
     def _truth(self, sample: Sample, own: NDArray[np.int64]) -> Floats:
         """Return the keypoints [G, P, 3] of the class's objects."""
@@ -150,7 +149,10 @@ class CocoKeypointMetrics:
         TF names three recalls as those of boxes: AR@1 is the mean over all similarities, AR@10 the recall at 0.5,
         AR@100 that at 0.75.
         """
-        precision, recall = self._sampled()
+        judged, label = self._ledger.by_class(), self._category.label
+        verdicts = judged.verdicts(judged.best_first(label))
+        precision = precision_at_recalls(verdicts, self._objects)
+        recall = final_recall(verdicts, self._objects, _MOST)
         values = {
             "Precision/mAP": _mean(precision[0]),
             "Precision/mAP@.50IOU": _mean(precision[0, 0]),
@@ -166,23 +168,6 @@ class CocoKeypointMetrics:
         name = self._category.name
         notes = [] if self._objects[0] else [f"keypoint AP is -1: no {name} in {self._images} images has keypoints"]
         return MetricResult({f"Keypoints_{key} ByCategory/{name}": one for key, one in values.items()}, [], notes)
-
-    def _sampled(self) -> tuple[Floats, Floats]:
-        """Return precision [S, T, 101] and the final recall [S, T]; -1 for a range without objects."""
-        shape = (len(_RANGES), len(_THRESHOLDS))
-        precision, recall = np.full((*shape, len(_RECALLS)), -1.0), np.full(shape, -1.0)
-        if not self._judged:
-            return precision, recall
-        order = np.argsort(-np.concatenate([one.scores for one in self._judged]), kind="stable")
-        right = np.concatenate([one.right for one in self._judged], axis=-1)[..., order]
-        ignored = np.concatenate([one.ignored for one in self._judged], axis=-1)[..., order]
-        for size in np.flatnonzero(self._objects):
-            gains, losses = right[size] & ~ignored[size], ~right[size] & ~ignored[size]
-            count = float(self._objects[size])
-            curves = precision_and_recall(gains.astype(np.float64), losses.astype(np.float64), count)
-            precision[size] = [sampled(p, r, _RECALLS) for p, r in zip(*curves, strict=True)]
-            recall[size] = gains.sum(-1) / count
-        return precision, recall
 
 
 def _outside(areas: Floats) -> Bools:

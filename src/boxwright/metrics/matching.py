@@ -101,3 +101,10 @@ def claim_best_free(overlap: Floats, thresholds: Floats, ignored: Bools, shared:
         claims[found, number] = order[rows, chosen][found]
         free[rows[found], chosen[found]] = False
     return claims
+
+
+def with_nobody(flags: Bools) -> Bools:
+    """Return flags of objects [S, G] with a False for NOBODY, which is the last index, [S, G + 1]."""
+    padded = np.zeros((flags.shape[0], flags.shape[1] + 1), np.bool_)
+    padded[:, :-1] = flags
+    return padded

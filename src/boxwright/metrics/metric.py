@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,7 +77,7 @@ class MetricResult:
     """
 
     values: dict[str, float]
-    curves: list[Curve] = field(default_factory=list)
+    curves: Collection[Curve] = ()
     notes: list[str] = field(default_factory=list)
 
 
