@@ -90,8 +90,8 @@ def present_gradients(network: nn.Module) -> list[Tensor]:
 
 def _counts(terms: Mapping[str, LossTerm]) -> Tensor:
     """Return the counts of the terms that are divided, [n], in order."""
-    counts = [term.count for term in terms.values() if term.count is not None]
-    return torch.stack(counts) if counts else torch.zeros(0)
+    counts = [term.count.reshape(-1) for term in terms.values() if term.count is not None]
+    return torch.cat(counts) if counts else torch.zeros(0)
 
 
 @torch.no_grad()
@@ -114,9 +114,14 @@ def _divisors(terms: Mapping[str, LossTerm], counts: Tensor, processes: Processe
     Args:
         counts: This process's, [n], in the order of those terms.
     """
-    # At least 1, as in TF: of a batch without matches nothing is divided by 0.
-    names = [name for name, term in terms.items() if term.count is not None]
-    return dict(zip(names, processes.total(counts).clamp(min=1.0).unbind(), strict=True)) if names else {}
+    divided = {name: term.count for name, term in terms.items() if term.count is not None}
+    if not divided:
+        return {}
+    totals = processes.total(counts).split([count.numel() for count in divided.values()])
+    return {
+        name: terms[name].divisor(total.view(count.shape))
+        for (name, count), total in zip(divided.items(), totals, strict=True)
+    }
 
 
 def _divided(terms: Mapping[str, LossTerm], divisors: Mapping[str, Tensor]) -> dict[str, Tensor]:
