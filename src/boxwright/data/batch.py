@@ -205,6 +205,7 @@ def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None
     seen = [sample.annotated for sample in samples]
     verified = [sample.verified_labels for sample in samples]
     most = max(len(labels) for labels in verified)
+    keys = [sample.draw_key for sample in samples if sample.draw_key is not None]
     return Targets(
         **stacked,
         valid=valid,
@@ -212,6 +213,7 @@ def stack_targets(samples: Sequence[Sample], size: tuple[int, ...] | None = None
         annotated=None if all(seen) else torch.tensor(seen),
         context=stack_context(samples),
         verified_labels=_padded(verified, most, -1) if most else None,
+        keys=torch.tensor(keys) if len(keys) == len(samples) else None,
     )
 
 

@@ -76,12 +76,18 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
                 sample = self.dataset[number]
                 with reading(f"{self.dataset.name}: sample {number} ({sample.id[:60]}): augmentation"):
                     prepared = to_input(self.augmentation(sample, rng), self.resizer)
-                return replace(prepared, key=key, problems=tuple(problems))
+                return replace(prepared, key=key, problems=tuple(problems), draw_key=draw_key(self.seed, key))
             except DataError as error:
                 problems.append(str(error))
             except BoxwrightError as error:  # raised by a worker, it would arrive wrapped in a traceback
                 return error
         return DataError(problems[0] if not self.skip_bad else f"{len(problems)} samples in a row: {problems[0]}")
+
+
+def draw_key(seed: int, key: Key) -> int:
+    """Return the key, of 63 bits, of what a network draws for a sample in training."""
+    # One word more than augmentation's seed, so that the two share no stream.
+    return int(np.random.SeedSequence([seed, *key, 1]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class _Collate:

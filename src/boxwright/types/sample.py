@@ -104,6 +104,7 @@ class Sample:
         filename: The image's file name in its source; may be empty.
         true_size: (height, width) of the part that is not padding; None for the whole image.
         key: The epoch, and the sample's index in the data.
+        draw_key: From seed, epoch and index: what a network draws in training follows from it; or None.
         problems: Errors of the samples that this one replaces.
     """
 
@@ -146,6 +147,7 @@ class Sample:
     true_size: tuple[int, int] | None = None
     key: tuple[int, int] = (0, 0)
     problems: tuple[str, ...] = ()
+    draw_key: int | None = None
 
     def __post_init__(self) -> None:
         count = len(self.boxes)

@@ -18,7 +18,7 @@ from boxwright.types.masks import InstanceMasks
 from boxwright.types.packing import each_tensor, tensors_of
 
 # Fields without a row for each object.
-_OF_IMAGES = frozenset({"annotated", "verified_labels"})
+_OF_IMAGES = frozenset({"annotated", "keys", "verified_labels"})
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Targets:
         context: Features of other images (Context R-CNN); or None.
         verified_labels: int64 [B, V]; classes whose presence or absence in an image was verified, -1 for padding; or
             None if none was in any image.
+        keys: int64 [B]; what a network draws for an image in training follows from its key; or None, as outside of
+            training.
     """
 
     boxes: Tensor
@@ -74,6 +76,7 @@ class Targets:
     track_match_flags: Tensor | None = None
     context: ContextFeatures | None = None
     verified_labels: Tensor | None = None
+    keys: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Targets:
         """Return the targets on a device."""
