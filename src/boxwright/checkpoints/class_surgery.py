@@ -5,6 +5,9 @@ Dimensions: A anchors per location, C columns of the class head.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 from torch import Tensor
 
 from boxwright.models.network import ClassLayer, Network
@@ -35,12 +38,16 @@ class ClassSurgery:
         """Return a tensor of a predictor's last layers, with columns of shared classes from the source.
 
         Args:
-            old: [A · C' · n, …], from the source.
-            new: [A · C · n, …], of the detector, with initial values.
+            old: [A · C' · n, …], from the source; and the rows after all columns, if the layer has such.
+            new: [A · C · n, …], of the detector, with initial values; and those rows.
 
         Returns:
             Like `new`; None if the two differ in more than their classes.
         """
+        if layer.after:
+            old, new, others = old[: -layer.after], new[: -layer.after], old[-layer.after :]
+            kept = self.apply(old, new, replace(layer, after=0)) if others.shape[1:] == new.shape[1:] else None
+            return None if kept is None else torch.cat([kept, others.to(kept)])
         background = layer.columns - self.num_classes
         anchors, rest = divmod(len(new), layer.columns * layer.numbers)
         if rest or len(old) % (anchors * layer.numbers) or old.shape[1:] != new.shape[1:]:

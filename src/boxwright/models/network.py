@@ -20,11 +20,13 @@ class ClassLayer:
     Attributes:
         columns: Columns per anchor: the background, if any, and the classes.
         numbers: Rows per column, such as the 4 of a box code.
+        after: Rows after all columns that are of no class, such as an embedding's for padding.
     """
 
     name: str
     columns: int
     numbers: int = 1
+    after: int = 0
 
 
 @dataclass(frozen=True)
