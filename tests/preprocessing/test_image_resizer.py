@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from boxwright.base.errors import ConfigError
 from boxwright.builders.image_resizer import build_image_resizer
 from boxwright.config import messages as m
 from boxwright.config import parse_message
+from boxwright.exporters.resizing import resizing
 from boxwright.preprocessing.image_resizer import ConditionalShapeResizer, KeepAspectRatioResizer, to_grayscale
 from boxwright.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling, Preprocessor
 
@@ -99,3 +102,27 @@ def test_conditional_sizes() -> None:
     assert resized.shape == (100, 66, 3)
     assert ConditionalShapeResizer(400)(torch.zeros(301, 200, 3))[1] == (301, 200)
     assert ConditionalShapeResizer(300, shrink=False)(torch.zeros(301, 200, 3))[1] == (451, 300)
+
+
+@pytest.mark.parametrize(("height", "width"), [(24, 31), (90, 100), (7, 120)])
+def test_antialiased_as_pillow_and_the_same_in_a_graph(height: int, width: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (61, 80, 3), np.uint8)
+    text = f"fixed_shape_resizer {{ height: {height} width: {width} resize_method: BILINEAR_ANTIALIASED }}"
+    resizer = build_image_resizer(parse_message(text, m.ImageResizer))
+    found, _ = resizer(torch.from_numpy(image))
+    wanted = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR), np.float32)
+    # Pillow rounds to whole levels after each direction.
+    assert np.abs(found.numpy() - wanted).max() <= 1.01
+    stretched = resizing(resizer)(torch.from_numpy(image)[None])
+    torch.testing.assert_close(stretched.pixels[0], found, atol=1e-3, rtol=0)
+
+
+def test_a_graph_antialiases_what_keeps_its_proportions() -> None:
+    image = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (50, 90, 3), np.uint8))
+    text = """keep_aspect_ratio_resizer { min_dimension: 40 max_dimension: 40 pad_to_max_dimension: true
+      resize_method: BILINEAR_ANTIALIASED }"""
+    resizer = build_image_resizer(parse_message(text, m.ImageResizer))
+    found, size = resizer(image)
+    squared = resizing(resizer)(image[None])
+    assert squared.true_sizes.tolist() == [list(size)] == [[22, 40]]
+    torch.testing.assert_close(squared.pixels[0], found, atol=1e-3, rtol=0)

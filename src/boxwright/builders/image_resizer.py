@@ -8,7 +8,14 @@ import numpy as np
 
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
-from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_half_pixel, resize_nearest
+from boxwright.ops.resize import (
+    resize_antialiased,
+    resize_area,
+    resize_bicubic,
+    resize_bilinear,
+    resize_half_pixel,
+    resize_nearest,
+)
 from boxwright.preprocessing.image_resizer import (
     ConditionalShapeResizer,
     FixedShapeResizer,
@@ -24,6 +31,7 @@ _METHODS: dict[str, Resize] = {
     "NEAREST_NEIGHBOR": resize_nearest,
     "BICUBIC": resize_bicubic,
     "AREA": resize_area,
+    "BILINEAR_ANTIALIASED": resize_antialiased,
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import ExportError
-from boxwright.ops.resize import resize_bilinear, resize_half_pixel
+from boxwright.ops.resize import resize_antialiased, resize_bilinear, resize_half_pixel
 from boxwright.preprocessing.image_resizer import (
     ConditionalShapeResizer,
     FixedShapeResizer,
@@ -53,7 +54,12 @@ class Stretch(nn.Module):
     def forward(self, images: Tensor) -> Resized:
         """Return a batch [B, height, width, C]."""
         size = (self.resizer.height, self.resizer.width)
-        pixels = self.resizer.resize(images, *size)
+        if self.resizer.resize is resize_antialiased:
+            pixels = images.to(torch.float32)
+            for axis in (0, 1):
+                pixels = _antialiased(pixels, 1 + axis, torch.full((), float(size[axis])), size[axis])
+        else:
+            pixels = self.resizer.resize(images, *size)
         if self.resizer.convert_to_grayscale:
             pixels = to_grayscale(pixels)
         return Resized(pixels, torch.tensor([size], device=images.device).expand(images.shape[0], 2))
@@ -67,14 +73,17 @@ class FitIntoSquare(nn.Module):
         super().__init__()
         self.resizer = resizer
         self.whole = torch.round if resizer.to_whole is np.rint else torch.floor
-        self.center = PIXEL_CENTERS[resizer.resize]
+        antialiased = resizer.resize is resize_antialiased
+        self.interpolated = (
+            _antialiased if antialiased else partial(_interpolated, center=PIXEL_CENTERS[resizer.resize])
+        )
 
     def forward(self, images: Tensor) -> Resized:
         """Return a batch [B, S, S, C]; padding is 0, or the resizer's color."""
         size = self.new_size(images)
         pixels = images.to(torch.float32)
         for axis in (0, 1):
-            pixels = _interpolated(pixels, 1 + axis, size[axis], self.resizer.max_dimension, self.center)
+            pixels = self.interpolated(pixels, 1 + axis, size[axis], self.resizer.max_dimension)
         places = torch.arange(self.resizer.max_dimension, device=images.device)
         inside = (places[:, None] < size[0]) & (places < size[1])
         color = pixels.new_tensor(self.resizer.per_channel_pad_value or (0.0,))
@@ -118,6 +127,25 @@ def _interpolated(pixels: Tensor, dim: int, size: Tensor, count: int, center: fl
     return first + (second - first) * share
 
 
+def _antialiased(pixels: Tensor, dim: int, size: Tensor, count: int) -> Tensor:
+    """Resize along one dimension as by Pillow's bilinear filter, to `count` pixels; those beyond `size` are undefined.
+
+    As a product of matrices, which every runtime has, while few have antialiasing.
+
+    Args:
+        pixels: float32 [B, H, W, C].
+        size: float32 []; the new length.
+    """
+    length = _length(pixels, dim)
+    step = length / size.to(pixels.device)
+    places = torch.arange(count, dtype=torch.float32, device=pixels.device) + 0.5
+    covered = torch.arange(pixels.shape[dim], device=pixels.device).to(torch.float32) + 0.5
+    # A triangle over as many pixels as a new one covers, on each side of its center.
+    shares = (1 - ((places * step)[:, None] - covered).abs() / step.clamp(min=1)).clamp(min=0)
+    shares = shares / shares.sum(1, keepdim=True).clamp(min=1e-6)
+    return torch.matmul(shares, pixels.movedim(dim, -2)).movedim(-2, dim)
+
+
 def refuse_resizer(resizer: ImageResizer) -> str:
     """Return why a resizer cannot be in a graph, and what to do; empty if it can."""
     reason = _REFUSED.get(type(resizer), "")
@@ -126,7 +154,7 @@ def refuse_resizer(resizer: ImageResizer) -> str:
             "an export takes pictures of red, green and blue; images of more channels are evaluated on records, "
             "and detected on in Python"
         )
-    if isinstance(resizer, FixedShapeResizer) and resizer.resize not in PIXEL_CENTERS:
+    if isinstance(resizer, FixedShapeResizer) and resizer.resize not in _RESIZES:
         reason = "fixed_shape_resizer: a graph resizes bilinearly; set resize_method: BILINEAR, and retrain"
     if isinstance(resizer, KeepAspectRatioResizer):
         if not resizer.pad_to_max_dimension:
@@ -134,7 +162,7 @@ def refuse_resizer(resizer: ImageResizer) -> str:
                 "keep_aspect_ratio_resizer without pad_to_max_dimension produces inputs of any size; set "
                 "pad_to_max_dimension: true, as TensorFlow's own TF2 models are exported"
             )
-        elif resizer.resize not in PIXEL_CENTERS:
+        elif resizer.resize not in _RESIZES:
             reason = "keep_aspect_ratio_resizer: a graph resizes bilinearly; set resize_method: BILINEAR, and retrain"
         elif min(resizer.min_dimension, resizer.max_dimension) < 1:
             reason = "keep_aspect_ratio_resizer: a graph needs both min_dimension and max_dimension"
@@ -143,6 +171,7 @@ def refuse_resizer(resizer: ImageResizer) -> str:
 
 # Where in a pixel its value is, by the resizing function.
 PIXEL_CENTERS: dict[Any, float] = {resize_bilinear: 0.0, resize_half_pixel: 0.5}
+_RESIZES = (*PIXEL_CENTERS, resize_antialiased)
 _COLORS = 3
 _ANY_SIZE = "{} produces inputs of any size; use fixed_shape_resizer, or keep_aspect_ratio_resizer with padding"
 _REFUSED: dict[type, str] = {

@@ -59,6 +59,22 @@ def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: 
     return resized.view(*pixels.shape[:-2], height, width).movedim(-3, -1)
 
 
+def resize_antialiased(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
+    """Return an image resized as by Pillow's bilinear filter: where it shrinks, all covered pixels are weighed.
+
+    Args:
+        image: [..., H, W, C], of any dtype.
+
+    Returns:
+        float32 [..., height, width, C].
+    """
+    del align_corners
+    pixels = image.float().movedim(-1, -3)
+    whole = pixels.reshape(-1, *pixels.shape[-3:])
+    resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=False, antialias=True)
+    return resized.view(*pixels.shape[:-2], height, width).movedim(-3, -1)
+
+
 def _source(image: Tensor, dim: int, size: int, *, align_corners: bool) -> Tensor:
     """Return the source coordinates of new pixels, float32 [size]."""
     length = image.shape[dim]

@@ -50,6 +50,7 @@ class PixelScaling:
 
 
 MINUS_ONE_TO_ONE = PixelScaling((2 / 255, 2 / 255, 2 / 255), (-1.0, -1.0, -1.0))
+ZERO_TO_ONE = PixelScaling((1 / 255, 1 / 255, 1 / 255), (0.0, 0.0, 0.0))
 # TF-Slim's means of red, green and blue; Caffe's models have theirs in whole numbers, listed as blue, green, red.
 VGG_MEAN = PixelScaling((1.0, 1.0, 1.0), (-123.68, -116.779, -103.939))
 CAFFE_MEAN = PixelScaling((1.0, 1.0, 1.0), (-123.0, -117.0, -104.0))

@@ -9,12 +9,13 @@ from boxwright.config.rules import ordered, refuse
 
 
 class ResizeType(Enum):
-    """Values of `ResizeType`."""
+    """Values of `ResizeType`; BILINEAR_ANTIALIASED, which weighs all pixels that a new one covers, is ours."""
 
     BILINEAR = 0
     NEAREST_NEIGHBOR = 1
     BICUBIC = 2
     AREA = 3
+    BILINEAR_ANTIALIASED = 4
 
 class ConditionalShapeResizerResizeCondition(Enum):
     """Values of `ConditionalShapeResizer.ResizeCondition`."""
