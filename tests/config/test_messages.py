@@ -62,7 +62,7 @@ EXTENSIONS = {
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
     "VocInputReader": {"root", "image_set"},
-    "DetectionModel": {"refinedet", "srn", "align_det"},
+    "DetectionModel": {"refinedet", "srn", "align_det", "d_fine"},
     "Matcher": {"bipartite_argmax_matcher"},
     "PreprocessingStep": {
         *("caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"),
@@ -88,6 +88,8 @@ NEW |= {"DataAnchorSampling", "RandomSquarePatch"}
 NEW |= {"UserArgument", "UserAugmentation"}
 NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}
 NEW |= {"Srn", "TwoStepClassification", "TwoStepRegression"}
+NEW |= {"DFine", "DFineBox", "DFineDecoder", "DFineDenoising", "DFineEncoder", "DFineFeatureExtractor", "DFineLoss"}
+NEW |= {"DFineMatcher", "DFinePostProcessing"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

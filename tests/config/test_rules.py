@@ -82,6 +82,7 @@ EXTRACTORS = {
     "refinedet": ('"timm/resnet18"',),
     "srn": ('"timm/resnet18"',),
     "align_det": ('"timm/resnet18"',),
+    "d_fine": ('"timm/resnet18"',),
     "center_net": ('"hourglass_52"', '"timm/resnet18"'),
 }
 
@@ -147,6 +148,18 @@ def test_gray_images_are_refused_on_the_line_of_the_type(family: str, kind: str)
             "anchor_generator { multiscale_anchor_generator { min_level: 2 } }",
             "which is min_level 3; found 2",
         ),
+        (m.DFine, "image_resizer { fixed_shape_resizer { height: 64 width: 72 } }", "multiples of 32, found width 72"),
+        (m.DFine, "image_resizer { identity_resizer { } }", "multiples of 32; use fixed_shape_resizer"),
+        (m.DFine, "image_resizer { pad_to_multiple_resizer { multiple: 64 } }", ""),
+        (m.DFine, "decoder { taps: [3, 6, 3] }", "3 numbers for 2 maps"),
+        (m.DFine, "feature_extractor { strides: [8, 16, 32] }", "2 numbers for 3 maps"),
+        (m.DFine, "size: S decoder { taps: [3, 6, 3] }", ""),
+        (m.DFineDecoder, "depth: 24 num_heads: 16", "16 do not divide the depth of 24"),
+        (m.DFineEncoder, "num_heads: 3", "3 do not divide the size's depth"),
+        (m.DFineFeatureExtractor, "pretrained: true", "pretrained: nobody keeps weights"),
+        (m.DFineFeatureExtractor, "strides: [8, 16]", "expected powers of 2 that end with 32, found [8, 16]"),
+        (m.DFineFeatureExtractor, "strides: [16, 8, 32]", "strides: expected rising numbers"),
+        (m.DFinePostProcessing, "score_threshold: 0.1 batch_non_max_suppression { }", "it has these fields itself"),
         (m.AlignedStep, "loss { classification_loss { weighted_softmax { } } }", "a softmax needs a background"),
         (m.FeaturePyramidNetworks, "min_level: 4 max_level: 3", "min_level: 4 is over max_level 3"),
         (

@@ -46,7 +46,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1105
+    assert len(statuses) == 1154
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -287,7 +287,13 @@ REFINEDETS = (
       regularizer { l2_regularizer { weight: 0.1 } } }""",
 )
 
-
+D_FINES = (
+    """d_fine { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } size: N
+      feature_extractor { freeze_batchnorm: true } encoder { depth: 16 } decoder { depth: 16 activation: SILU }
+      denoising { num_queries: 8 } loss { classification: MATCHABILITY_AWARE }
+      post_processing { batch_non_max_suppression { } } }""",
+    """d_fine { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } box { bins: 8 } }""",
+)
 CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
     "faster_rcnn {", "faster_rcnn { context_config { }"
 )
@@ -314,6 +320,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
     texts = (
         *CASCADES,
         *REFINEDETS,
+        *D_FINES,
         *EVERY.values(),
         CONTEXT_RCNN,
         *center_net_variants(tmp_path / "keypoints.pbtxt"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from boxwright.builders.align_det import build_align_det
 from boxwright.builders.center_net.detector import build_center_net
 from boxwright.builders.choice import build_chosen, require
+from boxwright.builders.d_fine import build_d_fine
 from boxwright.builders.faster_rcnn.detector import build_faster_rcnn
 from boxwright.builders.refinedet.detector import build_refinedet
 from boxwright.builders.srn import build_srn
@@ -74,5 +75,6 @@ _DETECTORS: dict[str, Callable[..., Detector]] = {
     "srn": build_srn,
     "align_det": build_align_det,
     "center_net": build_center_net,
+    "d_fine": build_d_fine,
     "experimental_model": _experimental,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-OTHER_FAMILY = "only ssd, faster_rcnn, center_net, refinedet, srn and align_det are supported yet"
+OTHER_FAMILY = "only ssd, faster_rcnn, center_net, refinedet, srn, align_det and d_fine are supported yet"
 PER_ANCHOR = "losses are per anchor always"
 QUANTIZATION = "quantization-aware training is of TF1 only; the network is trained and run in floating point"
 QUEUE = "tuning of TensorFlow's input queues"

@@ -37,6 +37,10 @@ from boxwright.config.messages.crop_augmentation import (
     SSDRandomCropFixedAspectRatioOperation, SSDRandomCropOperation, SSDRandomCropPad,
     SSDRandomCropPadFixedAspectRatio, SSDRandomCropPadFixedAspectRatioOperation, SSDRandomCropPadOperation,
 )
+from boxwright.config.messages.d_fine import (
+    DFine, DFineActivation, DFineBox, DFineClassification, DFineDecoder, DFineDenoising, DFineEncoder,
+    DFineFeatureExtractor, DFineLoss, DFineMatcher, DFinePostProcessing, DFineSize,
+)
 from boxwright.config.messages.deep_mac import (
     AugmentedSelfSupervisionLoss, CenterNetDeepMACMaskEstimation, FeatureConsistencyComparison, FeatureConsistencyType,
     LossNormalize, RandomJitterBoxesJitterMode,

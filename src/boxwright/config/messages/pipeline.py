@@ -9,6 +9,7 @@ from boxwright.config.field import UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.align_det import AlignDet
 from boxwright.config.messages.center_net import CenterNet
+from boxwright.config.messages.d_fine import DFine
 from boxwright.config.messages.eval import EvalConfig
 from boxwright.config.messages.faster_rcnn import FasterRcnn
 from boxwright.config.messages.graph_rewriter import GraphRewriter
@@ -40,6 +41,7 @@ class DetectionModel(Message, oneof="model", path="model"):
     refinedet: RefineDet | None = field(None, "Ours: use a single-shot refinement detector.")
     srn: Srn | None = field(None, "Ours: use a selective refinement network.")
     align_det: AlignDet | None = field(None, "Ours: use a one-stage detector with an aligned second step.")
+    d_fine: DFine | None = field(None, "Ours: use D-FINE, whose queries detect an object each.")
 
 def _more_channels_problem(config: "TrainEvalPipelineConfig") -> str:
     """Return what cannot take images of more than red, green and blue; empty where all can."""

@@ -1,0 +1,156 @@
+"""`DFine`: the whole detector. Sizes are the authors'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from boxwright.builders.choice import require
+from boxwright.builders.classes import check_classes
+from boxwright.builders.image_resizer import build_image_resizer
+from boxwright.builders.post_processing import build_nms
+from boxwright.config import messages as m
+from boxwright.criteria.d_fine import ClassificationLoss, DFineCriterion, LossWeights, MatchabilityAware, Varifocal
+from boxwright.criteria.matching import MatchingCosts
+from boxwright.criteria.target_assigner import ClassColumns
+from boxwright.models.backbones.backbone import Backbone
+from boxwright.models.backbones.hgnetv2 import HGNETS, HgNetV2
+from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.models.d_fine import DFine
+from boxwright.models.denoising import ObjectNoise
+from boxwright.models.detector import Detector
+from boxwright.models.heads.distribution_decoder import DecoderLayout, DistributionDecoder
+from boxwright.models.heads.query_selection import QuerySelection
+from boxwright.models.necks.hybrid_encoder import EncoderLayout, HybridEncoder
+from boxwright.postprocessing.queries import QueryPostprocessor
+from boxwright.preprocessing.preprocessor import ZERO_TO_ONE, Preprocessor
+from boxwright.types import Categories
+
+
+@dataclass(frozen=True)
+class Size:
+    """A published size.
+
+    Attributes:
+        encoder: Its depth and feed-forward width, the blocks' expansion and how often they repeat.
+        decoder: Its depth, feed-forward width and number of layers.
+    """
+
+    backbone: str
+    strides: tuple[int, ...]
+    encoder: tuple[int, int, float, int]
+    decoder: tuple[int, int, int]
+    taps: tuple[int, ...]
+    reg_scale: float
+
+
+_FINE, _TAPS = (8, 16, 32), (3, 6, 3)
+SIZES = {
+    "N": Size("hgnetv2_b0", (16, 32), (128, 512, 0.34, 2), (128, 512, 3), (6, 6), 4.0),
+    "S": Size("hgnetv2_b0", _FINE, (256, 1024, 0.5, 1), (256, 1024, 3), _TAPS, 4.0),
+    "M": Size("hgnetv2_b2", _FINE, (256, 1024, 1.0, 2), (256, 1024, 4), _TAPS, 4.0),
+    "L": Size("hgnetv2_b4", _FINE, (256, 1024, 1.0, 3), (256, 1024, 6), _TAPS, 4.0),
+    "X": Size("hgnetv2_b5", _FINE, (384, 2048, 1.0, 3), (256, 1024, 6), _TAPS, 8.0),
+}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"RELU": nn.ReLU, "SILU": nn.SiLU}
+
+
+def build_d_fine(config: m.DFine, categories: Categories | None, image_channels: int = 3) -> Detector:
+    """Build a D-FINE, with fresh weights."""
+    columns = ClassColumns(config.num_classes, background=0)
+    check_classes(config, config.num_classes, columns, categories)
+    resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
+    network = _network(config, resizer.channels)
+    extractor = config.feature_extractor or m.DFineFeatureExtractor()
+    network.frozen_statistics = ("backbone",) if extractor.freeze_batchnorm else ()
+    return Detector(
+        Preprocessor(resizer, ZERO_TO_ONE, scale_padding=True),
+        network,
+        _criterion(config),
+        _postprocessor(config.post_processing or m.DFinePostProcessing()),
+        num_classes=config.num_classes,
+        categories=categories,
+    )
+
+
+def _network(config: m.DFine, channels: int) -> DFine:
+    size, denoising = SIZES[config.size.name], config.denoising or m.DFineDenoising()
+    backbone, encoder = _backbone(config, size, channels), _encoder(config, size)
+    decoder_config, layout = config.decoder or m.DFineDecoder(), _decoder(config, size)
+    noise = ObjectNoise(config.num_classes, denoising.num_queries, denoising.label_noise, denoising.box_noise)
+    return DFine(
+        backbone,
+        HybridEncoder(backbone.channels, encoder),
+        QuerySelection(encoder.depth, layout, config.num_classes, decoder_config.num_queries),
+        DistributionDecoder(layout, config.num_classes),
+        noise if denoising.num_queries else None,
+    )
+
+
+def _backbone(config: m.DFine, size: Size, channels: int) -> Backbone:
+    extractor = config.feature_extractor or m.DFineFeatureExtractor()
+    name, strides = extractor.type or size.backbone, tuple(extractor.strides) or size.strides
+    if name.startswith("timm/"):
+        return TimmBackbone(name.removeprefix("timm/"), strides=strides)
+    return HgNetV2(HGNETS[name], strides, channels)
+
+
+def _encoder(config: m.DFine, size: Size) -> EncoderLayout:
+    encoder = config.encoder or m.DFineEncoder()
+    depth, feedforward, expansion, repeats = size.encoder
+    return EncoderLayout(
+        depth=encoder.depth or depth,
+        expansion=encoder.expansion or expansion,
+        repeats=encoder.block_repeat or repeats,
+        feedforward=encoder.feedforward or feedforward,
+        heads=encoder.num_heads,
+    )
+
+
+def _decoder(config: m.DFine, size: Size) -> DecoderLayout:
+    decoder, box = config.decoder or m.DFineDecoder(), config.box or m.DFineBox()
+    depth, feedforward, layers = size.decoder
+    return DecoderLayout(
+        depth=decoder.depth or depth,
+        num_layers=decoder.num_layers or layers,
+        taps=tuple(decoder.taps) or size.taps,
+        feedforward=decoder.feedforward or feedforward,
+        activation=_ACTIVATIONS[decoder.activation.name],
+        heads=decoder.num_heads,
+        bins=box.bins,
+        scale=box.reg_scale or size.reg_scale,
+        up=box.up,
+    )
+
+
+def _varifocal(config: m.DFineLoss) -> ClassificationLoss:
+    return Varifocal(config.alpha, config.gamma or 2.0)
+
+
+def _matchability_aware(config: m.DFineLoss) -> ClassificationLoss:
+    return MatchabilityAware(config.gamma or 1.5)
+
+
+_CLASSIFICATION: dict[str, Callable[[m.DFineLoss], ClassificationLoss]] = {
+    "VARIFOCAL": _varifocal,
+    "MATCHABILITY_AWARE": _matchability_aware,
+}
+
+
+def _criterion(config: m.DFine) -> DFineCriterion:
+    costs, loss = config.matcher or m.DFineMatcher(), config.loss or m.DFineLoss()
+    return DFineCriterion(
+        MatchingCosts(costs.class_cost, costs.l1_cost, costs.giou_cost),
+        _CLASSIFICATION[loss.classification.name](loss),
+        LossWeights(loss.classification_weight, loss.l1_weight, loss.giou_weight, loss.fgl_weight, loss.ddf_weight),
+        union=loss.union_matching,
+    )
+
+
+def _postprocessor(config: m.DFinePostProcessing) -> QueryPostprocessor:
+    nms = config.batch_non_max_suppression
+    return QueryPostprocessor(
+        config.max_total_detections, config.score_threshold, None if nms is None else build_nms(nms)
+    )

@@ -1,0 +1,120 @@
+"""Matching of queries with objects, one to one and at the least cost (DETR, Carion et al., 2020).
+
+Dimensions: S sets of outputs, B batch, Q queries, G objects (padded), K classes. Boxes are center x, center y, width,
+height, in 0..1 of the input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from boxwright.device import without_wait
+from boxwright.ops.relative_boxes import to_corners
+from boxwright.types.packing import fetched
+
+_ALPHA, _GAMMA, _EPSILON = 0.25, 2.0, 1e-8
+# What a cost that is not a number counts as: the step's losses tell of it.
+_IMPOSSIBLE = 1e6
+
+
+@dataclass(frozen=True)
+class MatchingCosts:
+    """The cost of matching a query with an object: a weighted sum.
+
+    Attributes:
+        classes: Weight of the focal loss of the object's class, relative to that of its absence.
+        l1: Weight of the distance of the boxes.
+        giou: Weight of the negative generalized intersection over union.
+    """
+
+    classes: float = 2.0
+    l1: float = 5.0
+    giou: float = 2.0
+
+    @torch.no_grad()
+    def __call__(self, logits: Tensor, boxes: Tensor, labels: Tensor, objects: Tensor) -> Tensor:
+        """Return float32 [S, B, Q, G].
+
+        Args:
+            logits: [S, B, Q, K].
+            boxes: [S, B, Q, 4].
+            labels: int64 [B, G].
+            objects: [B, G, 4].
+        """
+        scores = logits.float().sigmoid()
+        there = _ALPHA * (1 - scores) ** _GAMMA * -(scores + _EPSILON).log()
+        absent = (1 - _ALPHA) * scores**_GAMMA * -(1 - scores + _EPSILON).log()
+        columns = labels[None, :, None].expand(len(scores), -1, scores.shape[2], -1)
+        of_classes = (there - absent).gather(-1, columns)
+        distances = (boxes[..., :, None, :] - objects[:, None]).abs().sum(-1)
+        overlaps = generalized_iou(to_corners(boxes)[..., :, None, :], to_corners(objects)[:, None])
+        return self.classes * of_classes + self.l1 * distances - self.giou * overlaps
+
+
+def iou_parts(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return intersection over union, union and hull of boxes xyxy [..., 4], which broadcast; 0 for empty unions."""
+    low, high = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
+    intersection = (high - low).clamp(min=0).prod(-1)
+    areas = ((one[..., 2] - one[..., 0]) * (one[..., 3] - one[..., 1]) for one in (boxes, others))
+    union = sum(areas) - intersection
+    first, last = torch.minimum(boxes[..., :2], others[..., :2]), torch.maximum(boxes[..., 2:], others[..., 2:])
+    # The inner `where` keeps 0 / 0 out of the backward pass.
+    iou = torch.where(union > 0, intersection / torch.where(union > 0, union, 1.0), 0.0)
+    return iou, union, (last - first).prod(-1)
+
+
+def generalized_iou(boxes: Tensor, others: Tensor) -> Tensor:
+    """Return the generalized intersection over union (Rezatofighi et al., 2019) of boxes xyxy, which broadcast."""
+    iou, union, hull = iou_parts(boxes, others)
+    return iou - torch.where(hull > 0, (hull - union) / torch.where(hull > 0, hull, 1.0), 0.0)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Which object each query is matched with.
+
+    Attributes:
+        own: int64 [S, B, Q]; in each set of outputs alone, no object twice; -1 for none.
+        union: int64 [B, Q]; the object that most sets match a query with; -1 where none does. An object may have
+            several queries there.
+    """
+
+    own: Tensor
+    union: Tensor
+
+
+def match(costs: Tensor, there: Tensor) -> Matches:
+    """Return the matches of least cost, exactly, on the device of the costs; a GPU is waited for once.
+
+    Args:
+        costs: float32 [S, B, Q, G].
+        there: bool [B, G]; objects that count.
+    """
+    on_cpu, valid = fetched([costs, there])
+    own = _matched(on_cpu.numpy(), valid.numpy())
+    votes = np.stack([(own == number).sum(0) for number in range(costs.shape[-1])], -1)
+    # Of equal votes the first, so that a match does not depend on how something was sorted.
+    union = np.where(votes.max(-1) > 0, votes.argmax(-1), -1) if votes.shape[-1] else np.full(own.shape[1:], -1)
+    both = without_wait(torch.from_numpy(np.concatenate([own, union[None]])), costs.device)
+    return Matches(both[:-1], both[-1])
+
+
+def _matched(costs: NDArray[np.float32], there: NDArray[np.bool_]) -> NDArray[np.int64]:
+    from scipy.optimize import linear_sum_assignment  # takes seconds to import
+
+    found = np.full(costs.shape[:3], -1, np.int64)
+    for image, objects in enumerate(there):
+        numbers = np.flatnonzero(objects)
+        if not len(numbers):
+            continue
+        for number, one in enumerate(costs[:, image][..., numbers]):
+            safe = np.nan_to_num(one, nan=_IMPOSSIBLE, posinf=_IMPOSSIBLE, neginf=-_IMPOSSIBLE)
+            # Queries are the rows: with objects first it takes nine times as long.
+            rows, columns = linear_sum_assignment(safe)
+            found[number, image, rows] = numbers[columns]
+    return found

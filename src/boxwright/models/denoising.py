@@ -1,0 +1,98 @@
+"""Denoising: disturbed objects as additional queries in training (DN-DETR, DINO; as in RT-DETR and D-FINE).
+
+Dimensions: B batch, G objects (padded), K classes, R noisy queries, Q queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.boxes import normalized
+from boxwright.ops.hashed_random import uniforms
+from boxwright.ops.relative_boxes import from_corners, logit
+from boxwright.types import Targets
+from boxwright.types.d_fine import NoisyQueries
+
+# Numbers drawn for each query: a chance, a class, four signs and four shifts.
+_DRAWS = 10
+
+
+@dataclass(frozen=True)
+class ObjectNoise:
+    """Disturbs labels and boxes; half the queries of a group have to find their object, half have to find none.
+
+    Attributes:
+        num_queries: How many objects there are in all groups together, at most: G in each.
+        label_noise: Twice the share of labels that become a random class.
+        box_noise: How far corners move, relative to half a side: less than that where the object has to be found, and
+            once to twice that where it has not.
+    """
+
+    num_classes: int
+    num_queries: int
+    label_noise: float = 0.5
+    box_noise: float = 1.0
+
+    @torch.no_grad()
+    def __call__(self, targets: Targets, size: tuple[int, int], num_queries: int) -> NoisyQueries | None:
+        """Return the noisy queries of a batch; None without objects.
+
+        What is drawn follows from the keys of the targets; without keys it is the same in each call.
+
+        Args:
+            targets: Boxes in pixels of the input.
+            size: (height, width) of the input.
+            num_queries: Queries that stand after the noisy ones.
+        """
+        batch, count = targets.labels.shape
+        if count == 0:
+            return None
+        # By the padded number of objects, which parts of a batch share.
+        groups = max(1, self.num_queries // count)
+        keys = targets.keys
+        if keys is None:
+            keys = torch.arange(batch, device=targets.labels.device)
+        drawn = uniforms(keys, groups * 2 * count * _DRAWS).view(batch, groups, 2, count, _DRAWS)
+        there = targets.valid & (targets.weights > 0)
+        if targets.annotated is not None:
+            there = there & targets.annotated[:, None]
+        shape = (batch, groups, 2, count)
+        labels = self._labels(targets.labels[:, None, None].expand(shape), drawn)
+        labels = torch.where(there[:, None, None], labels, self.num_classes)
+        boxes = self._boxes(normalized(targets.boxes, size)[:, None, None].expand(*shape, 4), drawn)
+        numbers = torch.arange(count, device=labels.device)
+        found = torch.where(there, numbers, -1)[:, None].expand(batch, groups, count)
+        objects = torch.stack([found, torch.full_like(found, -1)], 2)
+        return NoisyQueries(
+            labels.flatten(1),
+            logit(boxes).flatten(1, 3),
+            objects.flatten(1),
+            blocked_between(groups, 2 * count, num_queries, labels.device),
+            groups,
+        )
+
+    def _labels(self, labels: Tensor, drawn: Tensor) -> Tensor:
+        others = (drawn[..., 1] * self.num_classes).long().clamp(max=self.num_classes - 1)
+        return torch.where(drawn[..., 0] < self.label_noise / 2, others, labels)
+
+    def _boxes(self, corners: Tensor, drawn: Tensor) -> Tensor:
+        """Return disturbed boxes as center x, center y, width, height."""
+        sides = corners[..., 2:] - corners[..., :2]
+        # Of positives 0 to 1, of negatives 1 to 2.
+        shifts = drawn[..., 6:] + torch.arange(2, device=drawn.device)[:, None, None]
+        signs = torch.where(drawn[..., 2:6] < 0.5, -1.0, 1.0)
+        moved = corners + signs * shifts * torch.cat([sides, sides], -1) * (0.5 * self.box_noise)
+        return from_corners(moved.clamp(0, 1)).abs()
+
+
+def blocked_between(groups: int, length: int, queries: int, device: torch.device) -> Tensor:
+    """Return which query does not see which, bool [R + Q, R + Q], of groups of a length and the queries after them.
+
+    Groups do not see each other, and ordinary queries, which would learn the answer from them, see none.
+    """
+    noisy = torch.arange(groups * length, device=device) // length
+    group = torch.cat([noisy, torch.full((queries,), groups, device=device)])
+    return (group[:, None] != group) & (group < groups)

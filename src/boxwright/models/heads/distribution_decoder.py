@@ -1,0 +1,245 @@
+"""D-FINE's decoder: queries attend to each other and to the maps, and refine distributions of their boxes' sides.
+
+Modules have the names of the published weights, which thereby load by name.
+
+Dimensions: B batch, Q queries, D width, M heads, P taps of all levels together, T cells of all levels together, N + 1
+bins of a distance. Boxes are center x, center y, width, height, in 0..1 of the input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.models.attention import SelfAttention
+from boxwright.ops.deformable import deformable_attention, star_directions
+from boxwright.ops.distributions import bin_distances, boxes_of_distances, expected_distances
+from boxwright.ops.relative_boxes import logit
+from boxwright.types.d_fine import DecoderOutputs, QueryOutputs
+
+Grids = Sequence[tuple[int, int]]
+
+# A hundredth of all queries is taken for an object at first, as in RetinaNet.
+CLASS_BIAS = -math.log(99)
+# What float16 holds; as published.
+_LARGEST = 65504.0
+_LARGEST_POSITION = 10.0
+# Of each side the likeliest bins, by which the quality of a box is judged, and the width of the network that does.
+_LIKELIEST, _QUALITY_WIDTH = 4, 64
+# How far a tap's offset of 1 is from the reference, relative to its box's half.
+_OFFSET_SCALE = 0.5
+
+
+@dataclass(frozen=True)
+class DecoderLayout:
+    """The shape of a decoder.
+
+    Attributes:
+        depth: Width of queries.
+        taps: Of each level, finest first, how many places a head reads.
+        feedforward: Width of the layers' feed-forward networks.
+        activation: Builds the nonlinearity of feed-forward networks, positions, boxes and quality.
+        bins: N, an even number.
+        scale: `reg_scale`: distances are in shares 1 / scale of the frame's sides.
+        up: Half the largest distance, in shares of the frame's sides.
+    """
+
+    depth: int
+    num_layers: int
+    taps: tuple[int, ...]
+    feedforward: int
+    activation: type[nn.Module] = nn.ReLU
+    heads: int = 8
+    bins: int = 32
+    scale: float = 4.0
+    up: float = 0.5
+
+
+class Mlp(nn.Module):
+    """Linear layers with an activation between them."""
+
+    def __init__(self, widths: Sequence[int], activation: type[nn.Module], *, zero_last: bool = False) -> None:
+        """Build layers from each width to the next; with `zero_last`, the last one starts at 0."""
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.act = activation()
+        if zero_last:
+            last = self.layers[-1]
+            nn.init.zeros_(last.get_parameter("weight"))
+            nn.init.zeros_(last.get_parameter("bias"))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [..., the last width]."""
+        for layer in self.layers[:-1]:
+            inputs = self.act(layer(inputs))
+        found: Tensor = self.layers[-1](inputs)
+        return found
+
+
+class DeformableAttention(nn.Module):
+    """Cross-attention to a few places of each map around a query's box; without a projection of values."""
+
+    scales: Tensor
+
+    def __init__(self, layout: DecoderLayout) -> None:
+        """Build the layers; taps start on a star around the box's center."""
+        super().__init__()
+        self.heads, self.taps = layout.heads, layout.taps
+        count = layout.heads * sum(layout.taps)
+        self.sampling_offsets = nn.Linear(layout.depth, 2 * count)
+        self.attention_weights = nn.Linear(layout.depth, count)
+        scales = [1 / taps for taps in layout.taps for _ in range(taps)]
+        self.register_buffer("scales", torch.tensor(scales)[:, None], persistent=False)
+        for parameter in (self.sampling_offsets.weight, *self.attention_weights.parameters()):
+            nn.init.zeros_(parameter)
+        with torch.no_grad():
+            self.sampling_offsets.bias.copy_(star_directions(layout.heads, layout.taps).flatten())
+
+    def forward(self, queries: Tensor, references: Tensor, memory: Tensor, grids: Grids) -> Tensor:
+        """Return [B, Q, D] for queries [B, Q, D], boxes [B, Q, 4], and maps [B, T, D] of the given sizes."""
+        offsets = self.sampling_offsets(queries).float().unflatten(-1, (self.heads, -1, 2))
+        weights = self.attention_weights(queries).float().unflatten(-1, (self.heads, -1)).softmax(-1)
+        boxes = references[:, :, None, None]
+        locations = boxes[..., :2] + offsets * self.scales * boxes[..., 2:] * _OFFSET_SCALE
+        return deformable_attention(memory, grids, self.taps, locations, weights)
+
+
+class Gateway(nn.Module):
+    """A learned mixture of two inputs, then normalized."""
+
+    def __init__(self, width: int) -> None:
+        """Build the layers; both inputs start with half a share."""
+        super().__init__()
+        self.gate, self.norm = nn.Linear(2 * width, 2 * width), nn.LayerNorm(width)
+        nn.init.zeros_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return [B, Q, D]."""
+        of_first, of_second = self.gate(torch.cat([first, second], -1)).sigmoid().chunk(2, -1)
+        found: Tensor = self.norm(of_first * first + of_second * second)
+        return found
+
+
+class DecoderLayer(nn.Module):
+    """Attention among queries, to the maps, and a feed-forward network, each with its normalization after it."""
+
+    def __init__(self, layout: DecoderLayout) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.self_attn, self.norm1 = SelfAttention(layout.depth, layout.heads), nn.LayerNorm(layout.depth)
+        self.cross_attn, self.gateway = DeformableAttention(layout), Gateway(layout.depth)
+        self.linear1 = nn.Linear(layout.depth, layout.feedforward)
+        self.activation = layout.activation()
+        self.linear2 = nn.Linear(layout.feedforward, layout.depth)
+        self.norm3 = nn.LayerNorm(layout.depth)
+
+    def forward(
+        self,
+        queries: Tensor,
+        positions: Tensor,
+        references: Tensor,
+        memory: Tensor,
+        grids: Grids,
+        blocked: Tensor | None,
+    ) -> Tensor:
+        """Return [B, Q, D]; `blocked` as in `SelfAttention`."""
+        queries = self.norm1(queries + self.self_attn(queries, positions, blocked))
+        read = self.cross_attn(queries + positions, references, memory, grids)
+        queries = self.gateway(queries, read)
+        fed = queries + self.linear2(self.activation(self.linear1(queries)))
+        found: Tensor = self.norm3(fed.clamp(-_LARGEST, _LARGEST))
+        return found
+
+
+class BoxQuality(nn.Module):
+    """Raises or lowers all class logits of a query by how sure its distributions are."""
+
+    def __init__(self, activation: type[nn.Module]) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.reg_conf = Mlp((4 * (_LIKELIEST + 1), _QUALITY_WIDTH, 1), activation, zero_last=True)
+
+    def forward(self, logits: Tensor, distances: Tensor) -> Tensor:
+        """Return logits [B, Q, K] for logits and distributions [B, Q, 4 · (N + 1)]."""
+        shares = distances.unflatten(-1, (4, -1)).softmax(-1)
+        likeliest = shares.topk(_LIKELIEST, dim=-1).values
+        found: Tensor = logits + self.reg_conf(torch.cat([likeliest, likeliest.mean(-1, keepdim=True)], -1).flatten(-2))
+        return found
+
+
+class DecoderLayers(nn.Module):
+    """The layers of a decoder, and the judge of each one's boxes."""
+
+    def __init__(self, layout: DecoderLayout) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(layout) for _ in range(layout.num_layers))
+        self.lqe_layers = nn.ModuleList(BoxQuality(layout.activation) for _ in range(layout.num_layers))
+
+
+class DistributionDecoder(nn.Module):
+    """Layers that refine the distributions of queries' boxes, and the heads of each."""
+
+    up: Tensor
+    reg_scale: Tensor
+
+    def __init__(self, layout: DecoderLayout, num_classes: int) -> None:
+        """Build the layers."""
+        super().__init__()
+        depth, codes = layout.depth, 4 * (layout.bins + 1)
+        self.bins = layout.bins
+        self.decoder = DecoderLayers(layout)
+        self.query_pos_head = Mlp((4, 2 * depth, depth), layout.activation)
+        self.pre_bbox_head = Mlp((depth, depth, depth, 4), layout.activation, zero_last=True)
+        self.dec_score_head = nn.ModuleList(nn.Linear(depth, num_classes) for _ in range(layout.num_layers))
+        self.dec_bbox_head = nn.ModuleList(
+            Mlp((depth, depth, depth, codes), layout.activation, zero_last=True) for _ in range(layout.num_layers)
+        )
+        for head in self.dec_score_head:
+            nn.init.constant_(head.get_parameter("bias"), CLASS_BIAS)
+        # Of the weights rather than of the configuration, as files of published weights have them.
+        self.register_buffer("up", torch.tensor([layout.up]))
+        self.register_buffer("reg_scale", torch.tensor([layout.scale]))
+
+    def bin_distances(self) -> Tensor:
+        """Return the distance that each bin stands for, float32 [N + 1]."""
+        return bin_distances(self.reg_scale, self.up, self.bins)
+
+    def forward(
+        self, contents: Tensor, references: Tensor, memory: Tensor, grids: Grids, blocked: Tensor | None = None
+    ) -> DecoderOutputs:
+        """Return every set of outputs in training mode, else the last layer's.
+
+        Args:
+            contents: [B, Q, D].
+            references: float32 [B, Q, 4]; boxes as logits, without a graph.
+            memory: [B, T, D]; the cells of all maps.
+            grids: (height, width) of each map.
+            blocked: bool [Q, Q]; as in `SelfAttention`.
+        """
+        bins, boxes = self.bin_distances(), references.sigmoid()
+        queries, before, distances = contents, torch.zeros_like(contents), torch.zeros(())
+        frame, pre = boxes, None
+        found: list[QueryOutputs] = []
+        for number, layer in enumerate(self.decoder.layers):
+            positions = self.query_pos_head(boxes).clamp(-_LARGEST_POSITION, _LARGEST_POSITION)
+            queries = layer(queries, positions, boxes, memory, grids, blocked)
+            if number == 0:
+                first = (self.pre_bbox_head(queries).float() + logit(boxes)).sigmoid()
+                frame = first.detach()
+                distances = torch.zeros_like(frame[..., :1])
+                if self.training:
+                    pre = QueryOutputs(self.dec_score_head[0](queries), first)
+            distances = self.dec_bbox_head[number](queries + before.detach()).float() + distances
+            refined = boxes_of_distances(frame, expected_distances(distances, bins), self.reg_scale)
+            if self.training or number == len(self.decoder.layers) - 1:
+                logits = self.decoder.lqe_layers[number](self.dec_score_head[number](queries), distances)
+                found.append(QueryOutputs(logits, refined, distances))
+            before, boxes = queries, refined.detach()
+        return DecoderOutputs(tuple(found), frame, pre)

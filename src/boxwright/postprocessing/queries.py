@@ -1,0 +1,64 @@
+"""The postprocessor of queries that detect an object each: the best pairs of query and class, without suppression.
+
+Dimensions: B batch, Q queries, K classes, D detections (padded).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from boxwright.ops.boxes import clip_boxes
+from boxwright.ops.constants import constants
+from boxwright.ops.relative_boxes import to_corners
+from boxwright.postprocessing.anchor import of_anchors
+from boxwright.postprocessing.nms import Nms
+from boxwright.types import PaddedDetections, RawDetections
+from boxwright.types.d_fine import DFinePredictions
+
+
+@dataclass(frozen=True)
+class QueryPostprocessor:
+    """Turn predictions into detections; a query may be detected as several classes.
+
+    Attributes:
+        max_total_detections: The maximum per image, D.
+        nms: Suppression, instead of the two others; None for none, as the network is meant.
+    """
+
+    max_total_detections: int = 300
+    score_threshold: float = 0.0
+    nms: Nms | None = None
+
+    @torch.no_grad()
+    def decode(self, predictions: DFinePredictions) -> RawDetections:
+        """Return boxes and scores of all queries."""
+        last = predictions.queries.layers[-1]
+        height, width = predictions.input_size
+        unit = constants([width, height, width, height], last.boxes.device)
+        # In float32: coordinates in half precision would be pixels off.
+        return RawDetections(to_corners(last.boxes.float()) * unit, last.logits.float().sigmoid(), (height, width))
+
+    @torch.no_grad()
+    def select(self, predictions: DFinePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
+        """Return the best pairs of query and class, the query as the anchor; boxes are clipped to the true sizes."""
+        del predictions
+        sizes = true_sizes.to(raw.boxes)
+        if self.nms is not None:
+            found = self.nms.without_wait(raw.boxes, raw.scores, sizes)
+            return replace(found, multiclass_scores=of_anchors(raw.scores, found.anchors))
+        classes, pairs = raw.scores.shape[-1], raw.scores.flatten(1)
+        scores, places = pairs.topk(min(self.max_total_detections, pairs.shape[1]), dim=1)
+        queries, labels = places // classes, places % classes
+        boxes = clip_boxes(of_anchors(raw.boxes, queries), sizes[:, 0, None], sizes[:, 1, None])
+        valid = scores > self.score_threshold
+        return PaddedDetections(
+            boxes * valid[..., None],
+            scores * valid,
+            labels * valid,
+            queries * valid,
+            valid,
+            multiclass_scores=of_anchors(raw.scores, queries),
+        )

@@ -1,0 +1,288 @@
+"""D-FINE as transformers computes it, and the losses and gradients of the authors' criterion and of DEIM's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from boxwright.checkpoints.d_fine_names import authors_name, is_ignored, transformers_names
+from boxwright.criteria.d_fine import (
+    ClassificationLoss,
+    DFineCriterion,
+    LossWeights,
+    MatchabilityAware,
+    Varifocal,
+    objects_of,
+)
+from boxwright.criteria.matching import MatchingCosts, match
+from boxwright.criteria.terms import LossTerm
+from boxwright.models.attention import sine_positions
+from boxwright.models.d_fine import DFine
+from boxwright.models.heads.distribution_decoder import BoxQuality, DecoderLayout, DeformableAttention
+from boxwright.models.heads.query_selection import cell_boxes
+from boxwright.ops.distributions import (
+    bin_distances,
+    boxes_of_distances,
+    distances_of_boxes,
+    neighboring_bins,
+)
+from boxwright.ops.relative_boxes import from_corners
+from boxwright.postprocessing.queries import QueryPostprocessor
+from boxwright.types.d_fine import DecoderOutputs, DFinePredictions, QueryOutputs
+from tests.d_fines import arrays, network_of, noisy_of, recorded, recorded_json, targets_of
+from tests.parity.recordings import FOLDERS
+
+RECORDED = recorded()
+LOSSES: dict[str, ClassificationLoss] = {"vfl": Varifocal(), "mal": MatchabilityAware()}
+PIECES = [path for folder in FOLDERS for path in [folder / "d_fine" / "pieces.npz"] if path.is_file()]
+
+each = pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
+
+
+def criterion(kind: str) -> DFineCriterion:
+    return DFineCriterion(MatchingCosts(), LOSSES[kind], LossWeights())
+
+
+def close(found: Tensor, wanted: Tensor, tolerance: float) -> None:
+    assert found.shape == wanted.shape
+    assert float((found.detach() - wanted).abs().max()) <= tolerance
+
+
+def trained(path: Path) -> tuple[DFine, DFinePredictions, dict[str, Tensor], tuple[int, int]]:
+    """Return a network in training mode, but for its batch normalization, and its predictions for recorded noise."""
+    train, images = arrays(path, "train"), arrays(path, "eval")["images"]
+    size = (images.shape[2], images.shape[3])
+    network, noisy = network_of(path), noisy_of(train)
+    network.denoiser = lambda *_: noisy
+    network.frozen_statistics = ("",)
+    network.train()
+    return network, network(images, torch.tensor([size] * len(images)), targets_of(train, size)), train, size
+
+
+@each
+def test_outputs(path: Path) -> None:
+    wanted, network = arrays(path, "eval"), network_of(path)
+    images = wanted["images"]
+    with torch.no_grad():
+        maps = network.backbone(images)
+        encoded = network.encoder(maps)
+        found = network(images, torch.tensor([images.shape[-2:]] * len(images)))
+    for number, (one, other) in enumerate(zip(maps, encoded, strict=True)):
+        for name, value in ((f"backbone.{number}", one), (f"encoder.{number}", other)):
+            close(value, wanted[name], 1e-5 * float(wanted[name].abs().max()))
+    (last,) = found.queries.layers
+    close(last.logits, wanted["logits"], 3e-5)
+    close(last.boxes, wanted["boxes"], 3e-6)
+    assert last.distances is not None
+    close(last.distances, wanted["corners"][:, -1], 3e-5)
+    close(found.queries.frame, wanted["first_boxes"][:, -1], 3e-6)
+    close(found.encoder.logits, wanted["enc_topk_logits"], 3e-5)
+    close(found.encoder.boxes, wanted["enc_topk_boxes"], 3e-6)
+
+
+@each
+def test_outputs_of_a_decoder_with_silu(path: Path) -> None:
+    network, wanted, images = network_of(path, nn.SiLU), arrays(path, "eval_silu"), arrays(path, "eval")["images"]
+    with torch.no_grad():
+        (last,) = network(images, torch.tensor([images.shape[-2:]] * len(images))).queries.layers
+    close(last.logits, wanted["logits"], 3e-5)
+    close(last.boxes, wanted["boxes"], 3e-6)
+
+
+@each
+def test_detections(path: Path) -> None:
+    """As sets: equal scores may come in any order. Recorded boxes are of pictures of 200 × 300, and not clipped."""
+    wanted, network = arrays(path, "eval"), network_of(path)
+    images, post = wanted["images"], QueryPostprocessor(wanted["detections.scores"].shape[1])
+    sizes = torch.tensor([images.shape[-2:]] * len(images))
+    with torch.no_grad():
+        predictions = network(images, sizes)
+        found = post.select(predictions, post.decode(predictions), sizes)
+    scale = torch.tensor([300 / images.shape[3], 200 / images.shape[2]] * 2)
+    limits = torch.tensor([300.0, 200.0] * 2)
+    for image in range(len(images)):
+        boxes = torch.minimum(wanted["detections.boxes"][image].clamp(min=0), limits)
+        there = torch.cat([wanted["detections.scores"][image, :, None], boxes], 1)
+        ours = torch.cat([found.scores[image, :, None], found.boxes[image] * scale], 1)
+        same = (found.labels[image][:, None] == wanted["detections.labels"][image]) & (
+            (ours[:, None] - there).abs() < torch.tensor([1e-5, *[2e-3] * 4])
+        ).all(-1)
+        assert same.any(0).all()
+        assert same.any(1).all()
+
+
+@each
+def test_names(path: Path) -> None:
+    """Every tensor has the authors' and transformers' names, both as recorded."""
+    keys = recorded_json(path, "keys")
+    state = [name for name in network_of(path).state_dict() if "num_batches" not in name]
+    for name in state:
+        theirs = keys[authors_name(name)]
+        assert transformers_names(name) == ((theirs,) if isinstance(theirs, str) else tuple(theirs))
+    assert keys.keys() - {authors_name(name) for name in state} == {name for name in keys if is_ignored(name)}
+
+
+@each
+def test_outputs_of_training(path: Path) -> None:
+    _, found, wanted, _ = trained(path)
+    assert found.denoised is not None
+
+    def both(of: QueryOutputs, noisy: QueryOutputs) -> tuple[Tensor, Tensor]:
+        return torch.cat([noisy.logits, of.logits], 1), torch.cat([noisy.boxes, of.boxes], 1)
+
+    ours, theirs = sets_of(found.queries), sets_of(found.denoised.outputs)
+    for number, (one, noisy) in enumerate(zip(ours, theirs, strict=True)):
+        logits, boxes = both(one, noisy)
+        close(logits, wanted["logits_pre_and_layers"][number], 3e-5)
+        close(boxes, wanted["boxes_pre_and_layers"][number], 3e-6)
+        if one.distances is not None and noisy.distances is not None:
+            distances = torch.cat([noisy.distances, one.distances], 1)
+            close(distances, wanted["corners_of_layers"][number - 1], 3e-5)
+    close(torch.cat([found.denoised.outputs.frame, found.queries.frame], 1), wanted["first_boxes"], 3e-6)
+    close(found.encoder.logits, wanted["enc_topk_logits"], 3e-5)
+
+
+def sets_of(outputs: DecoderOutputs) -> list[QueryOutputs]:
+    """Return the sets as they were recorded: the first layer's plain outputs, then the layers'."""
+    assert outputs.pre is not None
+    return [outputs.pre, *outputs.layers]
+
+
+def names_of(layers: int) -> list[str]:
+    """Name the sets of outputs, in our order, as they were recorded."""
+    return [*(f"aux_{number}" for number in range(layers - 1)), "last", "pre", "enc_0"]
+
+
+@each
+@pytest.mark.parametrize("kind", LOSSES)
+def test_matches(path: Path, kind: str) -> None:
+    _, found, wanted, size = trained(path)
+    published = recorded_json(path, "loss")[f"published_{kind}"]
+    assert not published["tie_in_union"]
+    objects = objects_of(targets_of(wanted, size), size)
+    sets = [*found.queries.layers, found.queries.pre, found.encoder]
+    logits, boxes = (torch.stack([getattr(one, name) for one in sets]).detach() for name in ("logits", "boxes"))
+    matches = match(MatchingCosts()(logits, boxes, objects.labels, objects.boxes), objects.there)
+    for number, name in enumerate(names_of(len(found.queries.layers))):
+        assert pairs(matches.own[number]) == recorded_pairs(published["matches"][name])
+    assert pairs(matches.union) == recorded_pairs(published["union"])
+
+
+def pairs(numbers: Tensor) -> list[set[tuple[int, int]]]:
+    return [{(query, number) for query, number in enumerate(image) if number >= 0} for image in numbers.tolist()]
+
+
+def recorded_pairs(images: list[tuple[list[int], list[int]]]) -> list[set[tuple[int, int]]]:
+    return [set(zip(*image, strict=True)) for image in images]
+
+
+@each
+@pytest.mark.parametrize("kind", LOSSES)
+def test_each_term(path: Path, kind: str) -> None:
+    _, predictions, wanted, size = trained(path)
+    published, used = recorded_json(path, "loss")[f"published_{kind}"], criterion(kind)
+    objects = objects_of(targets_of(wanted, size), size)
+    with torch.no_grad():
+        plain, noisy = used.totals(predictions, objects), used.denoising_totals(predictions, objects)
+    assert float(plain.pairs) == published["num_boxes_union"]
+    boxes, layers = published["num_boxes"], len(predictions.queries.layers)
+    found: dict[str, float] = {}
+    for number, name in enumerate(names_of(layers)):
+        found[f"{kind}/{name}"] = float(plain.classification[number]) / boxes
+        found[f"bbox/{name}"] = float(plain.l1[number] / plain.pairs)
+        found[f"giou/{name}"] = float(plain.giou[number] / plain.pairs)
+        if number < layers:
+            found[f"fgl/{name}"] = float(plain.fgl[number] / plain.pairs)
+    for number, name in enumerate([*(f"dn_{number}" for number in range(layers)), "dn_pre"]):
+        divisor = published["num_boxes_denoising"]
+        found[f"{kind}/{name}"] = float(noisy.classification[number]) / divisor
+        found[f"bbox/{name}"] = float(noisy.l1[number]) / divisor
+        found[f"giou/{name}"] = float(noisy.giou[number]) / divisor
+        if number < layers:
+            found[f"fgl/{name}"] = float(noisy.fgl[number]) / divisor
+    # The last layer is its own teacher; and pairs and others are weighted by the roots of how many there are.
+    found[f"ddf/dn_{layers - 1}"] = 0.0
+    roots = plain.pairs.sqrt(), plain.others.sqrt()
+    for totals, name in ((plain, "aux"), (noisy, "dn")):
+        for number in range(layers - 1):
+            means = totals.ddf[0][number] / totals.pairs / 4, totals.ddf[1][number] / totals.others / 4
+            found[f"ddf/{name}_{number}"] = float((means[0] * roots[0] + means[1] * roots[1]) / (roots[0] + roots[1]))
+    assert found == pytest.approx(published["terms"], rel=1e-4, abs=1e-7)
+
+
+@each
+@pytest.mark.parametrize("kind", LOSSES)
+def test_total_and_gradients(path: Path, kind: str) -> None:
+    network, predictions, wanted, size = trained(path)
+    published = recorded_json(path, "loss")[f"published_{kind}"]
+    total = LossTerm.sum(criterion(kind)(predictions, targets_of(wanted, size)))
+    assert float(total.detach()) == pytest.approx(published["total"], rel=1e-5)
+    if "gradient_sum_and_norm" not in published:
+        return
+    total.backward()
+    norms: dict[str, float] = {}
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        theirs, gradient = authors_name(name), parameter.grad
+        stacked = "in_proj_" in name
+        parts = zip((f"{theirs}#{one}" for one in "qkv"), gradient.chunk(3), strict=True) if stacked else ()
+        norms |= {one: float(part.norm()) for one, part in parts} if stacked else {theirs: float(gradient.norm())}
+    # Keys' biases change nothing in a softmax: their gradients are rounding errors.
+    expected = {name: norm for name, (_, norm) in published["gradient_sum_and_norm"].items()}
+    assert norms == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("path", PIECES, ids=lambda path: path.parent.parent.name)
+def test_pieces(path: Path) -> None:
+    pieces = {name: torch.from_numpy(value) for name, value in np.load(path).items()}
+    for scale in (4.0, 8.0):
+        name, one = f"{scale:g}", torch.tensor([scale])
+        bins = bin_distances(one, torch.tensor([0.5]), 32)
+        close(bins, pieces[f"weighting_{name}"], 1e-6)
+        decoded = boxes_of_distances(pieces["points"], pieces["distances"], one)
+        close(decoded, pieces[f"decoded_{name}"], 1e-6)
+        wanted = from_corners(pieces["wanted_xyxy"])
+        below, above = neighboring_bins(distances_of_boxes(pieces["first_boxes"], wanted, one), bins)
+        # Recorded flat, with shares that need not add up to a bin that both name.
+        lower, share = pieces[f"bins_{name}"].long(), pieces[f"right_{name}"]
+        places = (below.flatten() + above.flatten(), lower + share)
+        assert float((places[0] - places[1]).abs().max()) < 2e-4
+        close(1 - share, pieces[f"left_{name}"], 1e-5)
+    grids = [(8, 12), (4, 6), (2, 3)]
+    boxes, inside = cell_boxes(grids, torch.device("cpu"))
+    assert torch.equal(inside, pieces["anchors.valid"][0])
+    close(boxes, pieces["anchors.unactivated"][0], 1e-5)
+
+
+@pytest.mark.parametrize("path", PIECES, ids=lambda path: path.parent.parent.name)
+def test_one_attention_and_one_quality(path: Path) -> None:
+    pieces = {name: torch.from_numpy(value) for name, value in np.load(path).items()}
+    layout = DecoderLayout(8, 1, (2, 3), 8, heads=2)
+    attention = DeformableAttention(layout)
+    close(attention.scales[:, 0], pieces["attention.num_points_scale"], 1e-7)
+    attention.load_state_dict({name: pieces[f"attention.{name}"] for name in attention.state_dict()})
+    with torch.no_grad():
+        found = attention(pieces["attention.query"], pieces["attention.reference"], pieces["attention.memory"], GRIDS)
+    close(found, pieces["attention.output"], 1e-5)
+    quality = BoxQuality(nn.ReLU)
+    quality.load_state_dict({name: pieces[f"quality.{name}"] for name in quality.state_dict()})
+    with torch.no_grad():
+        close(quality(pieces["quality.scores"], pieces["quality.corners"]), pieces["quality.output"], 1e-5)
+
+
+# The 21 cells of the recorded attention's memory.
+GRIDS = [(3, 5), (2, 3)]
+
+
+def test_positions_of_a_grid_that_is_no_square() -> None:
+    """Row by row: sine and cosine of the row, then of the column, at 10000^(-i / 4)."""
+    positions = sine_positions(2, 3, 16, torch.device("cpu"))
+    frequencies = [10000 ** (-number / 4) for number in range(4)]
+    for row in range(2):
+        for column in range(3):
+            parts = [f(place * w) for place in (row, column) for f in (np.sin, np.cos) for w in frequencies]
+            assert positions[3 * row + column].tolist() == pytest.approx(parts, abs=1e-6)
