@@ -25,7 +25,7 @@ from tests.cuda.families import learner_from, on_fake_gpu
 from tests.cuda.waits import ALWAYS
 from tests.exporters.small_detectors import CATEGORIES
 
-_TRAINING = """
+TRAINING = """
 train_config { batch_size: 2 num_steps: 6
   optimizer { momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.01 } } } } }
 train_input_reader { load_instance_masks: true num_keypoints: 3 tf_record_input_reader { input_path: "none" } }
@@ -40,13 +40,13 @@ OTHER_TASKS = {
     "surface": (with_surface(), "surface_coordinates"),
     "identities": (with_identities(), "embeddings"),
 }
-_ALL_READ = "load_dense_pose: true load_track_id: true"
+ALL_READ = "load_dense_pose: true load_track_id: true"
 
 
 @pytest.mark.parametrize("name", OTHER_TASKS)
 def test_nothing_waits_in_other_tasks(name: str) -> None:
     text, field = OTHER_TASKS[name]
-    training = _TRAINING.replace("num_keypoints: 3", f"num_keypoints: 3 {_ALL_READ}")
+    training = TRAINING.replace("num_keypoints: 3", f"num_keypoints: 3 {ALL_READ}")
     config = parse_message(f"model {{ {text} }}{training}", m.TrainEvalPipelineConfig)
     learner, batch, plan = learner_from(config, CATEGORIES, (64, 96))
     with on_fake_gpu(learner, labeled(batch), plan, steps=1) as run:
@@ -82,7 +82,7 @@ def test_nothing_waits(number: int, tmp_path: Path) -> None:
     path = tmp_path / "keypoints.pbtxt"
     path.write_text(KEYPOINT_LABEL_MAP)
     texts = [with_every_task(path), *variants(path)[4:8]]
-    config = parse_message(f"model {{ {texts[number]} }}{_TRAINING}", m.TrainEvalPipelineConfig)
+    config = parse_message(f"model {{ {texts[number]} }}{TRAINING}", m.TrainEvalPipelineConfig)
     categories = CATEGORIES if "num_classes: 4" in texts[number] else None
     learner, batch, plan = learner_from(config, categories, (64, 96))  # type: ignore[arg-type]
     with on_fake_gpu(learner, labeled(batch), plan, steps=1) as run:

@@ -12,14 +12,20 @@ from torchvision.ops import StochasticDepth, box_iou
 
 import boxwright as bw
 from boxwright.checkpoints.store import read_checkpoint
+from boxwright.config import messages as m
+from boxwright.config import parse_message
 from boxwright.data.batch import Batch
 from boxwright.device import open_device
 from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.step import Learner
+from boxwright.types.context_features import ContextFeatures
+from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
 from tests.cli.test_commands import run
-from tests.cuda.families import ALL, learner_of
+from tests.cuda.families import ALL, learner_from, learner_of
+from tests.cuda.test_center_net import ALL_READ, OTHER_TASKS, TRAINING, labeled
 from tests.cuda.test_families import TWO_STAGE
-from tests.exporters.small_detectors import FAMILIES, build, pictures
+from tests.exporters.small_detectors import CATEGORIES, FAMILIES, build, pictures
+from tests.exporters.test_context import CONTEXT_RCNN, LENGTH
 
 pytestmark = [
     pytest.mark.gpu,
@@ -109,8 +115,6 @@ def test_profile(small_config: Path, tmp_path: Path) -> None:
 
 def test_network_criterion_and_gradients_wait_for_nothing() -> None:
     """Nothing between the inputs and the gradients asks the GPU for a number."""
-    from boxwright.config import messages as m
-    from boxwright.config import parse_message
     from boxwright.criteria.terms import LossTerm
     from boxwright.types import Targets
     from tests.conftest import SMALL_MODEL
@@ -180,6 +184,41 @@ def test_a_step_computes_what_it_computes_on_the_cpu(family: str, monkeypatch: p
     assert len(norms[0]) > 10
     # Weights changed by a millionth move norms by up to 8 % on the CPU: batches of two normalize by very few values.
     assert norms[1] == pytest.approx(norms[0], rel=0.15, abs=1e-4)
+
+
+@pytest.mark.parametrize("task", ["every task of keypoints", *OTHER_TASKS])
+def test_a_task_of_center_net_computes_what_it_computes_on_the_cpu(task: str, tmp_path: Path) -> None:
+    path = tmp_path / "keypoints.pbtxt"
+    path.write_text(KEYPOINT_LABEL_MAP)
+    text = with_every_task(path) if task not in OTHER_TASKS else OTHER_TASKS[task][0]
+    more = f" {ALL_READ}" if task in OTHER_TASKS else ""
+    training = TRAINING.replace("num_keypoints: 3", f"num_keypoints: 3{more}")
+    losses, found = [], []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        config = parse_message(f"model {{ {text} }}{training}", m.TrainEvalPipelineConfig)
+        one, batch, _ = learner_from(config, CATEGORIES, (64, 96), device)
+        found.append(one.state.detector.eval().detect(pictures(2)))
+        one.state.detector.train()
+        losses.append(one.step(labeled(batch).to(device)).losses)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3, abs=1e-5)
+    for here, there in zip(*found, strict=True):
+        assert len(here.scores) > 0
+        assert torch.allclose(there.scores, here.scores, atol=1e-3)
+
+
+def test_context_rcnn_detects_what_it_detects_on_the_cpu() -> None:
+    detector = build(CONTEXT_RCNN)
+    images = pictures(2)
+    memory = torch.rand(len(images), 3, LENGTH, generator=torch.Generator().manual_seed(1))
+    context = ContextFeatures(memory, torch.arange(len(images)) % 3 + 1)
+    here = detector.detect(images, context=context)
+    there = detector.to("cuda").detect(images, context=context)
+    for one, other in zip(here, there, strict=True):
+        assert len(one.scores) > 0
+        same = (box_iou(one.boxes, other.boxes) > 0.98) & (one.labels[:, None] == other.labels)
+        same &= (one.scores[:, None] - other.scores).abs() < 1e-3
+        assert float(same.any(1).float().mean()) > 0.7  # as below: proposals that tie
 
 
 HALF = [
