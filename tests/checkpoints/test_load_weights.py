@@ -117,12 +117,12 @@ def goes_there_and_back(model: m.TrainEvalPipelineConfig | m.DetectionModel, tmp
     report = bw.load_weights(other, tmp_path / "ckpt-7")
     assert not report.kept
     assert set(report.unused.values()) == {"a counter"}
-    theirs = other.network.state_dict()
-    learnt = [name for name in detector.network.state_dict() if "num_batches" not in name]
+    ours, theirs = detector.network.state_dict(), other.network.state_dict()
+    learnt = [name for name in ours if "num_batches" not in name]
     fixed = {name for name in learnt if name not in report.restored}
     assert all(name.endswith("weight") and theirs[name].eq(1).all() for name in fixed), "gains that are never learnt"
     for name in report.restored:
-        assert torch.equal(theirs[name], detector.network.state_dict()[name]), name
+        assert torch.equal(theirs[name], ours[name]), name
 
 
 def test_kinds_are_all_of_them() -> None:
