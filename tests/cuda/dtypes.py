@@ -6,6 +6,7 @@ import functools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 
@@ -60,12 +61,58 @@ print(json.dumps(found))
 """
 
 
+# The tables of one release, as reading them takes as long as a dozen steps.
+RECORDED = Path(__file__).parent / "recorded_dtypes.json"
+Tables = dict[str, list[tuple[str, list[str], list[str]]]]
+
+
 @functools.cache
-def _tables() -> dict[str, list[tuple[str, list[str], list[str]]]]:
+def _tables() -> Tables:
     """Return what PyTorch's tables have of an operation: variant, types, types of its backward pass."""
+    return recorded_tables() if torch.__version__ == recorded_release() else read_tables()
+
+
+def read_tables() -> Tables:
+    """Return the tables of the PyTorch that is installed."""
     done = subprocess.run([sys.executable, "-c", _READ], capture_output=True, text=True, check=True)
-    found: dict[str, list[tuple[str, list[str], list[str]]]] = json.loads(done.stdout.splitlines()[-1])
+    found: Tables = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def recorded_release() -> str:
+    """Return the release of PyTorch whose tables are recorded."""
+    release: str = json.loads(RECORDED.read_text())["release"]
+    return release
+
+
+def recorded_tables() -> Tables:
+    """Return the tables that `python -m tests.cuda.dtypes` wrote, in which a set of types is a number of bits."""
+    content = json.loads(RECORDED.read_text())
+    types: list[str] = content["types"]
+
+    def members(bits: int) -> list[str]:
+        return [name for number, name in enumerate(types) if bits >> number & 1]
+
+    return {
+        name: [(variant, members(forward), members(backward)) for variant, forward, backward in entries]
+        for name, entries in content["operations"].items()
+    }
+
+
+def record() -> None:
+    """Write the tables of the PyTorch that is installed."""
+    tables = read_tables()
+    types = sorted({one for entries in tables.values() for _, *both in entries for part in both for one in part})
+
+    def bits(names: list[str]) -> int:
+        return sum(1 << types.index(name) for name in set(names))
+
+    operations = (
+        f"{json.dumps(name)}: {json.dumps([[variant, bits(forward), bits(backward)] for variant, forward, backward in entries])}"
+        for name, entries in sorted(tables.items())
+    )
+    head = f'"release": {json.dumps(torch.__version__)},\n"types": {json.dumps(types)}'
+    RECORDED.write_text(f'{{{head},\n"operations": {{\n' + ",\n".join(operations) + "\n}}\n")
 
 
 def unsupported(asked: set[tuple[str, str, torch.dtype]]) -> tuple[set[str], set[str]]:
@@ -90,3 +137,7 @@ def unsupported(asked: set[tuple[str, str, torch.dtype]]) -> tuple[set[str], set
         elif not any(str(dtype) in one[2 if backward else 1] for one in entries):
             wrong.add(f"{operation}{f' ({variant})' if variant else ''} of {dtype}")
     return wrong, unknown
+
+
+if __name__ == "__main__":
+    record()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cuda.dtypes import unsupported
+from tests.cuda.dtypes import Tables, read_tables, recorded_release, recorded_tables, unsupported
 from tests.cuda.fake import CUDA, fake_cuda
 from tests.cuda.families import fake_run
 from tests.cuda.ledger import MixedDevicesError
@@ -76,6 +76,20 @@ def test_a_tensor_on_the_cpu_takes_no_part(mix: Callable[[Tensor], Tensor]) -> N
         values = torch.rand(4, device=CUDA)
         with pytest.raises(MixedDevicesError):
             mix(values)
+
+
+@pytest.mark.slow  # all of PyTorch's own test tables are made
+def test_recorded_tables_are_those_of_pytorch() -> None:
+    if torch.__version__ != recorded_release():
+        pytest.skip(f"the recorded tables are of PyTorch {recorded_release()}")
+
+    def as_sets(tables: Tables) -> dict[str, list[tuple[str, set[str], set[str]]]]:
+        return {
+            name: [(variant, set(forward), set(backward)) for variant, forward, backward in entries]
+            for name, entries in tables.items()
+        }
+
+    assert as_sets(recorded_tables()) == as_sets(read_tables())
 
 
 def test_types_that_cuda_lacks_are_seen() -> None:
