@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,17 @@ MADE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture
-def limit() -> Iterator[Callable[[int], None]]:
-    """Sets how large a file may become; writing beyond it fails as on a full disk."""
+@contextmanager
+def limited(most: int) -> Iterator[None]:
+    """Let no file become larger, so that writing fails as on a full disk; only here, as pytest's own log is a file too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    yield lambda most: resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
 
 
 def test_every_format_is_here() -> None:
@@ -40,15 +44,14 @@ def test_every_format_is_here() -> None:
 
 
 @pytest.mark.parametrize("format", MADE)
-def test_a_full_disk_is_an_error_with_the_files_name(format: str, limit: Callable[[int], None], tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_with_the_files_name(format: str, tmp_path: Path) -> None:
     made, kind = MADE[format](), FORMATS[format]  # type: ignore[index]
     scratch, path = tmp_path / ".d", tmp_path / f"detector{kind.suffix}"
     scratch.mkdir()
     about = LITERT_ABOUT if format == "litert" else ABOUT
     for most in (0, 50, 1500):
-        limit(most)
         with pytest.raises(OutputError, match=f"detector{kind.suffix}: could not be written") as problem:  # noqa: SIM117
-            with _naming(path, scratch):
+            with _naming(path, scratch), limited(most):
                 kind.save(made, about, scratch / path.name)
         assert "\n" not in str(problem.value)
         assert ".d/" not in str(problem.value)
