@@ -221,6 +221,7 @@ def test_coco_is_converted_with_its_points_and_tracks(tmp_path: Path) -> None:
         ({"dp_I": 3}, "annotation 0: dp_I: expected a list of numbers, found 3"),
         ({"dp_V": ["a", 1]}, "annotation 0: dp_V: expected a number, found 'a'"),
         ({"dp_x": [1e999, 1]}, "annotation 0: dp_x: expected a finite number"),
+        ({"dp_V": [1e50, 0]}, "DensePose's v of point 0 is not finite"),
     ],
 )
 def test_wrong_coco_annotations(tmp_path: Path, changes: dict[str, Any], wanted: str) -> None:

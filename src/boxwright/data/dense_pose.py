@@ -63,7 +63,8 @@ class PointList:
         if len(wrong):
             raise DataError(f"{where}: DensePose has the part {wrong[0]}; there are 0 to {len(PARTS) - 1}")
         for name in ("x", "y", "u", "v"):
-            values = getattr(self, name)
+            with np.errstate(over="ignore"):  # JSON's numbers may be beyond float32, where they are infinite
+                values = getattr(self, name).astype(np.float32)
             if not np.isfinite(values).all():
                 number = int(np.flatnonzero(~np.isfinite(values))[0])
                 raise DataError(f"{where}: DensePose's {name} of point {number} is not finite")
