@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import boxwright as bw
-from boxwright.base.errors import ConfigError, DataError, ExportError
+from boxwright.api.export import pictures_of_data
+from boxwright.base.errors import ConfigError, DataError
 from boxwright.builders.augmentation.steps import build_steps
 from boxwright.checkpoints.export_weights import write_safetensors
 from boxwright.config import messages as m
@@ -22,7 +23,6 @@ from boxwright.data.image_io import decode_image, encode_png
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.drawing import draw_boxes
-from boxwright.exporters.resizing import refuse_resizer
 from boxwright.inference.finders import ModelSource
 from boxwright.inference.settings import PredictionSettings
 from boxwright.preprocessing.images import image_tensors
@@ -148,9 +148,6 @@ def test_a_detector_takes_them() -> None:
         with pytest.raises(DataError, match="the detector's 5 channels"):
             detector.detect([wrong])
     assert image_tensors([torch.zeros(5, 4, 6, dtype=torch.uint8)], "pixels", 5)[0].shape == (4, 6, 5)
-    assert "red, green and blue" in refuse_resizer(detector.preprocessor.resizer)
-    with pytest.raises(ExportError, match="more channels"):
-        raise ExportError(refuse_resizer(detector.preprocessor.resizer))
 
 
 def test_a_first_kernel_is_widened(tmp_path: Path) -> None:
@@ -250,8 +247,14 @@ def test_they_are_trained_on_evaluated_and_resumed(with_depth: Path, tmp_path: P
     assert model.detector.image_channels == 4
     (found,) = model.detector.detect([np.zeros((30, 40, 4), np.uint8)])
     assert found.image_size == (30, 40)
-    settings = PredictionSettings()
-    with pytest.raises(ConfigError, match="the detector takes images of 4 channels, and pictures have red, green and"):
-        ModelSource(tmp_path / "run", settings).open()
-    with pytest.raises(ExportError, match="an export takes pictures of red, green and blue"):
-        model.export("onnx", tmp_path / "out.onnx")
+    (found,) = model.detect([np.zeros((30, 40, 4), np.uint8)])
+    assert found.image.shape == (30, 40, 4)
+    opened = ModelSource(tmp_path / "run", PredictionSettings()).open()
+    assert opened.channels == 4
+    with pytest.raises(
+        ConfigError, match="a.png: the detector takes images of 4 channels, and pictures have red, green"
+    ):
+        opened.require_colors("a.png")
+    pictures, source = pictures_of_data(model.config, model.detector)
+    assert source == "eval_input_reader"
+    assert {picture.shape[2] for picture in pictures} == {4}

@@ -104,10 +104,13 @@ def fresh(text: str, categories: Categories = CATEGORIES) -> bw.Detector:
 
 def build(text: str, categories: Categories = CATEGORIES) -> bw.Detector:
     """Build a detector whose statistics are of pictures and whose scores spread, as a trained one's."""
-    detector = fresh(text, categories)
-    inputs, sizes = detector.preprocess(
-        torch.from_numpy(np.stack([one for one in pictures() if one.shape == (96, 128, 3)]))
-    )
+    return as_trained(fresh(text, categories), pictures())
+
+
+def as_trained(detector: bw.Detector, images: list[NDArray[np.uint8]]) -> bw.Detector:
+    """Give a fresh detector statistics of pictures, of which those of the first one's size are used, and other scores."""
+    alike = [one for one in images if one.shape == images[0].shape]
+    inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(alike)))
     with torch.no_grad():
         detector.network.eval()
         norms = [one for one in detector.modules() if isinstance(one, torch.nn.BatchNorm2d)]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
+from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from boxwright.data.coco import CocoDataset
-from boxwright.data.image_io import encode_png
-from boxwright.inference.parquet_rows import row_of
+from boxwright.data.image_io import decode_image, encode_png
+from boxwright.inference.parquet_rows import parquet_bytes, row_of
 from boxwright.inference.result_files import ResultFiles
 from boxwright.inference.sources import Frame
 from boxwright.types import Categories, Category, FoundObjects
@@ -96,6 +100,42 @@ def test_without_keypoints_there_are_none(tmp_path: Path) -> None:
     rows, path = written(bare, tmp_path / "out")
     assert not {"keypoints", "keypoint_depths", "temporal_offset"} & set(rows[0])
     assert not any("keypoints" in cat for cat in COCO(str(path)).cats.values())
+
+
+# A mask on the left half of the first object, whose upper left quarter is part 2 of the body's surface at v 0.2, u 1.
+PARTS = np.zeros((3, 2, 2), np.uint8)
+PARTS[0, 0, 0] = 2
+PLACES = np.zeros((3, 2, 2, 2), np.float32)
+PLACES[0, 0, 0] = 0.2, 1
+LARGE = replace(
+    FOUND,
+    masks=np.repeat(np.array([[[1, 0], [1, 0]]], np.float32), 3, 0),
+    surface_parts=PARTS,
+    surface_coordinates=PLACES,
+    embeddings=np.array([[0.6, 0.8], [1, 0], [0, -1]], np.float32),
+)
+
+
+def test_rows_and_annotations_have_masks_surfaces_and_embeddings(tmp_path: Path) -> None:
+    rows, path = written(LARGE, tmp_path / "out")
+    for found in (rows, [*COCO(str(path)).anns.values()]):
+        assert [one["embedding"] for one in found] == [[0.6, 0.8], [1, 0], [0, -1]]
+        assert found[0]["surface"]["size"] == [2, 2]
+        picture = decode_image(base64.b64decode(found[0]["surface"]["iuv"]), "surface")
+        assert picture.tolist() == [[[2, 255, 51], [0, 0, 0]], [[0, 0, 0], [0, 0, 0]]]
+        inside = coco_mask.decode({**found[0]["segmentation"], "counts": found[0]["segmentation"]["counts"].encode()})
+        # Half of the box (0, 0, 20, 10).
+        assert inside[:10, :10].all()
+        assert inside.sum() == 10 * 10
+
+
+def test_parquet_rows_have_surfaces_and_embeddings() -> None:
+    row = row_of("a", LARGE)
+    (table,) = pq.read_table(pa.BufferReader(parquet_bytes([row], {}))).to_pylist()
+    assert np.array(table["embeddings"]) == pytest.approx(np.array([[0.6, 0.8], [1, 0], [0, -1]]))
+    assert decode_image(table["surfaces"][0], "surface")[0, 0].tolist() == [2, 255, 51]
+    bare = row_of("a", FOUND)
+    assert (bare["surfaces"], bare["embeddings"]) == (None, None)
 
 
 def test_parquet_rows_have_keypoints() -> None:

@@ -144,11 +144,12 @@ def test_what_is_stopped_leaves_no_child() -> None:
 GRANDCHILD = """
 import subprocess, sys
 from pathlib import Path
+from types import SimpleNamespace
 
 def session_of(file, threads):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     Path(file.data.decode()).write_text(str(child.pid))
-    return type("Session", (), {"run": lambda self, images: {}})()
+    return SimpleNamespace(run=lambda images: {}, metadata=SimpleNamespace(image_channels=3))
 """
 
 

@@ -1,17 +1,30 @@
-"""A served CenterNet: keypoints and their scores reach every client."""
+"""A served CenterNet: what it predicts besides boxes reaches every client."""
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
+from PIL import Image
 
+import boxwright as bw
 from boxwright.exporters.export import export
 from boxwright.runtime.exported import open_exported
 from boxwright.serving.app import _objects
 from boxwright.types import FoundObjects
-from tests.center_nets import KEYPOINT_LABEL_MAP, SIZE, with_every_task
+from tests.center_nets import (
+    KEYPOINT_LABEL_MAP,
+    SIZE,
+    deep_mask_variants,
+    with_every_task,
+    with_identities,
+    with_surface,
+)
 from tests.exporters.small_detectors import SQUARE, build, pictures
 from tests.serving.test_server import b64, client_of, png
 
@@ -26,6 +39,53 @@ def test_detections_have_x_y_and_score_of_each_keypoint() -> None:
     assert "keypoints" not in _objects(boxes_alone)["detections"][0]
     moved = FoundObjects(**vars(found) | {"temporal_offsets": np.array([[0.5, -2]], np.float32)})
     assert _objects(moved)["detections"][0]["temporal_offset"] == [0.5, -2]
+
+
+def test_detections_have_masks_surfaces_and_embeddings() -> None:
+    """As in predict's files: masks as COCO's run lengths, surfaces as pictures of part, u and v."""
+    parts = np.array([[[24, 0]]], np.uint8)
+    found = FoundObjects(
+        np.array([[0, 0, 4, 2]], np.float32),
+        np.array([0.9], np.float32),
+        np.array([0]),
+        (2, 4),
+        masks=np.array([[[1, 1], [1, 1]]], np.float32),
+        surface_parts=parts,
+        surface_coordinates=np.array([[[[0.2, 1], [0, 0]]]], np.float32),
+        embeddings=np.array([[0.6, -0.8]], np.float32),
+    )
+    (one,) = _objects(found)["detections"]
+    assert one["segmentation"] == {"size": [2, 4], "counts": "08"}, "all of the picture's 8 pixels"
+    assert one["embedding"] == [0.6, -0.8]
+    assert one["surface"]["size"] == [1, 2]
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(one["surface"]["iuv"]))))
+    assert picture.tolist() == [[[24, 255, 51], [0, 0, 0]]]
+    assert json.loads(orjson.dumps(_objects(found)))["detections"] == [one]
+
+
+# What a detector predicts → its text, and what is compared.
+OTHERS = {
+    "deep masks": (deep_mask_variants()[0], ("segmentation",)),
+    "surface": (with_surface(), ("segmentation", "surface")),
+    "identities": (with_identities(), ("embedding",)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tasks", OTHERS)
+def test_a_server_answers_what_the_exported_file_predicts(tasks: str, tmp_path: Path) -> None:
+    text, keys = OTHERS[tasks]
+    export(build(text.replace(SIZE, SQUARE)), tmp_path / "detector.onnx", images=pictures(), nms="operator")
+    image = pictures()[0]
+    wanted = bw.load(tmp_path / "detector.onnx")(image).to_coco()
+    assert len(wanted) > 5
+    for client in client_of(tmp_path / "detector.onnx"):
+        answer = client.post("/detect?min_score=0", content=png(image)).json()["detections"]
+        assert len(answer) == len(wanted)
+        for key in keys:
+            assert [one[key] for one in answer] == [one[key] for one in wanted]
+        drawn = client.post("/detect?min_score=0&draw=1", content=png(image))
+        assert drawn.headers["content-type"] == "image/png"
 
 
 @pytest.mark.slow

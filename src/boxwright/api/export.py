@@ -65,7 +65,7 @@ def export_model(
         pictures, source = pictures_of_data(model.config, detector)
     else:
         given = [images] if is_one(images) else images
-        pictures = [picture.image for picture in pictures_of(given)]
+        pictures = [picture.image for picture in pictures_of(given, channels=detector.image_channels)]
         source = "pictures of the caller"
     report = export(
         detector,
@@ -86,7 +86,7 @@ def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tup
         detector: The detector, for its classes.
 
     Returns:
-        uint8 [H, W, 3] each, and the reader's name.
+        uint8 [H, W, 3] each, or of as many channels as the reader gives, and the reader's name.
 
     Raises:
         ExportError: If the configuration names no data.

@@ -131,7 +131,7 @@ class Model:
         Args:
             images: A picture: a path, an http(s) address, the bytes of an image file, a PIL image, an array HWC in
                 RGB or a tensor CHW. Or several: a list of pictures, a folder, a pattern such as `shots/*.jpg`, an array
-                or tensor of four dimensions.
+                or tensor of four dimensions. A detector of more channels takes arrays, tensors and .npy files.
             min_score: The least score of returned objects; by default the configuration's, and `plot` and `save` draw
                 those of 0.5 or more.
             scale: The range of floats: "pixels" for 0..255, "unit" for 0..1; "guess" refuses what looks like 0..1.
@@ -156,7 +156,7 @@ class Model:
         """Yield a `Result` for each picture, as a call does, without holding all of them in memory."""
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
-        pictures = pictures_of(images, scale)
+        pictures = pictures_of(images, scale, self._model.image_channels)
         while batch := list(itertools.islice(pictures, batch_size)):
             yield from self._results(batch, min_score)
 

@@ -17,12 +17,15 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder
+from boxwright.data.array_file import SUFFIX, read_array
 from boxwright.data.image_io import decode_image, read_image, to_rgb
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
 
 _IMAGE, _BATCH = 3, 4
-_CHANNELS = (1, 3, 4)
+_COLORS = 3
+# Numbers of channels that become three: gray is repeated, alpha is dropped.
+_OF_COLORS = (1, 3, 4)
 _SCALES = ("guess", "pixels", "unit")
 _KINDS = "a path, an address, bytes of an image file, a PIL image, an HWC array or a CHW tensor"
 
@@ -32,7 +35,7 @@ class Picture:
     """A picture that was read.
 
     Attributes:
-        image: uint8 [H, W, 3] in RGB.
+        image: uint8 [H, W, 3] in RGB; of more channels for a detector that takes them.
         source: Its path or address; empty if it had none.
     """
 
@@ -50,7 +53,7 @@ def is_one(images: Any) -> bool:
     return hasattr(images, "ndim") and images.ndim < _BATCH
 
 
-def pictures_of(images: Any, scale: str = "guess") -> Iterator[Picture]:
+def pictures_of(images: Any, scale: str = "guess", channels: int = 3) -> Iterator[Picture]:
     """Yield each picture of an argument.
 
     Args:
@@ -58,6 +61,7 @@ def pictures_of(images: Any, scale: str = "guess") -> Iterator[Picture]:
             `shots/*.jpg`. A file's EXIF orientation is applied; floats are rounded to 8 bits.
         scale: The range of floats: "pixels" for 0..255, "unit" for 0..1. "guess" takes them for pixels, but refuses a
             call whose largest float is above 0 and at most 1.
+        channels: The detector's. If more than 3, pictures are arrays, tensors or .npy files of exactly so many.
 
     Yields:
         The pictures, in order, read one at a time.
@@ -78,7 +82,7 @@ def pictures_of(images: Any, scale: str = "guess") -> Iterator[Picture]:
     else:  # one at a time: an iterator may be endless
         images = _checked(images, scale)
     for number, image in enumerate(images):
-        yield _picture(image, f"image {number}", scale)
+        yield _picture(image, f"image {number}", scale, channels)
 
 
 def _checked(images: Iterable[Any], scale: str) -> Iterator[Any]:
@@ -112,7 +116,14 @@ def _is_several(path: str | os.PathLike[str]) -> bool:
     return "://" not in text and (is_folder(text) or (not os.path.exists(text) and any(c in text for c in "*?[")))
 
 
-def _picture(image: Any, where: str, scale: str) -> Picture:
+def _picture(image: Any, where: str, scale: str, channels: int) -> Picture:
+    if isinstance(image, str | os.PathLike) and str(image).lower().endswith(SUFFIX) and "://" not in str(image):
+        return Picture(_pixels(read_array(Path(image)), str(image), scale, channels), str(image))
+    if channels > _COLORS and not (isinstance(image, np.ndarray) or hasattr(image, "detach")):
+        raise DataError(
+            f"{image if isinstance(image, str | os.PathLike) else where}: the detector takes images of {channels} "
+            f"channels: an array [height, width, {channels}], a tensor [{channels}, height, width] or a .npy file"
+        )
     if isinstance(image, str) and image.lower().startswith(("http://", "https://")):
         return Picture(decode_image(fetch_image(image), image, upright=True), image)
     if isinstance(image, str | os.PathLike):
@@ -126,10 +137,10 @@ def _picture(image: Any, where: str, scale: str) -> Picture:
         return Picture(decode_image(bytes(image), where, upright=True))
     if isinstance(image, Image.Image):
         return Picture(to_rgb(image), str(getattr(image, "filename", "") or ""))
-    return Picture(_pixels(_as_hwc(image, where), where, scale))
+    return Picture(_pixels(image, where, scale, channels))
 
 
-def _as_hwc(image: Any, where: str) -> NDArray[Any]:
+def _as_hwc(image: Any, where: str, channels: int) -> NDArray[Any]:
     """Return an array or tensor as an array [H, W, C]; tensors have their channels first."""
     is_tensor = hasattr(image, "detach")
     if not is_tensor and not isinstance(image, np.ndarray):
@@ -141,23 +152,24 @@ def _as_hwc(image: Any, where: str) -> NDArray[Any]:
     array: NDArray[Any] = image
     if array.ndim == _IMAGE - 1:
         array = array[None] if is_tensor else array[..., None]
-    if array.ndim != _IMAGE or array.shape[0 if is_tensor else 2] not in _CHANNELS or array.size == 0:
+    accepted = _OF_COLORS if channels == _COLORS else (channels,)
+    if array.ndim != _IMAGE or array.shape[0 if is_tensor else 2] not in accepted or array.size == 0:
         kind = "CHW tensor" if is_tensor else "HWC array"
-        raise DataError(
-            f"{where}: expected a {kind} with 1, 3 or 4 channels and some pixels, found shape {tuple(image.shape)}"
-        )
+        wanted = "1, 3 or 4 channels" if channels == _COLORS else f"the detector's {channels} channels"
+        raise DataError(f"{where}: expected a {kind} with {wanted} and some pixels, found shape {tuple(image.shape)}")
     if array.dtype.kind not in "uif":
         raise DataError(f"{where}: expected numbers in 0..255, found {array.dtype}")
     return array.transpose(1, 2, 0) if is_tensor else array
 
 
-def _pixels(array: NDArray[Any], where: str, scale: str) -> NDArray[np.uint8]:
-    """Return an array [H, W, C] of numbers as uint8 [H, W, 3]."""
+def _pixels(image: Any, where: str, scale: str, channels: int) -> NDArray[np.uint8]:
+    """Return an array or tensor as uint8 [H, W, channels]."""
+    array = _as_hwc(image, where, channels)
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise DataError(f"{where}: some of its pixels are not finite")
         array = np.rint(array * 255 if scale == "unit" else array)
     if array.min() < 0 or array.max() > 255:
         raise DataError(f"{where}: expected numbers in 0..255, found {array.min():g} to {array.max():g}")
-    channels = array[..., :3].astype(np.uint8)
-    return np.repeat(channels, 3, axis=2) if channels.shape[2] == 1 else np.ascontiguousarray(channels)
+    levels = array[..., :channels].astype(np.uint8)
+    return np.repeat(levels, channels, axis=2) if levels.shape[2] == 1 else np.ascontiguousarray(levels)

@@ -20,8 +20,8 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import make_folder, write_whole
 from boxwright.data.image_io import encode_jpeg, encode_picture
 from boxwright.evaluation.pictures import draw_detections
-from boxwright.evaluation.results import detection_rows
-from boxwright.ops.pasted_masks import mask_run_lengths, whole_masks
+from boxwright.evaluation.results import detection_rows, large_values
+from boxwright.ops.pasted_masks import whole_masks
 from boxwright.types.found import FoundObjects, chosen
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class FoundObject:
         keypoints: float32 [P, 2], x and y in pixels; None if the model predicts none.
         keypoint_scores: float32 [P] in 0..1; None if the model predicts none.
         track: The object's number in a video; None without tracking.
+        embedding: float32 [E] of length 1, nearer for the same individual in other pictures than for others; None if
+            the model predicts none.
     """
 
     box: NDArray[np.float32]
@@ -59,6 +61,7 @@ class FoundObject:
     keypoints: NDArray[np.float32] | None = None
     keypoint_scores: NDArray[np.float32] | None = None
     track: int | None = None
+    embedding: NDArray[np.float32] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.box, self.score, self.name))
@@ -77,7 +80,7 @@ class Result:
 
     Attributes:
         objects: The objects as arrays.
-        image: uint8 [H, W, 3] in RGB.
+        image: uint8 [H, W, 3] in RGB; of more channels if the model takes them, of which the first three are drawn.
         source: The path or address of the picture; empty if it had none.
         drawn_from: The least score that `plot` and `save` draw; 0 once objects were selected.
     """
@@ -116,6 +119,11 @@ class Result:
     def keypoint_scores(self) -> NDArray[np.float32] | None:
         """The keypoints' scores, float32 [D, P] in 0..1; None if the model predicts none."""
         return self.objects.keypoint_scores
+
+    @property
+    def embeddings(self) -> NDArray[np.float32] | None:
+        """What tells individuals apart, float32 [D, E] of length 1; None if the model predicts none."""
+        return self.objects.embeddings
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -237,6 +245,8 @@ class Result:
     def to_coco(self, image_id: int | str | None = None) -> list[dict[str, Any]]:
         """Return the objects as rows of COCO's results file: image_id, category_id, bbox, score, segmentation.
 
+        What else the model predicts of each is there too, as in the command's detections.json.
+
         Args:
             image_id: The picture's id; by default its file's name without ending.
 
@@ -244,8 +254,8 @@ class Result:
             One row per object.
         """
         identity = Path(self.source).stem if image_id is None else str(image_id)
-        masks = None if self.objects.masks is None else list(mask_run_lengths(self.objects))
-        return detection_rows(self.objects, identity, self.objects.categories, masks)
+        rows = detection_rows(self.objects, identity, self.objects.categories)
+        return [row | large for row, large in zip(rows, large_values(self.objects), strict=True)]
 
     def to_pandas(self) -> Any:
         """Return the objects as a pandas DataFrame with x_min, y_min, x_max, y_max, score, label and name.
@@ -300,6 +310,7 @@ class Result:
             keypoints=None if found.keypoints is None else found.keypoints[0],
             keypoint_scores=None if found.keypoint_scores is None else found.keypoint_scores[0],
             track=None if found.tracks is None else int(found.tracks[0]),
+            embedding=None if found.embeddings is None else found.embeddings[0],
         )
 
     def _drawn(self, min_score: float | None) -> NDArray[np.uint8]:

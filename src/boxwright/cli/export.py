@@ -149,7 +149,7 @@ def _write_export(
         console.print("warning: written although it differs, because of --allow_difference", markup=False)
     console.print(f"step {step}: {path}; report: {report_path(path)}", markup=False)
     if settings.triton is not None:
-        _write_triton(path, settings.triton)
+        _write_triton(path, settings.triton, detector.image_channels)
     suggest("predict", "IMAGES", "--model_dir", path)
 
 
@@ -192,13 +192,15 @@ def comparison_pictures(
 ) -> tuple[Sequence[Any], str]:
     """Return images to compare on, and where they are from."""
     from boxwright.api.export import pictures_of_data
-    from boxwright.data.image_io import read_image
+    from boxwright.api.pictures import pictures_of
     from boxwright.exporters.pictures import varied
     from boxwright.inference.files import find_images
 
     if images:
-        files = find_images(images)
-        return varied(lambda number: read_image(files[number], upright=True), len(files)), str(images[0])
+        files, channels = find_images(images), detector.image_channels
+        return varied(lambda number: next(pictures_of(files[number], channels=channels)).image, len(files)), str(
+            images[0]
+        )
     return pictures_of_data(config, detector)
 
 
@@ -230,11 +232,11 @@ def _accuracy(settings: ExportSettings, config: TrainEvalPipelineConfig, detecto
     return average_precision(build_dataset(config.eval_input_reader[0], "eval_input_reader", detector.categories))
 
 
-def _write_triton(path: Path, folder: Path) -> None:
+def _write_triton(path: Path, folder: Path, channels: int) -> None:
     from boxwright.exporters.triton import tensorrt_line, write_triton
 
     console.print(f"Triton: {write_triton(path, folder)}; tritonserver --model-repository={folder}", markup=False)
-    console.print(f"TensorRT (not tried here): {tensorrt_line(path)}", markup=False)
+    console.print(f"TensorRT (not tried here): {tensorrt_line(path, channels)}", markup=False)
 
 
 def _write_weights(source: Path, target: Path | None, chosen: Format, config_path: Path | None) -> None:

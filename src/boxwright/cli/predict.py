@@ -84,12 +84,15 @@ def predict_command(
         return
     from boxwright.cli.progress import progress_bar
     from boxwright.inference.predict import predict
-    from boxwright.inference.sources import find_sources
+    from boxwright.inference.sources import ArraySource, find_sources
 
     # Before the model is opened, which takes seconds: a missing image is named at once.
     opened = find_sources(sources)
     require_checkpoint(model_dir)
     detector = model.open()
+    for source in opened:
+        if not isinstance(source, ArraySource):
+            detector.require_colors(source.name)
     if detector.categories is None:
         console.print("no label map was found: classes are numbers, counted from 1; add --label_map")
     with progress_bar() as bar:
@@ -154,6 +157,7 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
     units = units_of(words, many.part_size)
     require_checkpoint(model.path)
     opened = model.open()
+    opened.require_colors(", ".join(words))
     begin(job, units, opened.weights)
     todo = [unit for unit in unfinished_units(job, units) if _mine(unit.number, many.shards)]
     if len(todo) < len(units):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from boxwright.base.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.data.image_io import encode_png
 from boxwright.metrics.metric import MetricResult, without_nan
+from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.ops.run_lengths import RunLengths
 from boxwright.types import Categories, FoundObjects
 from boxwright.types.categories import ids
@@ -87,6 +89,41 @@ def detection_rows(
         }
         for box, score, class_id, own in zip(boxes, scores, class_ids, more, strict=True)
     ]
+
+
+def large_values(found: FoundObjects) -> list[dict[str, Any]]:
+    """Return what a detector predicts of each object in many numbers; evaluations do not keep it.
+
+    Returns:
+        For each object, if the detector predicts it, its mask as COCO's run lengths (`segmentation`), its `embedding`,
+        and its body's `surface`: `size` (rows and columns, which span the box) and `iuv`, base64 of the picture that
+        `surface_picture` returns.
+    """
+    rows: list[dict[str, Any]] = [{} for _ in range(len(found))]
+    if found.masks is not None:
+        for row, code in zip(rows, mask_run_lengths(found), strict=True):
+            row["segmentation"] = code
+    if found.embeddings is not None:
+        for row, own in zip(rows, found.embeddings.astype(np.float64).round(6), strict=True):
+            row["embedding"] = own.tolist()
+    if found.surface_parts is not None and found.surface_coordinates is not None:
+        for row, parts, places in zip(rows, found.surface_parts, found.surface_coordinates, strict=True):
+            picture = base64.b64encode(surface_picture(parts, places)).decode()
+            row["surface"] = {"size": list(parts.shape), "iuv": picture}
+    return rows
+
+
+def surface_picture(parts: NDArray[np.uint8], places: NDArray[np.float32]) -> bytes:
+    """Return an object's surface as PNG: part (0 for none), u and v in 0..255 as red, green and blue.
+
+    DensePose's custom, by which other programs read it.
+
+    Args:
+        parts: uint8 [h, w].
+        places: float32 [h, w, 2]; v and u in 0..1.
+    """
+    levels = (places.clip(0, 1) * 255).round().astype(np.uint8)
+    return encode_png(np.dstack([parts, levels[..., 1], levels[..., 0]]))
 
 
 def keypoints_of_classes(found: FoundObjects, categories: Categories | None) -> list[NDArray[np.float64]]:

@@ -18,6 +18,7 @@ from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS
 
+_COLORS = 3
 _OUTPUTS = {
     "detection_boxes": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in 0..1 of the picture",
     "detection_scores": "float32 [batch, D], best first",
@@ -47,7 +48,8 @@ def describe(
         suppression: How it is done: "operator", "tensors" or "none".
         metric: A metric's name and value, if known.
     """
-    preprocessor, nms = detector.preprocessor, suppression_of(detector)
+    preprocessor, nms, channels = detector.preprocessor, suppression_of(detector), detector.image_channels
+    dtype = "float32" if input_type == "float_image_tensor" else "uint8"
     # The variable of reproducible-builds.org: equal weights then give equal files.
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     created = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
@@ -64,8 +66,9 @@ def describe(
         input={
             "name": INPUT,
             "type": input_type,
-            "dtype": f"{'float32' if input_type == 'float_image_tensor' else 'uint8'} [batch, height, width, 3]",
-            "colour": "RGB",
+            "dtype": f"{dtype} [batch, height, width, {channels}]",
+            "channels": channels,
+            "colour": "RGB" if channels == _COLORS else f"RGB and {channels - _COLORS} more",
             "range": [0, 255],
             "resizer": f"{type(preprocessor.resizer).__name__} to {preprocessor.resizer.output_size}, within the graph",
             "scaling": {"scale": preprocessor.scaling.scale, "offset": preprocessor.scaling.offset},

@@ -38,7 +38,7 @@ class DetectionGraph(nn.Module):
         """Return TensorFlow's outputs, all float32, and `PREPROCESSED`, the network's input.
 
         Args:
-            images: uint8 or float32 [B, H, W, 3] in 0..255.
+            images: uint8 or float32 [B, H, W, 3] in 0..255; of more channels if the detector takes them.
 
         Returns:
             `detection_boxes` [B, D, 4] as ymin, xmin, ymax, xmax in 0..1 of the picture; `detection_scores`,

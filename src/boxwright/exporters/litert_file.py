@@ -39,6 +39,7 @@ from boxwright.runtime.seal import seal
 
 # Names the interpreter that has litert-torch.
 PYTHON = "BOXWRIGHT_LITERT_PYTHON"
+_COLORS = 3
 _PLACED = 2  # dimensions of anchors that all pictures share
 _MAKE = "uv venv litert && uv pip install --python litert 'litert-torch>=0.10'"
 _HOW = f"create an interpreter for it with `{_MAKE}` and set {PYTHON} to its python"
@@ -137,6 +138,8 @@ def _parts(
         raise ExportError("litert: suppression is always TFLite_Detection_PostProcess; omit --nms")
     if not isinstance(post, AnchorPostprocessor) or type(post.box_coder) is not FasterRcnnBoxCoder:
         raise ExportError("litert: only for one-stage detectors with TensorFlow's box coder, as SSD; use --format onnx")
+    if detector.image_channels != _COLORS:
+        raise ExportError("litert: pictures have red, green and blue alone; use --format onnx")
     if reason := refuse_resizer(resizer):
         raise ExportError(f"image_resizer: {reason}")
     if not isinstance(resizer, FixedShapeResizer) or resizer.convert_to_grayscale:

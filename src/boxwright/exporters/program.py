@@ -1,6 +1,6 @@
 """A detector as a `torch.export` program, with dynamic batch, height and width.
 
-Dimensions: B batch, H W image.
+Dimensions: B batch, H W image, C channels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from boxwright.postprocessing.nms import decompositions, pair_decompositions
 
 LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
 # All different and above 1: torch.export would treat equal sides as one, and a side of 1 as a constant.
-_EXAMPLE = (2, 64, 80, 3)
+_EXAMPLE = (2, 64, 80)
 Suppression = Literal["operator", "padded", "none"]
 
 
@@ -31,7 +31,7 @@ def detection_program(
     with_inputs: bool = False,
     dtype: torch.dtype = torch.uint8,
 ) -> torch.export.ExportedProgram:
-    """Return a whole detector as a program from pictures [B, H, W, 3] to `DetectionGraph`'s outputs.
+    """Return a whole detector as a program from pictures [B, H, W, C] to `DetectionGraph`'s outputs.
 
     Args:
         detector: On the CPU; its mode is left unchanged.
@@ -51,7 +51,7 @@ def detection_program(
             raise ExportError("image_resizer: inputs can have any size, which a graph cannot represent")
         # Into buffers, which the graph carries; it would lay them at each call otherwise.
         detector.network.lay_anchors(resizer.output_size, resizer.channels)
-        example = torch.zeros(_EXAMPLE, dtype=dtype)
+        example = torch.zeros(*_EXAMPLE, detector.image_channels, dtype=dtype)
         dims = {
             0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH),
             1: torch.export.Dim("height", min=1, max=LARGEST_SIDE),

@@ -149,11 +149,6 @@ def _antialiased(pixels: Tensor, dim: int, size: Tensor, count: int) -> Tensor:
 def refuse_resizer(resizer: ImageResizer) -> str:
     """Return why a resizer cannot be in a graph, and what to do; empty if it can."""
     reason = _REFUSED.get(type(resizer), "")
-    if resizer.channels > _COLORS:
-        return (
-            "an export takes pictures of red, green and blue; images of more channels are evaluated on records, "
-            "and detected on in Python"
-        )
     if isinstance(resizer, FixedShapeResizer) and resizer.resize not in _RESIZES:
         reason = "fixed_shape_resizer: a graph resizes bilinearly; set resize_method: BILINEAR, and retrain"
     if isinstance(resizer, KeepAspectRatioResizer):
@@ -172,7 +167,6 @@ def refuse_resizer(resizer: ImageResizer) -> str:
 # Where in a pixel its value is, by the resizing function.
 PIXEL_CENTERS: dict[Any, float] = {resize_bilinear: 0.0, resize_half_pixel: 0.5}
 _RESIZES = (*PIXEL_CENTERS, resize_antialiased)
-_COLORS = 3
 _ANY_SIZE = "{} produces inputs of any size; use fixed_shape_resizer, or keep_aspect_ratio_resizer with padding"
 _REFUSED: dict[type, str] = {
     IdentityResizer: _ANY_SIZE.format("identity_resizer"),

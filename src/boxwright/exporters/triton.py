@@ -44,9 +44,10 @@ def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -
     return write_whole(model.parent / "config.pbtxt", "\n".join(lines) + "\n")
 
 
-def tensorrt_line(file: str | Path) -> str:
+def tensorrt_line(file: str | Path, channels: int = 3) -> str:
     """Return the command that builds a TensorRT engine from an exported .onnx, for pictures up to 1280×1280."""
-    shapes = {"min": "1x64x64x3", "opt": f"{_MOST}x480x640x3", "max": f"{_MOST}x1280x1280x3"}
+    sizes = {"min": "1x64x64", "opt": f"{_MOST}x480x640", "max": f"{_MOST}x1280x1280"}
+    shapes = {kind: f"{size}x{channels}" for kind, size in sizes.items()}
     options = " ".join(f"--{kind}Shapes=input_tensor:{shape}" for kind, shape in shapes.items())
     return f"trtexec --onnx={file} {options} --saveEngine={Path(file).with_suffix('.plan')}"
 

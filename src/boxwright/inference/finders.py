@@ -35,11 +35,21 @@ class ImageDetector:
     Attributes:
         categories: The classes; None if unknown.
         weights: Their SHA-256, and for an export its format and precision.
+        channels: How many the images have that it takes: 3, or more.
     """
 
     detect: Finder
     categories: Categories | None
     weights: str
+    channels: int = 3
+
+    def require_colors(self, what: str) -> None:
+        """Raise a ConfigError if it takes more channels than files of pictures have; `what` has them."""
+        if self.channels > _COLORS:
+            raise ConfigError(
+                f"{what}: the detector takes images of {self.channels} channels, and pictures have red, green and "
+                f"blue; predict in .npy files (uint8 [height, width, {self.channels}]), or evaluate it on records"
+            )
 
 
 @dataclass(frozen=True)
@@ -80,16 +90,11 @@ class ModelSource:
             categories=categories,
             allow_edited=settings.allow_edited,
         )
-        if not opened.is_exported and opened.detector.image_channels > _COLORS:
-            raise ConfigError(
-                f"{self.path}: the detector takes images of {opened.detector.image_channels} channels, and pictures "
-                "have red, green and blue; evaluate it on records, or give bw.load(...).detector arrays of so many"
-            )
         opened = opened.optimized(settings.precision, compile=settings.compile)
         detect = opened.finder(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
-        return ImageDetector(detect, opened.categories, _weights(opened))
+        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels)
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
         """Return the configuration and classes that replace the model's own; None for no replacement."""

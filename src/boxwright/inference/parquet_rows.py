@@ -10,6 +10,8 @@
 | `classes`       | list of text       | their names                                                       |
 | `segmentations` | list of text       | masks as COCO's compressed run lengths; null without masks        |
 | `keypoints`     | lists of float32   | x, y, score of each point of each box; null without keypoints     |
+| `embeddings`    | lists of float32   | what tells each object from others; null without                  |
+| `surfaces`      | list of binary     | PNG: DensePose's part, u and v, spanning the box; null without    |
 | `error`         | text               | why the image could not be read; null if it was                   |
 """
 
@@ -19,7 +21,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from boxwright.evaluation.results import keypoints_of_classes
+from boxwright.evaluation.results import keypoints_of_classes, surface_picture
 from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.types import FoundObjects
 from boxwright.types.categories import ids
@@ -41,11 +43,19 @@ def row_of(id: str, found: FoundObjects | None, error: str = "") -> Row:
         "classes": found.names(),
         "keypoints": None if found.keypoints is None else _flat_keypoints(found),
         "segmentations": None if found.masks is None else [code["counts"] for code in mask_run_lengths(found)],
+        "embeddings": None if found.embeddings is None else found.embeddings.tolist(),
+        "surfaces": _surfaces(found),
     }
 
 
 def _flat_keypoints(found: FoundObjects) -> list[list[float]]:
     return [points.flatten().tolist() for points in keypoints_of_classes(found, found.categories)]
+
+
+def _surfaces(found: FoundObjects) -> list[bytes] | None:
+    if found.surface_parts is None or found.surface_coordinates is None:
+        return None
+    return [surface_picture(*one) for one in zip(found.surface_parts, found.surface_coordinates, strict=True)]
 
 
 def parquet_bytes(rows: Sequence[Row], about: dict[str, Any]) -> bytes:
@@ -82,6 +92,8 @@ def _schema() -> Any:
             ("classes", pa.list_(pa.string())),
             ("segmentations", pa.list_(pa.string())),
             ("keypoints", pa.list_(pa.list_(pa.float32()))),
+            ("embeddings", pa.list_(pa.list_(pa.float32()))),
+            ("surfaces", pa.list_(pa.binary())),
             ("error", pa.string()),
         ]
     )

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from boxwright.base.files import open_whole
 from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE
-from boxwright.evaluation.results import detection_rows
+from boxwright.evaluation.results import detection_rows, large_values
 from boxwright.inference.sources import Frame
 from boxwright.inference.tracking import NO_TRACK
-from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.types import Categories, FoundObjects
 
 Row = dict[str, Any]
-_OF_ANNOTATIONS = ("category_id", "bbox", "score", "segmentation")
+_OF_ANNOTATIONS = ("category_id", "bbox", "score", "segmentation", "embedding", "surface")
 _COLUMNS = ["file", "frame", "time", "track", "class_id", "class", "score", "x_min", "y_min", "x_max", "y_max"]
 
 
@@ -176,16 +175,12 @@ class _JsonList:
 
 def _rows(image_id: str, frame: Frame, found: FoundObjects) -> list[dict[str, Any]]:
     of_video = {} if frame.time is None else {"frame": frame.number, "time": round(frame.time, 4)}
-    rows = detection_rows(found, image_id, found.categories, _segmentations(found))
+    rows = detection_rows(found, image_id, found.categories)
     tracks = [{}] * len(found) if found.tracks is None else [{"track_id": number} for number in _numbers(found.tracks)]
     return [
-        {**row, "file_name": frame.source, "category_name": name, **of_video, **track}
-        for row, name, track in zip(rows, found.names(), tracks, strict=True)
+        {**row, **large, "file_name": frame.source, "category_name": name, **of_video, **track}
+        for row, large, name, track in zip(rows, large_values(found), found.names(), tracks, strict=True)
     ]
-
-
-def _segmentations(found: FoundObjects) -> list[dict[str, Any]] | None:
-    return None if found.masks is None else list(mask_run_lengths(found))
 
 
 def _numbers(tracks: NDArray[np.int64]) -> list[int | None]:

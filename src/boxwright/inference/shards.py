@@ -33,7 +33,7 @@ from boxwright.inference.stores import Store, open_parquet
 from boxwright.types import Finder
 
 PLAN = "_plan.json"
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file
+from boxwright.data.array_file import SUFFIX, read_array
 from boxwright.data.image_io import decode_image, read_image
 from boxwright.inference.fetch import fetch_image, names_image, names_video, sends_image
 from boxwright.inference.files import VIDEOS, find_files
@@ -29,7 +30,7 @@ class Frame:
     """One picture.
 
     Attributes:
-        image: uint8 [H, W, 3] in RGB, upright.
+        image: uint8 [H, W, 3] in RGB, upright; of any channels from a file of NumPy's.
         number: Its index in the source, from 0.
         time: Seconds since the source's first picture; None for an image file.
     """
@@ -56,6 +57,23 @@ class ImageSource:
     def frames(self) -> Iterator[Frame]:
         """Yield the picture, with its EXIF orientation applied."""
         yield Frame(read_image(Path(self.name), upright=True), self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """An image that NumPy stored, of any number of channels."""
+
+    name: str
+    live = False
+    moving = False
+
+    def count(self) -> int | None:
+        """Return the number of pictures."""
+        return 1
+
+    def frames(self) -> Iterator[Frame]:
+        """Yield the picture."""
+        yield Frame(read_array(self.name), self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +151,7 @@ class CameraSource:
             camera.release()
 
 
-Source = ImageSource | WebImageSource | VideoSource | CameraSource
+Source = ImageSource | ArraySource | WebImageSource | VideoSource | CameraSource
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:
@@ -171,4 +189,7 @@ def _on_the_web(url: str) -> Source:
 
 
 def _of_file(path: Path) -> Source:
-    return VideoSource(str(path)) if path.suffix.lower() in VIDEOS else ImageSource(str(path))
+    suffix = path.suffix.lower()
+    if suffix == SUFFIX:
+        return ArraySource(str(path))
+    return VideoSource(str(path)) if suffix in VIDEOS else ImageSource(str(path))

@@ -56,6 +56,13 @@ class OpenModel:
         return self.opened.categories
 
     @property
+    def image_channels(self) -> int:
+        """How many channels the pictures have that it takes: 3, or more that records store beside colors."""
+        if isinstance(self.opened, ExportedDetector):
+            return self.opened.metadata.image_channels
+        return self.opened.image_channels
+
+    @property
     def config(self) -> TrainEvalPipelineConfig:
         """The configuration that it was trained with; a ConfigError if it is unknown."""
         if isinstance(self.opened, ExportedDetector):

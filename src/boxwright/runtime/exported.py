@@ -23,6 +23,9 @@ from boxwright.types.found import FoundObjects
 
 Images = Sequence[NDArray[np.uint8] | Image.Image]
 _IMAGE = 3
+_COLORS = 3
+# Numbers of channels that become three: gray is repeated, alpha is dropped.
+_OF_COLORS = (1, 3, 4)
 _NEEDED = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
 
 
@@ -43,7 +46,8 @@ class ExportedDetector:
         """Detect objects in images of any sizes; consecutive images of one size share a batch.
 
         Args:
-            images: uint8 arrays [H, W, 3] in RGB, or with one channel, or PIL images.
+            images: uint8 arrays [H, W, 3] in RGB, or with one channel, or PIL images; of a detector of more channels
+                uint8 arrays with exactly so many.
 
         Returns:
             One result per image, in pixels of that image.
@@ -51,7 +55,8 @@ class ExportedDetector:
         Raises:
             DataError: If one is not an image.
         """
-        pictures = [_picture(image, number) for number, image in enumerate(images)]
+        channels = self.metadata.image_channels
+        pictures = [_picture(image, number, channels) for number, image in enumerate(images)]
         return [found for run in _runs(pictures) for found in self._detect_batch(np.stack(run))]
 
     def detect_encoded(self, files: Sequence[bytes]) -> list[FoundObjects]:
@@ -118,15 +123,19 @@ def open_exported(path: str | Path, threads: int = 0, *, allow_edited: bool = Fa
     return ExportedDetector(open_session(path, threads, allow_edited=allow_edited))
 
 
-def _picture(image: Any, number: int) -> NDArray[np.uint8]:
+def _picture(image: Any, number: int, channels: int) -> NDArray[np.uint8]:
     array = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
     if array.ndim == _IMAGE - 1:
         array = array[..., None]
-    if array.ndim != _IMAGE or array.shape[2] not in (1, 3, 4) or array.size == 0 or array.dtype != np.uint8:
+    accepted = _OF_COLORS if channels == _COLORS else (channels,)
+    if array.ndim != _IMAGE or array.shape[2] not in accepted or array.size == 0 or array.dtype != np.uint8:
+        wanted = "1, 3 or 4" if channels == _COLORS else str(channels)
         raise DataError(
-            f"image {number}: expected non-empty uint8 [height, width, 1, 3 or 4], found {array.dtype} {array.shape}"
+            f"image {number}: expected non-empty uint8 [height, width, {wanted}], found {array.dtype} {array.shape}"
         )
-    return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else np.ascontiguousarray(array[..., :3])
+    if array.shape[2] == 1 and channels == _COLORS:
+        return np.repeat(array, _COLORS, axis=2)
+    return np.ascontiguousarray(array[..., :channels])
 
 
 def _runs(pictures: list[NDArray[np.uint8]]) -> Iterator[list[NDArray[np.uint8]]]:

@@ -12,6 +12,7 @@ from boxwright.types.categories import Categories
 
 KEY = "boxwright"
 SCHEMA = 1
+_COLORS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Metadata:
         metric: A metric's name and value, if one was computed.
         created: When, in UTC, ISO 8601.
         weights_sha256: Of the weights, by name and value.
-        input: The input's name, dtype, channel order, range, resizer and scaling.
+        input: The input's name, dtype, channels and their order, range, resizer and scaling.
         precision: Such as "float32".
         calibration: The number and source of the images that reduced precision was calibrated on; else empty.
         parity: The verdict of the comparison with the detector, and its report's SHA-256; empty before the comparison.
@@ -53,6 +54,12 @@ class Metadata:
     def to_json(self) -> str:
         """Return the JSON, in one line, with sorted keys."""
         return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+    @property
+    def image_channels(self) -> int:
+        """How many channels the pictures have that the file takes; 3 in files of versions that knew no others."""
+        channels = self.input.get("channels", _COLORS)
+        return channels if isinstance(channels, int) and channels > 0 else _COLORS
 
     def classes(self) -> Categories | None:
         """Return the classes, if known."""

@@ -27,7 +27,7 @@ from boxwright.base.limits import TRIAL_BYTES, TRIAL_SECONDS
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.optional import require_library
 
-_PICTURE = (1, 63, 85, 3)
+_PICTURE = (1, 63, 85)
 _ANSWER = "boxwright-trial:"
 _POLL_S = 0.05
 _LIBRARIES = {
@@ -110,7 +110,8 @@ def _tried(file: ExportFile, opener: str) -> str:
     """Open and run a file; return what is wrong with it, or an empty string."""
     try:
         session: Any = import_module(opener).session_of(file, 1)
-        session.run(np.random.default_rng(0).integers(0, 256, _PICTURE, np.uint8))
+        shape = (*_PICTURE, session.metadata.image_channels)
+        session.run(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
     except BoxwrightError as error:
         said = str(error)
         return f"{said} ({TRIAL_BYTES.variable} raises its memory limit)" if "alloc" in said.lower() else said

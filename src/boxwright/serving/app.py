@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 from boxwright.base.errors import BoxwrightError
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import draw_detections
-from boxwright.evaluation.results import keypoints_of_classes
+from boxwright.evaluation.results import keypoints_of_classes, large_values
 from boxwright.runtime.exported import found_objects
 from boxwright.serving import open_inference_protocol as v2
 from boxwright.serving import tensorflow_protocol as tf
@@ -159,7 +159,9 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Ru
                 share.add(len(drawn))
                 # From here on the response holds the memory, until the client has read it.
                 return HeldResponse(drawn, held.pop_all(), "image/png")
-        return _json({**_objects(found), "model": model.name, "version": served.version})
+        # In a thread too, as masks are encoded.
+        objects = await run_in_threadpool(_objects, found)
+        return _json({**objects, "model": model.name, "version": served.version})
 
 
 def _add_tensorflow(app: FastAPI, model: ServedModel, runner: _Runner, *, raw_outputs: bool) -> None:
@@ -307,6 +309,7 @@ def _objects(found: FoundObjects) -> dict[str, Any]:
     if found.temporal_offsets is not None:
         for row, offset in zip(rows, found.temporal_offsets.astype(np.float64).round(4), strict=True):
             row["temporal_offset"] = offset.tolist()
+    rows = [row | large for row, large in zip(rows, large_values(found), strict=True)]
     return {"detections": rows, "width": found.image_size[1], "height": found.image_size[0]}
 
 

@@ -80,6 +80,12 @@ class ServedModel:
         verdict = session.metadata.parity.get("verdict")
         if verdict != "passed":
             raise ExportError(f"{self.path} failed the comparison with its detector; it is not served")
+        channels = session.metadata.image_channels
+        if channels != _WARM_UP[2]:
+            raise ExportError(
+                f"{self.path} takes images of {channels} channels, and clients send colors; it is not served: "
+                "boxwright.load(…) detects in arrays of so many"
+            )
         if "num_detections" not in session.output_names:
             raise ExportError(f"{self.path} ends before suppression (--nms none); it is not served")
         probe = checked_outputs(session.run(np.zeros((1, *_WARM_UP), np.uint8)), 1)
