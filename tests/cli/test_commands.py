@@ -38,14 +38,11 @@ def test_config_show(small_config: Path, tmp_path: Path, format: str) -> None:
 def test_config_check(small_config: Path, tmp_path: Path) -> None:
     assert "0 without effect, 0 refused" in run("config", "check", small_config)
     (tmp_path / "b.config").write_text(
-        "train_config {\n sync_replicas: true freeze_variables: 'x' } eval_config { metrics_set: 'lvis_mask_metrics' }"
+        "train_config {\n sync_replicas: true freeze_variables: 'x' } eval_config { metrics_set: 'coco_panoptic_metrics' }"
     )
     output = run("config", "check", tmp_path / "b.config", status=1)
     assert "b.config:2:2: train_config.sync_replicas: without effect: of TF1's training" in output
-    assert (
-        "eval_config.metrics_set: refused: 'lvis_mask_metrics' is computed by LVIS's own package in TensorFlow"
-        in output
-    )
+    assert "eval_config.metrics_set: refused: 'coco_panoptic_metrics' is for panoptic networks" in output
     assert "5 fields set: 3 honored, 1 without effect, 1 refused" in output
 
 

@@ -198,7 +198,7 @@ def test_mistakes_in_evaluation_show_at_the_start(small_config: Path, tmp_path: 
     for override, wanted in (
         ("eval_config.metrics_set=no_such_metrics", "'no_such_metrics' is not known"),
         ("eval_input_reader.tf_record_input_reader.input_path=/none", "no file matches"),
-        ("eval_config { metrics_set: 'lvis_mask_metrics' }", "metrics_set: refused"),
+        ("eval_config { metrics_set: 'coco_panoptic_metrics' }", "metrics_set: refused"),
     ):
         with pytest.raises(bw.BoxwrightError, match=wanted):
             bw.train(bw.load_config(small_config, [override]), tmp_path / "m", bw.RunSettings(workers=0))

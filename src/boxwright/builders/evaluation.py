@@ -12,6 +12,7 @@ from boxwright.config.support import refuse_unsupported
 from boxwright.drawing import NAME_AND_SCORE, Captions
 from boxwright.metrics.coco import ByCategory, CocoMetrics, Labeled, verified_or_all
 from boxwright.metrics.keypoints import CocoKeypointMetrics
+from boxwright.metrics.lvis import LvisMetrics
 from boxwright.metrics.metric import Metrics, verified_or_present
 from boxwright.metrics.pascal import (
     OPEN_IMAGES_CHALLENGE,
@@ -35,6 +36,10 @@ _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
         CocoMetrics, by_category=_by_category(config), labeled=_labeled(config)
     ),
     "coco_mask_metrics": lambda config: partial(CocoMetrics, by_category=_by_category(config), kind=MASKS),
+    "lvis_mask_metrics": lambda config: partial(
+        LvisMetrics, by_category=config.include_metrics_per_category, kind=MASKS
+    ),
+    "lvis_box_metrics": lambda config: partial(LvisMetrics, by_category=config.include_metrics_per_category),
     "pascal_voc_detection_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC),
     "pascal_voc_2007_detection_metrics": lambda _: partial(PascalMetrics, rules=PASCAL_VOC_2007),
     "weighted_pascal_voc_detection_metrics": lambda _: partial(PascalMetrics, rules=WEIGHTED_PASCAL_VOC),

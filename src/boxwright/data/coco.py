@@ -17,6 +17,7 @@ from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinishe
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.dense_pose import coco_lists, coco_points
 from boxwright.data.image_io import read_image
+from boxwright.data.lvis import searched_classes, with_file_names, with_frequencies
 from boxwright.data.reading import checked_sample, finite_number, inside, reading, whole_number
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, Sample
@@ -66,13 +67,13 @@ class CocoDataset:
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
         self._allow_outside = allow_paths_outside
         refuse_unfinished(self.path.parent)
-        content = _read_json(self.path)
+        content = with_file_names(_read_json(self.path))
         self._images = list(_list(content, "images", self.path))
         if not self._images:
             raise DataError(f"{self.path}: no images")
         self.folder = Path(image_folder) if image_folder else self._default_folder()
         rows = _without_superclass(_list(content, "categories", self.path), content.get("annotations"), self.path)
-        self.categories = categories or _categories(rows, self.path)
+        self.categories = with_frequencies(categories or _categories(rows, self.path), rows, str(self.path))
         self._label_of = self._map_categories(rows)
         self._keypoint_indices = self._map_keypoints(rows, num_keypoints)
         self._annotations: dict[Any, list[dict[str, Any]]] = defaultdict(list)
@@ -240,6 +241,7 @@ class CocoDataset:
                 attribute_names=names,
                 id=str(row["id"]),
                 filename=str(row["file_name"]),
+                **searched_classes(row, self._label_of, where),
             )
             return checked_sample(sample, where)
 
@@ -359,7 +361,8 @@ def _keypoint_names(row: dict[str, Any], path: Path) -> tuple[str, ...]:
 def coco_category(category: Category) -> dict[str, Any]:
     """Return a class as a COCO category."""
     row: dict[str, Any] = {"id": category.id, "name": category.name}
-    return row | ({"keypoints": [*category.keypoints]} if category.keypoints else {})
+    row |= {"keypoints": [*category.keypoints]} if category.keypoints else {}
+    return row | ({"frequency": category.frequency} if category.frequency else {})
 
 
 def _is_whole(value: object) -> bool:

@@ -17,6 +17,7 @@ from boxwright.base.files import is_file, make_folder, open_whole, read_file, un
 from boxwright.data.coco import coco_annotation, coco_category
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map, write_label_map
+from boxwright.data.lvis import searched_lists
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.voc import write_voc_annotation
@@ -82,7 +83,8 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = iter)
         unnamed = sample.keypoints is not None and not any(item.keypoints for item in dataset.categories)
         _warn_of_loss(sample, {"keypoints without names": unnamed}, "COCO")
         height, width = sample.image.shape[:2]
-        images.append({"id": index + 1, "file_name": name, "height": height, "width": width})
+        head = {"id": index + 1, "file_name": name, "height": height, "width": width}
+        images.append({**head, **searched_lists(sample, dataset.categories)})
         for number, label in enumerate(sample.labels.tolist()):
             row = coco_annotation(sample, number, dataset.categories.by_label(label))
             # From 1: pycocotools notes a match by the annotation's id, and takes 0 for no match.

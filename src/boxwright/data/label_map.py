@@ -7,10 +7,17 @@ from pathlib import Path
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import write_whole
 from boxwright.config.load import load_message
-from boxwright.config.messages import StringIntLabelMap, StringIntLabelMapItem, StringIntLabelMapItemKeypointMap
+from boxwright.config.messages import (
+    LVISFrequency,
+    StringIntLabelMap,
+    StringIntLabelMapItem,
+    StringIntLabelMapItemKeypointMap,
+)
 from boxwright.config.preset import packaged
 from boxwright.config.text_format import write_text
 from boxwright.types import Categories, Category
+
+_FREQUENCIES = {LVISFrequency.RARE: "r", LVISFrequency.COMMON: "c", LVISFrequency.FREQUENT: "f"}
 
 
 def load_label_map(path: str | Path) -> Categories:
@@ -66,6 +73,7 @@ def _category(item: StringIntLabelMapItem) -> Category:
         () if ids == tuple(range(len(ids))) else ids,
         tuple(item.ancestor_ids),
         tuple(item.descendant_ids),
+        _FREQUENCIES.get(item.frequency, ""),
     )
 
 
@@ -86,5 +94,7 @@ def label_map_text(categories: Categories) -> str:
             for number, name in zip(category.keypoint_indices, category.keypoints, strict=True)
         ]
         item.ancestor_ids, item.descendant_ids = list(category.ancestor_ids), list(category.descendant_ids)
+        if category.frequency:
+            item.frequency = next(name for name, letter in _FREQUENCIES.items() if letter == category.frequency)
         items.append(item)
     return write_text(StringIntLabelMap(item=items))

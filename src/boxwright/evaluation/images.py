@@ -105,7 +105,8 @@ def _masks(sample: Sample, found: FoundObjects) -> ImageMasks | None:
 
 def _one_class(sample: Sample, found: FoundObjects) -> tuple[Sample, FoundObjects]:
     """Return a sample and its detections with every object in one class."""
-    truth = replace(sample, labels=np.zeros_like(sample.labels))
+    none = np.zeros(0, np.int64)
+    truth = replace(sample, labels=np.zeros_like(sample.labels), negative_labels=none, not_exhaustive_labels=none)
     return truth, replace(found, labels=np.zeros_like(found.labels), categories=ONE_CLASS)
 
 

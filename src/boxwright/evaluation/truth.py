@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from boxwright.data.coco import coco_annotation, coco_category
+from boxwright.data.lvis import searched_lists
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import image_identity
 from boxwright.types import Categories
@@ -23,7 +24,8 @@ def truth_of(images: Iterable[EvaluatedImage], categories: Categories) -> dict[s
         sample, identity = image.sample, image_identity(image.sample.id)
         height, width = sample.image.shape[:2]
         name = sample.filename or sample.id
-        rows.append({"id": identity, "file_name": name, "width": width, "height": height, "index": image.index})
+        row = {"id": identity, "file_name": name, "width": width, "height": height, "index": image.index}
+        rows.append({**row, **searched_lists(sample, categories)})
         codes = image.masks.truth if image.masks is not None else []
         for number, label in enumerate(sample.labels.tolist()):
             category = used.setdefault(label, categories.by_label(label))

@@ -10,6 +10,9 @@ from typing import Any
 
 from boxwright.base.errors import DataError
 
+# LVIS's: rare, common, frequent.
+FREQUENCIES = ("r", "c", "f")
+
 
 @dataclass(frozen=True)
 class Category:
@@ -24,6 +27,7 @@ class Category:
         keypoint_ids: Their indices among the keypoints of all classes; empty if those are 0, 1, 2, …
         ancestor_ids: Ids of the more general classes that its objects belong to as well.
         descendant_ids: Ids of the more special classes whose objects belong to it as well.
+        frequency: LVIS's r, c or f: in fewer than 10, 10 to 99, or 100 and more training images; empty if unknown.
     """
 
     label: int
@@ -34,6 +38,7 @@ class Category:
     keypoint_ids: tuple[int, ...] = ()
     ancestor_ids: tuple[int, ...] = ()
     descendant_ids: tuple[int, ...] = ()
+    frequency: str = ""
 
     @property
     def keypoint_indices(self) -> tuple[int, ...]:
@@ -117,13 +122,14 @@ class Categories:
         return [
             {"label": c.label, "id": c.id, "name": c.name, "display_name": c.display_name, "keypoints": [*c.keypoints]}
             | ({"keypoint_ids": [*c.keypoint_ids]} if c.keypoint_ids else {})
+            | ({"frequency": c.frequency} if c.frequency else {})
             for c in self.items
         ]
 
     @classmethod
     def from_list(cls, items: list[dict[str, Any]]) -> Categories:
         """Return the categories that `to_list` converted; a `DataError` if the items are malformed."""
-        kinds: dict[str, Any] = {"label": int, "id": int, "name": str, "display_name": str}
+        kinds: dict[str, Any] = {"label": int, "id": int, "name": str, "display_name": str, "frequency": str}
         kinds |= dict.fromkeys(("keypoints", "keypoint_ids"), list | tuple)
         for number, item in enumerate(items):
             wrong = next(

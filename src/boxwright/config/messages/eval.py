@@ -15,6 +15,8 @@ METRIC_SETS = (
     "pascal_voc_2007_detection_metrics",
     "weighted_pascal_voc_detection_metrics",
     "precision_at_recall_detection_metrics",
+    "lvis_mask_metrics",
+    "lvis_box_metrics",
     "oid_V2_detection_metrics",
     "oid_challenge_detection_metrics",
     "oid_challenge_segmentation_metrics",
@@ -29,8 +31,6 @@ METRIC_SETS = (
 _OTHER_METRIC_SETS = {
     "coco_panoptic_metrics": "is for panoptic networks, of which TensorFlow's model builder has none; use "
     "coco_mask_metrics",
-    "lvis_mask_metrics": "is computed by LVIS's own package in TensorFlow; run that on the masks in the "
-    "detections.json of boxwright predict, or use coco_mask_metrics",
 }
 
 class CocoKeypointMetricsKeypointLabelToSigmasEntry(Message,

@@ -33,10 +33,10 @@ class StringIntLabelMapItem(Message):
     descendant_ids: list[int] = field([],
         "Ids of the more specific classes below this one, for expand_labels_hierarchy.")
     frequency: LVISFrequency = field(LVISFrequency.UNSPECIFIED, "LVIS frequency group of the class: FREQUENT, COMMON, "
-        "RARE or UNSPECIFIED.", no_effect="only read by the LVIS evaluator")
+        "RARE or UNSPECIFIED.")
     instance_count: int = field(0,
         "Number of annotated objects of this class in the data set (LVIS).",
-        no_effect="only read by the LVIS evaluator")
+        no_effect="TensorFlow hands it to LVIS's evaluator, which computes nothing from it")
 
 class StringIntLabelMap(Message):
     """Label map: the list of classes."""

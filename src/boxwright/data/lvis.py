@@ -1,0 +1,64 @@
+"""What LVIS's files have beyond COCO's: frequencies of classes, and which classes each image was searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from boxwright.base.errors import DataError
+from boxwright.types import Categories, Sample
+from boxwright.types.categories import FREQUENCIES, ids
+
+# LVIS's names of the lists, and the sample's.
+_LISTS = {"neg_category_ids": "negative_labels", "not_exhaustive_category_ids": "not_exhaustive_labels"}
+
+
+def with_file_names(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a file's content in which images without `file_name` have the end of their `coco_url`, folder and file."""
+    images = content.get("images")
+    if not isinstance(images, list):
+        return content
+    return {**content, "images": [_named(row) for row in images]}
+
+
+def _named(row: Any) -> Any:
+    if not isinstance(row, dict) or "file_name" in row or not isinstance(row.get("coco_url"), str):
+        return row
+    return {**row, "file_name": "/".join(row["coco_url"].split("/")[-2:])}
+
+
+def with_frequencies(categories: Categories, rows: Sequence[dict[str, Any]], where: str) -> Categories:
+    """Return the classes with the frequencies of a file's categories, where they have none.
+
+    Raises:
+        DataError: For one that is none of r, c and f.
+    """
+    given = {str(row["name"]): row["frequency"] for row in rows if "frequency" in row}
+    for name, frequency in given.items():
+        if frequency not in FREQUENCIES:
+            raise DataError(f"{where}: category {name!r}: frequency: expected r, c or f, found {str(frequency)[:60]!r}")
+    return Categories(tuple(replace(one, frequency=one.frequency or given.get(one.name, "")) for one in categories))
+
+
+def searched_classes(row: dict[str, Any], label_of: Mapping[int, int], where: str) -> dict[str, Any]:
+    """Return the fields of a sample that an image's lists of classes give: int64 arrays by name.
+
+    Raises:
+        DataError: If a list is none of ids of categories.
+    """
+    found: dict[str, Any] = {}
+    for key, name in _LISTS.items():
+        given = row.get(key) or []
+        if not isinstance(given, list) or not all(isinstance(one, int) and one in label_of for one in given):
+            raise DataError(f"{where}: {key}: expected ids of categories, found {str(given)[:60]}")
+        found[name] = np.array(sorted({label_of[one] for one in given}), np.int64)
+    return found
+
+
+def searched_lists(sample: Sample, categories: Categories) -> dict[str, list[int]]:
+    """Return the lists of an image for a COCO file; nothing if it has none."""
+    found = {key: ids(categories, getattr(sample, name).tolist()) for key, name in _LISTS.items()}
+    return found if any(found.values()) else {}
