@@ -41,6 +41,7 @@ EXTENSIONS = {
     "SsdFeatureExtractor": {"tensorflow_version", "pretrained"},
     "FasterRcnnFeatureExtractor": {"pyramid", "pretrained"},
     "KeepAspectRatioResizer": {"half_pixel_centers"},
+    "CosineDecayLearningRate": {"end_factor"},
     "ResizeType": {"BILINEAR_ANTIALIASED"},
     "MaskRCNNBoxPredictor": {"mask_crop_size", "deconvolve_masks"},
     "FasterRcnn": {
@@ -58,7 +59,7 @@ EXTENSIONS = {
         "roi_align",
     },
     "AutoAugmentImage": {"sub_policy"},
-    "Optimizer": {"adamw_optimizer"},
+    "Optimizer": {"adamw_optimizer", "parameter_group"},
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
     "VocInputReader": {"root", "image_set"},
@@ -89,7 +90,7 @@ NEW |= {"UserArgument", "UserAugmentation"}
 NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}
 NEW |= {"Srn", "TwoStepClassification", "TwoStepRegression"}
 NEW |= {"DFine", "DFineBox", "DFineDecoder", "DFineDenoising", "DFineEncoder", "DFineFeatureExtractor", "DFineLoss"}
-NEW |= {"DFineMatcher", "DFinePostProcessing"}
+NEW |= {"DFineMatcher", "DFinePostProcessing", "ParameterGroup"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 
 

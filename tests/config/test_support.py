@@ -46,7 +46,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1154
+    assert len(statuses) == 1159
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -110,7 +110,7 @@ def variants(shapes_data: Path) -> Iterator[str]:
         "cosine_decay_learning_rate { }",
     ]
     optimizers = [
-        f"{kind} {{ learning_rate {{ {rate} }} }}"
+        f"{kind} {{ learning_rate {{ {rate} }} }} parameter_group {{ variables: 'a' learning_rate_factor: 2 weight_decay: 1 }}"
         for kind in ("adam_optimizer", "adamw_optimizer", "momentum_optimizer", "rms_prop_optimizer")
         for rate in rates
     ]

@@ -22,6 +22,7 @@ from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialD
             range(9),
             [0.5, 0.5, 1, 1, 1, 0.1, 0.1, 0.1, 0.05],
         ),
+        (CosineDecay(2.0, 100, end_share=0.25), [0, 50, 100, 101], [2, 1.25, 0.5, 0.5]),
         (CosineDecay(1.0, 100, 0.1, 9), [0, 4, 8, 9, 100, 101], [0.1, 0.5, 0.9, 1, 0, 0]),
         (
             CosineDecay(1.0, 120, 0.1, 9, 20),

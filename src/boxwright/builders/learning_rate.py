@@ -74,6 +74,7 @@ def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
         warmup_rate=config.warmup_learning_rate,
         warmup_steps=config.warmup_steps,
         hold_steps=config.hold_base_rate_steps,
+        end_share=config.end_factor,
     )
 
 

@@ -11,6 +11,7 @@ from boxwright.builders.learning_rate import build_learning_rate
 from boxwright.config import messages as m
 from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
 from boxwright.optimization.schedules import Schedule
+from boxwright.optimization.weight_groups import WeightGroup
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,13 @@ class OptimizerPlan:
 
     Attributes:
         average_decay: The decay of the weights' moving average; None for none.
+        groups: Weights with a rate or decay of their own.
     """
 
     rule: UpdateRule
     schedule: Schedule
     average_decay: float | None
+    groups: tuple[WeightGroup, ...] = ()
 
 
 def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
@@ -33,6 +36,15 @@ def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
         rule=rule,
         schedule=build_learning_rate(config, version),
         average_decay=config.moving_average_decay if config.use_moving_average else None,
+        groups=tuple(_group(group) for group in config.parameter_group),
+    )
+
+
+def _group(config: m.ParameterGroup) -> WeightGroup:
+    return WeightGroup(
+        tuple(config.variables),
+        config.learning_rate_factor if config.has("learning_rate_factor") else None,
+        config.weight_decay if config.has("weight_decay") else None,
     )
 
 

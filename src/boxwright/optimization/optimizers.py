@@ -7,7 +7,7 @@ its epsilon before the bias correction, RMSProp adds it under the root.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -37,23 +37,43 @@ class UpdateRule(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters that are trained alike.
+
+    Attributes:
+        factor: Times the learning rate.
+        decay: Share of each, times its rate, that a step takes away, in place of what the rule takes; None for that.
+    """
+
+    tensors: Tensors
+    factor: float = 1.0
+    decay: float | None = None
+
+
 class Optimizer(torch.optim.Optimizer):
     """Applies an update rule to all parameters with gradients, tensor lists at a time."""
 
-    def __init__(self, parameters: Iterable[Tensor], rule: UpdateRule) -> None:
+    def __init__(self, parameters: Iterable[Tensor] | Iterable[Parameters], rule: UpdateRule) -> None:
         """Set up.
 
         Args:
             parameters: What to train; the rate is 0 until it is set.
         """
+        given = list(parameters)
+        alike = [one for one in given if isinstance(one, Parameters)]
+        alike = alike or [Parameters([one for one in given if isinstance(one, Tensor)])]
         # The count is in the group, so that a checkpoint has it: Adam's bias corrections go on from there.
-        super().__init__(parameters, {"lr": 0.0, "count": 0})
+        super().__init__([{"params": one.tensors} for one in alike], {"lr": 0.0, "count": 0})
         self.rule = rule
+        # Beside the groups, which a checkpoint replaces: these are the configuration's.
+        self._factors = [one.factor for one in alike]
+        self._decays = [one.decay for one in alike]
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate of all parameters."""
-        for group in self.param_groups:
-            group["lr"] = rate
+        """Set the learning rate, of which each group takes its own multiple."""
+        for group, factor in zip(self.param_groups, self._factors, strict=True):
+            group["lr"] = rate * factor
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, finite: Tensor | None = None) -> None:  # type: ignore[override]
@@ -65,7 +85,8 @@ class Optimizer(torch.optim.Optimizer):
             finite: A bool scalar on the parameters' device: where it is false, parameters and slots stay as they are.
                 The update is counted all the same.
         """
-        for group in self.param_groups:
+        for group, decay in zip(self.param_groups, self._decays, strict=True):
+            rule = self.rule if decay is None else _undecayed(self.rule)
             parameters = [p for p in group["params"] if p.grad is not None]
             slots = [self._slot(parameters, name, start) for name, start in self.rule.slots.items()]
             changing = [[local(one) for one in some] for some in (parameters, *slots)]
@@ -73,7 +94,9 @@ class Optimizer(torch.optim.Optimizer):
             for part in in_parts(changing[0], len(slots)):
                 of_part = [some[part] for some in changing]
                 with undone_unless(finite, [one for some in of_part for one in some]):
-                    self.rule(of_part[0], gradients[part], of_part[1:], group["lr"], group["count"])
+                    if decay:
+                        torch._foreach_mul_(of_part[0], 1 - group["lr"] * decay)
+                    rule(of_part[0], gradients[part], of_part[1:], group["lr"], group["count"])
             group["count"] += bool(parameters)
 
     def _slot(self, parameters: Tensors, name: str, start: float) -> Tensors:
@@ -81,6 +104,10 @@ class Optimizer(torch.optim.Optimizer):
             if name not in self.state[parameter]:
                 self.state[parameter][name] = torch.full_like(parameter, start)
         return [self.state[parameter][name] for parameter in parameters]
+
+
+def _undecayed(rule: UpdateRule) -> UpdateRule:
+    return replace(rule, weight_decay=0.0) if isinstance(rule, AdamW) else rule
 
 
 @dataclass(frozen=True)

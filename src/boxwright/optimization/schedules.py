@@ -82,12 +82,13 @@ class ManualSteps:
 
 @dataclass(frozen=True)
 class CosineDecay:
-    """A linear warm-up, a plateau, then half a cosine down to 0.
+    """A linear warm-up, a plateau, then half a cosine down to 0, or to a share of the peak.
 
     Attributes:
-        total_steps: The step at which the rate is 0.
+        total_steps: The step at which the decay ends.
         warmup_rate: The rate at step 0 of a warm-up.
         hold_steps: Steps at the peak before the decay.
+        end_share: The share of the peak to which the rate decays, and at which it stays.
     """
 
     rate: float
@@ -95,6 +96,7 @@ class CosineDecay:
     warmup_rate: float = 0.0
     warmup_steps: int = 0
     hold_steps: int = 0
+    end_share: float = 0.0
 
     def __call__(self, step: int) -> float:
         """Return the rate."""
@@ -104,9 +106,10 @@ class CosineDecay:
         if step < start:
             return self.rate
         # As in TF; the cosine itself would rise again.
+        end = self.rate * self.end_share
         if step > self.total_steps or self.total_steps <= start:
-            return 0.0
-        return 0.5 * self.rate * (1 + math.cos(math.pi * (step - start) / (self.total_steps - start)))
+            return end
+        return end + 0.5 * (self.rate - end) * (1 + math.cos(math.pi * (step - start) / (self.total_steps - start)))
 
 
 def mismatch(schedule: Schedule, num_steps: int) -> str:

@@ -63,11 +63,11 @@ class Trainable:
             if name.endswith(".bias") and shapes.get(f"{name.removesuffix('bias')}weight", 1) > 1
         ]
         self._names = {name: names[name] for name in self._parameters}
-        update = self._hit(freezing.update, "train_config.update_trainable_variables")
-        frozen = self._hit(freezing.freeze, "train_config.freeze_variables")
+        update = matching(freezing.update, self._names, "train_config.update_trainable_variables")
+        frozen = matching(freezing.freeze, self._names, "train_config.freeze_variables")
         self._learn = (update if freezing.update else set(self._parameters)) - frozen
         self._stages = [
-            (stage.until_step, self._hit(stage.patterns, f"train_config.freeze_stage[{number}].variables"))
+            (stage.until_step, matching(stage.patterns, self._names, f"train_config.freeze_stage[{number}].variables"))
             for number, stage in enumerate(freezing.stages)
         ]
         if not self._learn:
@@ -102,7 +102,7 @@ class Trainable:
             return ""
         count = sum(self._parameters[name].numel() for name in learning)
         total = sum(p.numel() for p in self._parameters.values())
-        parts = _by_part(name for name in self._parameters if name not in learning)
+        parts = by_part(name for name in self._parameters if name not in learning)
         return (
             f"frozen: {len(self._parameters) - len(learning)} of {len(self._parameters)} variables ({parts}); "
             f"{count:,} of {total:,} weights learn"
@@ -112,20 +112,29 @@ class Trainable:
         """Return the steps at which more weights start to be trained."""
         return sorted({until for until, _ in self._stages})
 
-    def _hit(self, patterns: Iterable[str], path: str) -> set[str]:
-        found: set[str] = set()
-        for pattern in patterns:
-            matches = _compiled(pattern, path)
-            hits = {ours for ours, names in self._names.items() if any(matches(name) for name in names)}
-            if not hits:
-                ours, names = next(iter(self._names.items()))
-                tf = f" or TensorFlow's such as {names[1]!r}" if len(names) > 1 else ""
-                raise ConfigError(
-                    f"{path}: {pattern!r} hits none of the {len(self._names)} variables; "
-                    f"names are ours, such as {ours!r}{tf}"
-                )
-            found |= hits
-        return found
+
+def matching(patterns: Iterable[str], names: Mapping[str, tuple[str, ...]], path: str) -> set[str]:
+    """Return the weights, by our names, of which a pattern matches a name anywhere in it, as `re.search` does.
+
+    Args:
+        names: All names of each weight, its own first.
+        path: The patterns' field, for errors.
+
+    Raises:
+        ConfigError: If a pattern matches nothing, is none, or takes too long.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        matches = _compiled(pattern, path)
+        hits = {ours for ours, own in names.items() if any(matches(name) for name in own)}
+        if not hits:
+            ours, own = next(iter(names.items()))
+            tf = f" or TensorFlow's such as {own[1]!r}" if len(own) > 1 else ""
+            raise ConfigError(
+                f"{path}: {pattern!r} hits none of the {len(names)} variables; names are ours, such as {ours!r}{tf}"
+            )
+        found |= hits
+    return found
 
 
 def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
@@ -151,7 +160,8 @@ def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
     return search
 
 
-def _by_part(names: Iterable[str]) -> str:
+def by_part(names: Iterable[str]) -> str:
+    """Return how many of some variables each part of the network has, in words."""
     counts: dict[str, int] = {}
     for name in names:
         part = name.split(".")[0]

@@ -297,6 +297,8 @@ class Loop:
         text = self.learner.trainable.report(self.state.step)
         if text:
             self.processes.log.info(text)
+        for line in self.state.groups:
+            self.processes.log.info(line)
 
 
 _REASONS = {

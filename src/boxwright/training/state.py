@@ -15,6 +15,8 @@ from boxwright.builders.training import TrainingPlan
 from boxwright.models.detector import Detector
 from boxwright.optimization.moving_average import MovingAverage
 from boxwright.optimization.optimizers import Optimizer
+from boxwright.optimization.weight_groups import grouped
+from boxwright.tensorflow.variables import names_of
 from boxwright.training.selection import Selection
 
 
@@ -39,6 +41,7 @@ class TrainingState:
         samples: Samples seen: where the stream of data resumes.
         began: When the run began, in seconds since 1970.
         updating: Whether an update has begun and not ended: weights may be half-changed.
+        groups: A line for the log on each of the groups of weights that learn alike, where there are several.
     """
 
     detector: Detector
@@ -52,6 +55,7 @@ class TrainingState:
     selection: Selection = field(default_factory=Selection)
     began: float = field(default_factory=time.time)
     updating: bool = False
+    groups: tuple[str, ...] = ()
 
     def counters(self) -> Counters:
         """Return how far the run has come."""
@@ -145,18 +149,19 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
     Returns:
         The state at step 0.
     """
-    trainable = [p for p in detector.network.parameters() if p.requires_grad]
+    groups, said = grouped(detector.network, plan.optimizer.groups, names_of(detector.network))
     decay = plan.optimizer.average_decay
     average = None if decay is None else MovingAverage(detector.network, decay)
     device = next(detector.network.parameters()).device
     scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "float16")
     return TrainingState(
         detector,
-        Optimizer(trainable, plan.optimizer.rule),
+        Optimizer(groups, plan.optimizer.rule),
         average,
         scaler,
         seed=plan.stream.seed,
         selection=selection or Selection(),
+        groups=tuple(said),
     )
 
 

@@ -83,7 +83,7 @@ from boxwright.config.messages.matcher import ArgMaxMatcher, BipartiteArgmaxMatc
 from boxwright.config.messages.optimizer import (
     AdamOptimizer, AdamWOptimizer, ConstantLearningRate, CosineDecayLearningRate, ExponentialDecayLearningRate,
     LearningRate, ManualStepLearningRate, ManualStepLearningRateLearningRateSchedule, MomentumOptimizer, Optimizer,
-    RMSPropOptimizer,
+    ParameterGroup, RMSPropOptimizer,
 )
 from boxwright.config.messages.pipeline import DetectionModel, ExperimentalModel, TrainEvalPipelineConfig
 from boxwright.config.messages.post_processing import (

@@ -56,6 +56,7 @@ class CosineDecayLearningRate(Message):
         "Steps of linear rise from warmup_learning_rate to learning_rate_base; 0 = no warmup.")
     hold_base_rate_steps: UInt32 = number(0, "[0, inf)",
         "Steps to stay at learning_rate_base after warmup before decaying.")
+    end_factor: float = number(0.0, "[0, 1]", "Ours: the rate falls to this share of learning_rate_base, and stays.")
 
     rules = (
         refuse("total_steps", "{total_steps} is less than warmup_steps {warmup_steps}",
@@ -106,6 +107,20 @@ class AdamWOptimizer(Message):
     beta2: float = number(0.999, "[0, 1)", "Share of the old average of squares that a step keeps.")
     epsilon: float = number(1e-08, "[0, inf)", "Small constant in the denominator that keeps the division stable.")
 
+class ParameterGroup(Message):
+    """Variables with a rate or decay of their own (an extension of Boxwright); where two groups name one, the later."""
+
+    variables: list[str] = field([], "Name patterns (regex) of the variables.")
+    learning_rate_factor: float = number(1.0, "[0, inf)", "Times the learning rate.")
+    weight_decay: float = number(0.0, "[0, inf)", "Share of each, times the learning rate, that a step takes away, "
+        "biases and normalization included; unset: what the optimizer has.")
+
+    rules = (
+        refuse("", "no variables", when=lambda c: not c.variables),
+        refuse("", "set learning_rate_factor or weight_decay",
+            when=lambda c: not c.has("learning_rate_factor") and not c.has("weight_decay")),
+    )
+
 class Optimizer(Message):
     """Choice of training optimizer and of weight averaging."""
 
@@ -116,3 +131,4 @@ class Optimizer(Message):
     use_moving_average: bool = field(True, "Also keep an exponential moving average of the weights during training.")
     moving_average_decay: float = number(0.9999, "[0, 1]",
         "Share of the old average kept at each step; 0..1, close to 1 = slow average.")
+    parameter_group: list[ParameterGroup] = field([], "Ours: variables with a rate or decay of their own.")
