@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import boxwright as bw
@@ -25,6 +26,7 @@ from tests.camera_traps import CATEGORIES, frames_of, write_frames
 from tests.two_stage_models import FASTER_RCNN
 
 CHANNELS = 1024
+LENGTH = 11  # of a made-up memory's features
 WITH_CONTEXT = RecordFields(context=True, context_image_ids=True)
 
 
@@ -187,3 +189,27 @@ def test_workers_write_the_same(folder: Path, tmp_path: Path) -> None:
     for index in range(8):
         assert one[index].id == two[index].id
         np.testing.assert_allclose(one[index].context, two[index].context, rtol=1e-4, atol=1e-5)
+
+
+def test_predict_attends_to_a_memory(folder: Path, tmp_path: Path) -> None:
+    """What it writes is what `bw.load(…, context=…)` finds, and not what the detector finds in the picture alone."""
+    memory = np.random.default_rng(1).normal(size=(3, LENGTH)).astype(np.float32)
+    np.save(tmp_path / "camera.npy", memory)
+    text = (folder / "pipeline.config").read_text()
+    with_context = f"faster_rcnn {{ context_config {{ context_feature_length: {LENGTH} max_num_context_features: 5 }}"
+    text = text.replace("train_input_reader {", "train_input_reader { load_context_features: true")
+    (tmp_path / "pipeline.config").write_text(text.replace("faster_rcnn {", with_context, 1))
+    bw.train(tmp_path / "pipeline.config", tmp_path / "run", seed=1)
+    picture = np.random.default_rng(2).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(picture).save(tmp_path / "picture.png")
+    scores = []
+    for options in ((), ("--context", tmp_path / "camera.npy")):
+        words = ["predict", tmp_path / "picture.png", "--model_dir", tmp_path / "run", "--out", tmp_path / "out"]
+        words += ["--min_score", 0, "--json", *options]
+        assert CliRunner().invoke(app, [str(word) for word in words]).exit_code == 0
+        rows = json.loads((tmp_path / "out" / "detections.json").read_text())
+        scores.append([row["score"] for row in rows])
+    (found,) = bw.load(tmp_path / "run", context=tmp_path / "camera.npy").detect([picture])
+    assert len(found) > 0
+    assert scores[1] == pytest.approx(found.scores.tolist(), abs=1e-4)
+    assert scores[0] != pytest.approx(scores[1][: len(scores[0])], abs=1e-4)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boxwright.api.pictures import Picture, is_one, pictures_of
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
+from boxwright.base.files import cache_folder, is_folder
 from boxwright.loading.memory import remember
 from boxwright.loading.open_model import OpenModel, open_model
+from boxwright.runtime.formats import CACHED_EXPORTS
 from boxwright.types.categories import Categories
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.models.detector import Detector
     from boxwright.runtime.exported import ExportedDetector
@@ -28,6 +34,7 @@ def load(
     label_map: str | Path | None = None,
     allow_edited: bool = False,
     context: str | Path | None = None,
+    runtime: str = "auto",
 ) -> Model:
     """Open a detector of any kind.
 
@@ -39,6 +46,8 @@ def load(
         label_map: Class names (.pbtxt), if the source has none.
         allow_edited: Whether to open an exported file that was changed after `boxwright export` wrote it.
         context: For Context R-CNN: a camera's memory, a .npy that `boxwright context build --banks` wrote.
+        runtime: What detects: "torch", or "onnxruntime" or "openvino", for which a run is exported once, compared on
+            pictures of its data and kept; "auto" takes such an export on a CPU if it exists.
 
     Returns:
         The model.
@@ -59,7 +68,23 @@ def load(
     )
     if context is not None:
         remember(opened.detector, context)
-    return Model(opened)
+    return Model(opened, _in_runtime(opened, runtime, "a camera's memory is kept in PyTorch" if context else ""))
+
+
+def _in_runtime(opened: OpenModel, runtime: str, unsupported: str) -> OpenModel | None:
+    """Return the model's export for a runtime; None if PyTorch detects, or the file is an export itself."""
+    if runtime == "auto" and (opened.is_exported or not is_folder(cache_folder() / CACHED_EXPORTS)):
+        return None
+    from boxwright.exporters.runtime_choice import choose_export
+
+    def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
+        from boxwright.api.export import pictures_of_data
+
+        return pictures_of_data(opened.config, opened.detector)
+
+    asked = sample if runtime != "auto" else None
+    export = choose_export(opened, runtime, sample=asked, unsupported=unsupported)
+    return None if export is None else replace(opened, opened=export.detector)
 
 
 class Model:
@@ -69,14 +94,16 @@ class Model:
         path: The source that was opened.
     """
 
-    def __init__(self, opened: OpenModel) -> None:
+    def __init__(self, opened: OpenModel, export: OpenModel | None = None) -> None:
         """Wrap an open model.
 
         Args:
             opened: A detector on its device, or an exported one.
+            export: The same model, exported for a runtime that detects in its place.
         """
         self.path = opened.path
         self._model = opened
+        self._export = export
 
     @property
     def is_exported(self) -> bool:
@@ -85,16 +112,18 @@ class Model:
 
     @property
     def opened(self) -> Detector | ExportedDetector:
-        """The detector on its device, or an exported one."""
+        """The detector on its device, or an exported one; from then on, it is what detects."""
+        self._export = None
         return self._model.opened
 
     @property
     def detector(self) -> Detector:
-        """The detector as a torch.nn.Module.
+        """The detector as a torch.nn.Module; from then on, it is what detects, as it may be changed.
 
         Raises:
             ExportError: For an exported file, which has none.
         """
+        self._export = None
         return self._model.detector
 
     @property
@@ -161,7 +190,7 @@ class Model:
             yield from self._results(batch, min_score)
 
     def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
-        detections = self._model.finder()([picture.image for picture in pictures])
+        detections = (self._export or self._model).finder()([picture.image for picture in pictures])
         for picture, objects in zip(pictures, detections, strict=True):
             kept = objects if min_score is None else objects.above(min_score)
             # A least score that the caller names also says what is drawn.

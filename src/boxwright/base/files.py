@@ -31,6 +31,11 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     return os.path.isdir(path)
 
 
+def cache_folder() -> Path:
+    """Return the cache folder, which may not exist yet."""
+    return Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
+
+
 def as_here(named: str) -> str:
     """Return a path from a configuration with Windows' backslashes turned into slashes if nothing exists under it."""
     return named if "\\" not in named or os.path.exists(named) else named.replace("\\", "/")

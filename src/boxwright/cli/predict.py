@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,14 +22,19 @@ from boxwright.inference.settings import ManySettings, PredictionSettings
 from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.progress import Progress
 
-    from boxwright.inference.finders import ModelSource
+    from boxwright.exporters.cache import Sample
+    from boxwright.inference.collections import Unit
+    from boxwright.inference.finders import ImageDetector, ModelSource
     from boxwright.inference.predict import Predicted
     from boxwright.inference.shards import Job, Part
     from boxwright.inference.sources import Frame, Source
 
 _WINDOW = 30  # images over which the rate is averaged
+_COMPARED = 8  # images on which an export is compared with its detector, and crops of them
 
 Sources = Annotated[
     list[str],
@@ -89,14 +96,17 @@ def predict_command(
     # Before the model is opened, which takes seconds: a missing image is named at once.
     opened = find_sources(sources)
     require_checkpoint(model_dir)
-    detector = model.open()
+    count = _count(opened, settings)
+    detector = model.open(sample=_sample_of(opened), count=count)
+    if detector.runtime != "torch" and model_dir.suffix not in EXPORTS:
+        console.print(f"runtime: {detector.runtime}")
     for source in opened:
         if not isinstance(source, ArraySource):
             detector.require_colors(source.name)
     if detector.categories is None:
         console.print("no label map was found: classes are numbers, counted from 1; add --label_map")
     with progress_bar() as bar:
-        done = predict(detector.detect, opened, out, settings, _shown(bar, _count(opened, settings)))
+        done = predict(detector.detect, opened, out, settings, _shown(bar, count))
     if done.pictures == 0:
         raise DataError(f"{', '.join(sources)}: no image could be read")
     console.print(f"{done.objects} objects in {done.pictures} images; written to {out}", markup=False)
@@ -108,6 +118,20 @@ def predict_command(
         suggest("serve", model_dir)
     else:
         suggest("export", model_dir)
+
+
+def _sample_of(sources: list[Source]) -> Sample | None:
+    """Return a function that reads pictures to compare an export on; None if all sources are live."""
+    if all(source.live for source in sources):
+        return None
+    from boxwright.exporters.pictures import varied
+    from boxwright.inference.sources import sample_pictures
+
+    def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
+        pictures = sample_pictures(sources, _COMPARED)
+        return varied(lambda number: pictures[number], len(pictures)), "the images to detect in"
+
+    return sample
 
 
 def _count(sources: list[Source], settings: PredictionSettings) -> int | None:
@@ -156,8 +180,11 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
     job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
     units = units_of(words, many.part_size)
     require_checkpoint(model.path)
-    opened = model.open()
+    opened = _opened_for(job, units, many)
     opened.require_colors(", ".join(words))
+    if model.path.suffix not in EXPORTS:  # workers, and runs that resume this one, detect with the same runtime
+        model = replace(model, settings=replace(model.settings, runtime=opened.runtime))
+        job = replace(job, model=model)
     begin(job, units, opened.weights)
     todo = [unit for unit in unfinished_units(job, units) if _mine(unit.number, many.shards)]
     if len(todo) < len(units):
@@ -168,6 +195,26 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
         parts = (part for parts in spread(partial(worker, job), todo, many.workers) for part in parts)
     _watch_parts(parts, len(todo))
     _print_result(job, finished(job), many.max_errors)
+
+
+def _opened_for(job: Job, units: Sequence[Unit], many: ManySettings) -> ImageDetector:
+    """Return the detector in the runtime of the resumed job, or for a new one in the requested."""
+    from boxwright.data.image_io import decode_image
+    from boxwright.exporters.pictures import varied
+    from boxwright.inference.collections import items_of
+    from boxwright.inference.shards import planned_runtime
+
+    def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
+        items = [one for one in itertools.islice(items_of(units[0], job.column), _COMPARED) if not one.error]
+        return varied(lambda number: decode_image(items[number].data, items[number].id, upright=True), len(items)), ""
+
+    model = job.model
+    if model.settings.runtime == "auto" and model.path.suffix not in EXPORTS:
+        # On the machines of a cluster there is no cache with the export.
+        runtime = planned_runtime(job.out) or ("torch" if many.engine == "ray" else "auto")
+        model = replace(model, settings=replace(model.settings, runtime=runtime))
+    files = all(unit.kind == "images" for unit in units)
+    return model.open(sample=sample, count=sum(len(unit.addresses) for unit in units) if files else None)
 
 
 def _mine(number: int, shards: str) -> bool:

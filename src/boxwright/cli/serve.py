@@ -19,7 +19,10 @@ def serve_command(
     settings: ServerSettings,
     model: Annotated[
         Path,
-        typer.Argument(help="An exported detector: .onnx, OpenVINO's .xml, .tflite or .pt2 (`boxwright export`)."),
+        typer.Argument(
+            help="An exported detector: .onnx, OpenVINO's .xml, .tflite or .pt2 (`boxwright export`); or a run's folder or "
+            "checkpoint, which is exported first, compared on its evaluation data."
+        ),
     ],
     name: Annotated[str, typer.Option("--name", help="What clients call the model.")] = "detector",
     *,
@@ -34,8 +37,8 @@ def serve_command(
     keyfile: Annotated[Path | None, typer.Option("--keyfile", help="Its key.")] = None,
 ) -> None:
     """Serve a detector: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
-    if model.suffix not in EXPORTS:
-        raise ExportError(f"{model}: only exported detectors are served; run `boxwright export {model}`")
+    if model.suffix not in EXPORTS and watch:
+        raise ExportError(f"--watch {model}: only an exported file is watched; run `boxwright export {model}`")
     _check_name(name)
     key = _key(api_key_file)
     _check_certificate(certfile, keyfile)
@@ -52,6 +55,8 @@ def serve_command(
     from boxwright.serving.model import ServedModel
     from boxwright.serving.server import Server
 
+    if model.suffix not in EXPORTS:
+        model = _exported(model)
     # Before the runtime and the server start threads, each of which would get an arena.
     share_arenas()
     counters = Counters()
@@ -78,6 +83,32 @@ def serve_command(
     server = Server(config, settings, lambda: console.print(counters.summary(), markup=False))
     _announce(model, name, settings, sockets[0], encrypted=certfile is not None)
     server.run(sockets=sockets)
+
+
+def _exported(source: Path) -> Path:
+    """Return the cached export of a run or checkpoint, made now if there is none.
+
+    Raises:
+        BoxwrightError: If it cannot be opened, or its export differs from it.
+    """
+    from boxwright.api.export import pictures_of_data
+    from boxwright.cli.paths import require_checkpoint
+    from boxwright.exporters.cache import RUNTIMES, default_runtime
+    from boxwright.exporters.runtime_choice import choose_export
+    from boxwright.loading.open_model import open_model
+
+    require_checkpoint(source)
+    runtime = default_runtime()
+    if runtime is None:
+        needed = " or ".join(f"boxwright[{format}]" for format in RUNTIMES.values())
+        raise ExportError(f"{source}: only exported detectors are served, and no exporter is installed: {needed}")
+    opened = open_model(source, device="cpu")
+    with console.status("exporting …"):
+        found = choose_export(opened, runtime, sample=lambda: pictures_of_data(opened.config, opened.detector))
+    if found is None:  # choose_export raises where a runtime is named
+        raise ExportError(f"{source}: cannot be exported; run `boxwright export {source}`")
+    console.print(f"{source}: exported for {runtime}: {found.path}", markup=False)
+    return found.path
 
 
 def _announce(model: Path, name: str, settings: ServerSettings, listening: socket.socket, *, encrypted: bool) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import is_file, open_whole, shown, write_whole
+from boxwright.base.files import cache_folder, is_file, open_whole, shown, write_whole
 from boxwright.base.limits import RECORD_BYTES
 from boxwright.tensorflow.crc import masked_crc
 
@@ -38,11 +38,6 @@ _CHUNK = 1 << 20
 # An index file: this mark; the records' size, time and offsets as int64; a SHA-256 of all before it.
 _INDEX_MARK = b"boxwright record index 2\n"
 _INDEX_DIGEST = 32
-
-
-def cache_folder() -> Path:
-    """Return the cache folder, which may not exist yet."""
-    return Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
 
 
 def expand_paths(patterns: Sequence[str]) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from boxwright.inference.merging import MERGES
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
+from boxwright.loading.memory import remember
 from boxwright.loading.open_model import OpenModel, fixed, open_model, require_adjustable
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
@@ -23,6 +24,7 @@ from boxwright.types import Categories, Finder, FoundObjects
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.exporters.cache import Sample
 
 
 _COLORS = 3
@@ -36,12 +38,14 @@ class ImageDetector:
         categories: The classes; None if unknown.
         weights: Their SHA-256, and for an export its format and precision.
         channels: How many the images have that it takes: 3, or more.
+        runtime: What detects: PyTorch, an exported file, or an export that was made for a runtime.
     """
 
     detect: Finder
     categories: Categories | None
     weights: str
     channels: int = 3
+    runtime: str = "torch"
 
     def require_colors(self, what: str) -> None:
         """Raise a ConfigError if it takes more channels than files of pictures have; `what` has them."""
@@ -69,11 +73,13 @@ class ModelSource:
     label_map: Path | None = None
     changes: Sequence[str] = ()
 
-    def open(self, threads: int = 0) -> ImageDetector:
+    def open(self, threads: int = 0, sample: Sample | None = None, count: int | None = None) -> ImageDetector:
         """Return the detector, opened; an exported one does not need PyTorch.
 
         Args:
             threads: How many its runtime may use; 0 for its default.
+            sample: Pictures on which an export for another runtime is compared; without them none is made.
+            count: The number of pictures to detect in; None if it is unknown.
 
         Raises:
             BoxwrightError: If there is no detector, or it does not support the settings.
@@ -90,11 +96,32 @@ class ModelSource:
             categories=categories,
             allow_edited=settings.allow_edited,
         )
+        if settings.context:
+            remember(opened.detector, settings.context)
+        opened, runtime = self._in_runtime(opened, threads, sample, count)
         opened = opened.optimized(settings.precision, compile=settings.compile)
         detect = opened.finder(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
-        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels)
+        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, runtime)
+
+    def _in_runtime(
+        self, opened: OpenModel, threads: int, sample: Sample | None, count: int | None
+    ) -> tuple[OpenModel, str]:
+        """Return the model or its export for the requested runtime, and the runtime's name."""
+        if opened.is_exported and self.settings.runtime == "auto":
+            return opened, self.path.suffix
+        from boxwright.exporters.runtime_choice import choose_export
+
+        export = choose_export(
+            opened,
+            self.settings.runtime,
+            sample=sample,
+            count=count,
+            unsupported=_only_torch(self.settings),
+            threads=threads,
+        )
+        return (opened, "torch") if export is None else (replace(opened, opened=export.detector), export.runtime)
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
         """Return the configuration and classes that replace the model's own; None for no replacement."""
@@ -112,6 +139,17 @@ class ModelSource:
         if self.changes:
             config = with_overrides(config or stored_config(self.path), self.changes)
         return config, load_label_map(self.label_map) if self.label_map else None
+
+
+def _only_torch(settings: PredictionSettings) -> str:
+    """Return which setting only PyTorch supports; empty for none."""
+    asked = {
+        "--multi_scale": settings.multi_scale,
+        "--precision": settings.precision != "float32",
+        "--compile": settings.compile,
+        "--context": settings.context,
+    }
+    return next((f"{name} needs PyTorch" for name, given in asked.items() if given), "")
 
 
 def _weights(model: OpenModel) -> str:

@@ -30,6 +30,9 @@ class PredictionSettings:
     multi_scale: str = setting("", "Detect at many scales and in mirror images, and vote; such as refinedet320-voc.")
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one.")
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
+    runtime: str = setting(
+        "auto", "torch, onnxruntime, openvino; auto: on a CPU, an export that is made once, if enough images are left."
+    )
     precision: str = setting("float32", "float32, bfloat16, or fastest: the one measured to be.")
     compile: bool = setting(False, "Compile the network; takes a minute or more first.")
     allow_edited: bool = setting(False, "Open an exported file that was modified.")

@@ -100,6 +100,18 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
         )
 
 
+def planned_runtime(out: str) -> str | None:
+    """Return the runtime with which a job of a detector that is no exported file was started; None for a new job."""
+    store = Store(out)
+    store.make()
+    if PLAN not in store.names():
+        return None
+    with store.open(PLAN) as file:
+        weights = json.loads(file.read())["weights"]
+    formats = {"onnx": "onnxruntime", "openvino": "openvino"}
+    return next((runtime for format, runtime in formats.items() if f" {format} " in weights), "torch")
+
+
 # What changes the results; a run may be resumed on another device, or in another precision.
 _RESULT_SETTINGS = ("min_score", "multi_scale", "tile", "overlap", "merge")
 

@@ -1,0 +1,254 @@
+"""Detectors run in the runtime that is asked for, by an export that is made once and kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import boxwright as bw
+from boxwright.base.errors import ConfigError, DataError, ExportError
+from boxwright.cli.main import app
+from boxwright.cli.serve import _exported as exported_for_serving
+from boxwright.exporters import cache
+from boxwright.exporters.runtime_choice import choose_export, saves_time
+from boxwright.inference.shards import PLAN
+from boxwright.loading.open_model import OpenModel, open_model
+from tests.api.models import DATA, small_run
+from tests.cli.test_commands import RUNNER, run
+
+PICTURES = [DATA[number].image for number in range(4)]
+
+
+def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
+    return PICTURES, "shapes"
+
+
+def unread() -> tuple[Sequence[NDArray[np.uint8]], str]:
+    raise AssertionError("no picture is needed")
+
+
+class Exporter:
+    """Stands for an export, which takes 10 seconds, by a copy of the run's own exported file."""
+
+    def __init__(self) -> None:
+        self.made, self.error = 0, ""
+
+    def __call__(self, detector: bw.Detector, path: Path, **how: Any) -> None:
+        self.made += 1
+        assert how["format"] == "onnx"
+        assert len(how["images"]) > 0
+        if self.error:
+            raise ExportError(self.error)
+        shutil.copyfile(small_run().onnx, path)
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Exporter:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
+    exporter = Exporter()
+    monkeypatch.setattr(cache, "export", exporter)
+    return exporter
+
+
+def opened() -> OpenModel:
+    return open_model(small_run().folder, device="cpu")
+
+
+def refusal(*arguments: object) -> str:
+    """Return the error of a command."""
+    result = RUNNER.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 1
+    return str(result.exception)
+
+
+def test_an_export_is_made_once(exporter: Exporter) -> None:
+    assert cache.find_export(opened(), "onnxruntime") is None
+    first = cache.make_export(opened(), "onnxruntime", sample)
+    again = cache.make_export(opened(), "onnxruntime", unread)
+    found = cache.find_export(opened(), "onnxruntime")
+    assert found is not None
+    assert first.path == again.path == found.path
+    assert exporter.made == 1
+    for one, other in zip(found.detector.detect(PICTURES), opened().finder()(PICTURES), strict=True):
+        assert len(one.scores) > 0
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
+
+
+def test_other_weights_and_configurations_have_other_exports(exporter: Exporter) -> None:
+    path = cache.make_export(opened(), "onnxruntime", sample).path
+    model = opened()
+    with_other_weights = opened()
+    next(iter(with_other_weights.detector.parameters())).data[0] += 1e-3
+    changed = bw.load_config(small_run().config, ["model.ssd.post_processing.score_converter=SIGMOID"])
+    changed.model.ssd.post_processing.batch_non_max_suppression.iou_threshold = 0.123  # type: ignore[union-attr]
+    for other in (with_other_weights, replace(model, own_config=changed)):
+        assert cache.find_export(other, "onnxruntime") is None
+    assert cache.find_export(model, "openvino") is None
+    assert path.is_file()
+
+
+def test_a_damaged_export_is_made_again(exporter: Exporter, caplog: pytest.LogCaptureFixture) -> None:
+    path = cache.make_export(opened(), "onnxruntime", sample).path
+    path.write_bytes(path.read_bytes()[:-100])
+    with caplog.at_level(logging.WARNING, "boxwright"):
+        assert cache.make_export(opened(), "onnxruntime", sample).detector.detect(PICTURES[:1])
+    assert "it is made again" in caplog.text
+    assert exporter.made == 2
+
+
+def test_what_cannot_be_exported_is_remembered(exporter: Exporter, caplog: pytest.LogCaptureFixture) -> None:
+    exporter.error = "differs from the detector"
+    for _ in range(2):
+        with pytest.raises(ExportError, match="differs from the detector"):
+            choose_export(opened(), "onnxruntime", sample=sample)
+    with caplog.at_level(logging.WARNING, "boxwright"):
+        assert choose_export(opened(), "auto", sample=sample) is None
+    assert "detecting with PyTorch, as there is no export: differs from the detector" in caplog.text
+    assert exporter.made == 1
+
+
+def test_two_at_once_make_one(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, may_end = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any, **how: Any) -> None:
+        started.set()
+        assert may_end.wait(60)
+        exporter(*arguments, **how)
+
+    monkeypatch.setattr(cache, "export", slow)
+    paths: list[Path] = []
+
+    def make() -> None:
+        paths.append(cache.make_export(opened(), "onnxruntime", sample).path)
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    threads[0].start()
+    assert started.wait(60)
+    threads[1].start()
+    may_end.set()
+    for thread in threads:
+        thread.join(60)
+    assert len(paths) == 2
+    assert exporter.made == 1
+
+
+def test_the_cache_is_bounded(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_MOST_EXPORTS", 2)
+    paths = []
+    for number in range(3):
+        model = opened()
+        next(iter(model.detector.parameters())).data[0] += number
+        paths.append(cache.make_export(model, "onnxruntime", sample).path)
+    assert [path.is_file() for path in paths] == [False, True, True]
+
+
+def test_refused(exporter: Exporter) -> None:
+    with pytest.raises(ConfigError, match="runtime tensorrt: expected auto, torch, onnxruntime, openvino"):
+        choose_export(opened(), "tensorrt")
+    with pytest.raises(ExportError, match="runtime openvino: --compile needs PyTorch"):
+        choose_export(opened(), "openvino", unsupported="--compile needs PyTorch")
+    with pytest.raises(ExportError, match="no pictures to compare an export on"):
+        choose_export(opened(), "onnxruntime")
+    file = open_model(small_run().onnx)
+    for runtime in ("openvino", "torch"):
+        with pytest.raises(ExportError, match=rf"runtime {runtime}: .* is exported, and runs in onnxruntime"):
+            choose_export(file, runtime)
+    assert choose_export(file, "onnxruntime") is None
+    assert choose_export(file, "auto") is None
+    assert choose_export(opened(), "torch", sample=unread) is None
+    assert exporter.made == 0
+
+
+def test_few_pictures_are_not_worth_an_export(exporter: Exporter) -> None:
+    assert choose_export(opened(), "auto", sample=unread, count=60) is None
+    assert choose_export(opened(), "auto", sample=None, count=None) is None
+    assert choose_export(opened(), "auto", sample=sample, count=None) is not None
+    # 0.3 s each: of 200 the export saves 30 s, and takes 15 s and 30 detections of 0.3 s.
+    assert saves_time(0.3, 200)
+    assert not saves_time(0.3, 159)
+    assert not saves_time(10.0, 60)
+
+
+def test_a_loaded_run_detects_with_its_export(exporter: Exporter) -> None:
+    folder = small_run().folder
+    assert bw.load(folder)._export is None
+    model = bw.load(folder, runtime="onnxruntime", device="cpu")
+    assert exporter.made == 1
+    assert model._export is not None
+    assert bw.load(folder, device="cpu")._export is not None
+    assert bw.load(folder, runtime="torch", device="cpu")._export is None
+    (exported,) = model.detect(PICTURES[:1])
+    assert not model.is_exported
+    # A detector that was handed out may be changed: from then on it detects itself.
+    next(iter(model.detector.parameters())).data.zero_()
+    (own,) = model.detect(PICTURES[:1])
+    assert model._export is None
+    assert len(exported) > 0
+    assert not np.array_equal(exported.scores, own.scores)
+
+
+def test_predict(exporter: Exporter, tmp_path: Path) -> None:
+    folder, picture = small_run().folder, small_run().picture
+    found = {}
+    for runtime in ("torch", "onnxruntime"):
+        out = tmp_path / runtime
+        text = run("predict", picture, "--model_dir", folder, "--out", out, "--runtime", runtime, "--min_score", "0.1")
+        assert ("runtime: onnxruntime" in text) == (runtime == "onnxruntime")
+        found[runtime] = json.loads((out / "detections.json").read_text())
+    assert exporter.made == 1
+    scores = [[row["score"] for row in rows] for rows in found.values()]
+    assert len(scores[0]) > 0
+    assert scores[1] == pytest.approx(scores[0], abs=1e-3)
+    words = ("predict", picture, "--model_dir", folder, "--runtime", "onnxruntime", "--compile")
+    assert "runtime onnxruntime: --compile needs PyTorch" in refusal(*words)
+
+
+def test_a_job_is_resumed_in_its_runtime(exporter: Exporter, tmp_path: Path) -> None:
+    folder, picture, out = small_run().folder, small_run().picture, tmp_path / "results.parquet"
+    words = ("predict", picture, "--model_dir", folder, "--out", out)
+    run(*words, "--runtime", "onnxruntime")
+    assert json.loads((out / PLAN).read_text())["weights"].endswith(" onnx float32")
+    (part,) = out.glob("part-*")
+    part.unlink()
+    (done,) = out.glob("_done-*")
+    done.unlink()
+    run(*words)
+    assert [one.name for one in out.glob("part-*")] == [part.name]
+    assert "other weights" in refusal(*words, "--runtime", "torch")
+
+
+def test_a_run_is_served_by_its_export(exporter: Exporter, tmp_path: Path) -> None:
+    path = exported_for_serving(small_run().folder)
+    assert path.name == "detector.onnx"
+    assert open_model(path).is_exported
+    assert "only an exported file is watched" in refusal("serve", small_run().folder, "--watch")
+
+
+def test_unreadable_pictures_leave_it_to_pytorch(exporter: Exporter) -> None:
+    def unreadable() -> tuple[Sequence[NDArray[np.uint8]], str]:
+        raise DataError("no picture can be read")
+
+    assert choose_export(opened(), "auto", sample=unreadable) is None
+    with pytest.raises(DataError, match="no picture can be read"):
+        choose_export(opened(), "onnxruntime", sample=unreadable)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", cache.RUNTIMES)
+def test_a_real_export(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
+    found = choose_export(opened(), runtime, sample=sample)
+    assert found is not None
+    for one, other in zip(found.detector.detect(PICTURES), opened().finder()(PICTURES), strict=True):
+        assert len(one.scores) == len(other.scores) > 0
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
