@@ -94,19 +94,6 @@ def _truncated_normal(
         return tensor.copy_(block.repeat(times)[: tensor.numel()].view(tensor.shape))
 
 
-_kaiming_uniform = torch.nn.init.kaiming_uniform_
-
-
-def _repeated_kaiming_uniform(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-    """Draw as `torch.nn.init.kaiming_uniform_`, of a large tensor a few rows, which are repeated."""
-    rows = max(_BLOCK * len(tensor) // max(tensor.numel(), 1), 1)
-    if tensor.numel() <= _BLOCK or rows == len(tensor):
-        return _kaiming_uniform(tensor, *arguments, **options)
-    with torch.no_grad():
-        block = _kaiming_uniform(tensor.new_empty(rows, *tensor.shape[1:]), *arguments, **options)
-        return tensor.copy_(block.repeat(-(-len(tensor) // rows), *[1] * (tensor.ndim - 1))[: len(tensor)])
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _quick_initializers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Draw first weights quickly: real configurations' took a twelfth of the tests' time.
@@ -116,7 +103,6 @@ def _quick_initializers(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not getattr(request.module, "OWN_INITIALIZERS", False):
             patch.setattr(torch.nn.init, "trunc_normal_", _truncated_normal)
-            patch.setattr(torch.nn.init, "kaiming_uniform_", _repeated_kaiming_uniform)
         yield
 
 
