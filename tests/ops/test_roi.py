@@ -14,7 +14,7 @@ from boxwright.criteria.mask_targets import mask_targets
 from boxwright.ops.masks import masks_of_classes, reframe_masks
 from boxwright.ops.pasted_masks import mask_run_lengths, whole_masks
 from boxwright.ops.pyramid_level import by_relative_size, by_size
-from boxwright.ops.roi import Pool, crop_and_resize, roi_align
+from boxwright.ops.roi import Pool, crop_and_resize, crop_each, roi_align
 from boxwright.ops.run_lengths import encode_mask, encode_window
 from boxwright.types.masks import InstanceMasks
 
@@ -164,3 +164,14 @@ def test_stored_masks_are_cut_and_moved_with_their_images() -> None:
     whole[0, 0, 1, 2], whole[1, 0, 3:5, 3:6] = 1, 1
     stored = InstanceMasks.stack(list(whole), 8, (6, 6)).rows(1, 2).each(torch.clone)
     assert np.array_equal(stored.dense(0)[:1].numpy(), whole[1])
+
+
+def test_each_map_cropped_by_products_is_cropped_by_a_gather() -> None:
+    """Boxes within, at the border, beyond it, mirrored and of one point."""
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.rand(7, 9, 12, generator=generator)
+    boxes = [[0.1, 0.2, 0.7, 0.6], [0, 0, 1, 1], [0.5, 0.5, 1.5, 1.2], [-0.3, 0, 0.4, 1], [0.8, 0.9, 0.2, 0.1]]
+    regions = torch.tensor([*boxes, [0.3, 0.4, 0.3, 0.4], [1, 1, 1, 1]])
+    found = crop_each(maps, regions, (5, 6))
+    wanted = crop_and_resize([maps[:, None]], regions[:, None], torch.zeros(7, 1, dtype=torch.int64), (5, 6))
+    torch.testing.assert_close(found, wanted[:, 0, 0], rtol=1e-6, atol=1e-6)

@@ -32,7 +32,7 @@ from boxwright.postprocessing.center_net.keypoints import (
     Snapping,
     regressed_at,
 )
-from boxwright.postprocessing.center_net.masks import MaskDecoder
+from boxwright.postprocessing.center_net.masks import MaskDecoder, own_maps
 from boxwright.postprocessing.center_net.peaks import best_of_each_channel, best_peaks
 from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
 from boxwright.types import Targets
@@ -381,7 +381,8 @@ def check_instance_masks(case: Case) -> None:
     sizes = torch.from_numpy(case.array("in/true_image_shapes"))[:, :2].float()
     boxes = xyxy(case.array("in/boxes")) * sizes.flip(-1).repeat(1, 2)[:, None]
     decode = MaskDecoder((options["mask_height"], options["mask_width"]), options["score_threshold"])
-    found = decode(maps_of(case, "masks"), boxes, torch.from_numpy(case.array("in/classes")).long())
+    labels = torch.from_numpy(case.array("in/classes")).long()
+    found = decode(own_maps(maps_of(case, "masks"), labels), boxes)
     assert found.int().tolist() == case.array("out/0").tolist()
 
 

@@ -142,6 +142,27 @@ def corner_taps(boxes: Tensor, extent: Size, size: Size, *, fade: bool = False) 
     return axes[0], axes[1]
 
 
+def crop_each(maps: Tensor, boxes: Tensor, size: Size) -> Tensor:
+    """Return the region of each map that its box spans, as `crop_and_resize`, by products with few weights.
+
+    For maps of one channel each, of which the gather of `crop_and_resize` takes seven times as long.
+
+    Args:
+        maps: float32 [N, H, W].
+        boxes: float32 [N, 4], xyxy in units of the map.
+
+    Returns:
+        float32 [N, h, w]; 0 for samples outside the map.
+    """
+    extent = (maps.shape[-2], maps.shape[-1])
+    rows, columns = (
+        # The two taps of a sample are the same place on a border, where one of them weighs 0.
+        torch.zeros(boxes.shape[0], cells, length, device=maps.device).scatter_add(2, axis.places, axis.weights)
+        for cells, length, axis in zip(size, extent, corner_taps(boxes, extent, size), strict=True)
+    )
+    return rows.bmm(maps).bmm(columns.transpose(1, 2))
+
+
 def grid_align(
     maps: Sequence[Tensor],
     boxes: Tensor,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from boxwright.ops.boxes import normalized
 from boxwright.ops.cells import grid_of
-from boxwright.ops.roi import crop_and_resize
+from boxwright.ops.roi import crop_each
 from boxwright.types.center_net import STRIDE
 
 
@@ -27,19 +28,30 @@ class MaskDecoder:
     size: tuple[int, int]
     threshold: float = 0.5
 
-    def __call__(self, probabilities: Tensor, boxes: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, probabilities: Tensor, boxes: Tensor) -> Tensor:
         """Return 0 or 1 for each part of the boxes: float32 [B, D, h, w].
 
         Args:
-            probabilities: float32 [B, K, H, W].
+            probabilities: float32 [B, D, H, W]; of each detection's class.
             boxes: float32 [B, D, 4], xyxy in pixels of the network's input.
-            labels: int64 [B, D].
         """
-        batch, detections = labels.shape
         height, width = grid_of(probabilities)
-        own = labels[..., None, None].expand(-1, -1, height, width)
-        maps = probabilities.gather(1, own).flatten(0, 1)[:, None]
-        regions = normalized(boxes, (height * STRIDE, width * STRIDE)).flatten(0, 1)[:, None]
-        levels = labels.new_zeros(batch * detections, 1)
-        crops = crop_and_resize([maps], regions, levels, self.size)
-        return (crops.view(batch, detections, *self.size) >= self.threshold).float()
+        regions = normalized(boxes, (height * STRIDE, width * STRIDE)).flatten(0, 1)
+        crops = crop_each(probabilities.flatten(0, 1), regions, self.size)
+        return (crops >= self.threshold).float().view(*boxes.shape[:2], *self.size)
+
+
+def own_maps(maps: Tensor, labels: Tensor) -> Tensor:
+    """Return the map of each detection's class.
+
+    Args:
+        maps: float [B, K, H, W].
+        labels: int64 [B, D].
+
+    Returns:
+        float [B, D, H, W].
+    """
+    batch, classes = maps.shape[:2]
+    firsts = classes * torch.arange(batch, device=labels.device)[:, None]
+    own: Tensor = maps.flatten(0, 1)[firsts + labels]
+    return own

@@ -20,7 +20,7 @@ from boxwright.postprocessing.center_net.keypoint_tasks import (
     in_frame,
     keypoints_of_tasks,
 )
-from boxwright.postprocessing.center_net.masks import MaskDecoder
+from boxwright.postprocessing.center_net.masks import MaskDecoder, own_maps
 from boxwright.postprocessing.center_net.peaks import Peaks, best_peaks, largest
 from boxwright.postprocessing.nms import Nms
 from boxwright.types import PaddedDetections, RawDetections
@@ -81,7 +81,9 @@ class CenterNetPostprocessor:
                 peaks = replace(peaks, cells=of_anchors(peaks.cells, order))
                 found = _rows(found, order)
         if self.masks is not None and maps.masks is not None:
-            found = replace(found, masks=self.masks(maps.masks.float().sigmoid(), found.boxes, found.labels))
+            # Few of the classes are detected, so only their maps become probabilities.
+            probabilities = own_maps(maps.masks.float(), found.labels).sigmoid()
+            found = replace(found, masks=self.masks(probabilities, found.boxes))
         if self.surface is not None and maps.surface is not None:
             found = self.surface(maps.surface, found)
         if maps.temporal_offsets is not None:
