@@ -234,3 +234,22 @@ def test_keypoints_have_scores_and_faint_ones_are_not_drawn() -> None:
         labels, names = found.labels[::-1].tolist(), [f"{one.name} {one.score:.2f}" for one in found][::-1]
         by_hand = draw_boxes(found.image, found.boxes[::-1], labels, names, Details(keypoints=seen[::-1], edges=edges))
         np.testing.assert_array_equal(drawn, by_hand)
+
+
+def test_embeddings() -> None:
+    """Of each object, in its rows for files and through tensors and back."""
+    embeddings = np.array([[0.6, 0.8], [1, 0], [0, -1]], np.float32)
+    found = result(embeddings=embeddings)
+    assert found.embeddings is embeddings
+    assert found[1].embedding is not None
+    assert found[1].embedding.tolist() == [1, 0]
+    assert [row["embedding"] for row in found.to_coco()] == [[0.6, 0.8], [1, 0], [0, -1]]
+    np.testing.assert_array_equal(found.to().arrays().embeddings, embeddings)
+    assert result().embeddings is None
+    assert result()[0].embedding is None
+
+
+def test_the_first_channels_of_more_are_drawn() -> None:
+    found = result()
+    more = bw.Result(found.objects, np.concatenate([found.image, found.image[..., :2] // 2], 2))
+    assert np.array_equal(np.asarray(more.plot()), np.asarray(found.plot()))

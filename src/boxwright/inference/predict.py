@@ -107,7 +107,7 @@ def _detected(
     for source, frame in pairs:
         (found,) = look([frame.image])
         if settings.track and source.moving:
-            tracker = tracker if tracked is source and tracker else Tracker(settings.min_score)
+            tracker = tracker if tracked is source and tracker else Tracker(settings.min_score, settings.reidentify)
             tracked, found = source, tracker.update(found, frame.time or 0.0)
         # Tracked objects stay even below the least score.
         yield _Processed(source, frame, found if tracked is source else found.above(settings.least_score))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from boxwright.base.files import open_whole
 from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE
 from boxwright.evaluation.results import detection_rows, large_values
+from boxwright.inference.reidentification import NO_TRACK
 from boxwright.inference.sources import Frame
-from boxwright.inference.tracking import NO_TRACK
 from boxwright.types import Categories, FoundObjects
 
 Row = dict[str, Any]

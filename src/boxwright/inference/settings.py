@@ -48,6 +48,9 @@ class PredictionSettings:
     overlap: float = setting(0.2, "The share of a tile that overlaps the next.", _LARGE, least=0, most=0.9)
     merge: str = setting("nms", "For boxes of the same object: nms keeps the best, wbf averages them.", _LARGE)
     track: bool = setting(False, "Track objects: each keeps its number across frames.", _VIDEOS)
+    reidentify: float = setting(
+        0.0, "With --track: least cosine of embeddings for an old number; 0 for never.", _VIDEOS, least=0, most=1
+    )
     frames: int = setting(0, "Stop after so many frames or images; 0 for all.", _VIDEOS, least=0)
 
     def __post_init__(self) -> None:
@@ -55,6 +58,9 @@ class PredictionSettings:
             raise ConfigError(f"--picture_format {self.picture_format}: expected {' or '.join(_PICTURES)}")
         if self.thresholds and self.track:
             raise ConfigError("--thresholds: tracks go on at low scores, so that --track takes --min_score alone")
+
+        if self.reidentify and not self.track:
+            raise ConfigError("--reidentify: objects have numbers with --track alone; add it")
 
     @property
     def least_score(self) -> float:
