@@ -36,6 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content["categories"][1]["name"] = SCRIPT
     paths = made.write(made_in, content, rows)
     made.draw(made_in, content)
+    # Two images that are the same.
+    (made_in / "2.jpg").write_bytes((made_in / "1.jpg").read_bytes())
     return write_report(source_of_files(*paths), made_in / "report").parent
 
 
@@ -108,6 +110,16 @@ def test_the_keyboard_alone(page: Any) -> None:
     page.keyboard.press("Escape")
     assert not page.evaluate("document.querySelector('#viewer').open")
     assert page.evaluate("document.activeElement.classList.contains('card')")
+
+
+def test_images_that_are_the_same_are_shown(page: Any) -> None:
+    cards = page.locator("#duplicates .card")
+    assert cards.count() >= 2
+    assert cards.nth(0).locator("span").all_inner_texts() == ["group 1", "1.jpg"]
+    cards.nth(0).click()
+    assert "1.jpg" in page.locator("#viewer .caption").inner_text()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('#viewer .caption').textContent.includes('2.jpg')")
 
 
 def test_columns_are_sorted(page: Any) -> None:

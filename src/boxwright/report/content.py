@@ -69,9 +69,11 @@ def page_content(
         "fitted": fitted,
         "suspects": len(suspects(tables, analysis.outcomes)),
         "photos": photos,
-        "duplicates": [[tables.names[index] for index in group] for group in photos.groups[:_MOST_GROUPS]],
+        "duplicates": len(photos.groups),
+        "shown_duplicates": min(len(photos.groups), _MOST_GROUPS),
         "problem": source.problem,
-        "data": _data(analysis) | {"reliability": _reliability_data(judged, fitted)},
+        "data": _data(analysis)
+        | {"reliability": _reliability_data(judged, fitted), "duplicates": photos.groups[:_MOST_GROUPS]},
         "numbers": {
             "metrics": {row["name"]: row["value"] for row in metrics},
             "intervals": {name: one.to_list() for name, one in analysis.intervals.items()},

@@ -14,8 +14,8 @@ from boxwright.base.files import write_whole
 
 # Beside each page: what its template loads.
 _ASSETS = {
-    "report.html": ("report.css", "charts.js", "gallery.js"),
-    "compare.html": ("report.css", "charts.js", "compare.js"),
+    "report.html": ("report.css", "charts.js", "pictures.js", "gallery.js"),
+    "compare.html": ("report.css", "charts.js", "pictures.js", "compare.js"),
 }
 
 

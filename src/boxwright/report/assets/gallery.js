@@ -1,5 +1,5 @@
 "use strict";
-// The report's curves, confusion matrix and pictures. At most so many pictures are drawn at once.
+// The report's curves, confusion matrix and pictures. So many pictures are in each of its lists.
 const MOST = 30;
 const { summary, images } = report.data;
 const NOTHING = -1;
@@ -30,24 +30,7 @@ async function allEvents() {
 
 const kindOf = (event) => (event.type === 0 ? "right" : event.seen === NOTHING ? "missed" : "wrong");
 
-function box(kind, at) {
-  return shape("rect", { class: `box ${kind}`, x: at[0], y: at[1], width: at[2], height: at[3] });
-}
-
-function picture(index) {
-  const size = { width: images.width[index], height: images.height[index] };
-  if (!images.file[index]) return shape("rect", { ...size, fill: "var(--line)" });
-  return shape("image", { ...size, href: images.file[index], preserveAspectRatio: "none" });
-}
-
-// The part of an image around an event, square.
-function around(event) {
-  const all = [event.object, event.box].filter(Boolean);
-  const x0 = Math.min(...all.map((one) => one[0])), y0 = Math.min(...all.map((one) => one[1]));
-  const x1 = Math.max(...all.map((one) => one[0] + one[2])), y1 = Math.max(...all.map((one) => one[1] + one[3]));
-  const side = Math.max(1.4 * Math.max(x1 - x0, y1 - y0), 24);
-  return [(x0 + x1 - side) / 2, (y0 + y1 - side) / 2, side, side];
-}
+const photo = (index) => picture({ width: images.width[index], height: images.height[index], file: images.file[index] });
 
 function words(event) {
   if (event.type === 0) return `${className(event.seen)} ${event.score}`;
@@ -56,34 +39,15 @@ function words(event) {
   return `${about}${className(event.seen)} ${event.score}`;
 }
 
-function card(event, open) {
-  const svg = shape("svg", { viewBox: around(event).join(" ") }, picture(event.image));
+function eventCard(event, open) {
+  const boxes = [event.object, event.box].filter(Boolean);
+  const svg = shape("svg", { viewBox: around(boxes, 1.4) }, photo(event.image));
   if (event.object) svg.append(box("truth", event.object));
   if (event.box) svg.append(box(kindOf(event), event.box));
-  const button = element("button", { type: "button", class: "card", onclick: open }, svg);
-  button.append(element("span", {}, words(event)), element("span", {}, summary.types[event.type]));
-  return button;
-}
-
-// A list of cards in pages; `draw` makes one item's card.
-function pager(names, draw) {
-  let items = [], page = 0;
-  const pages = () => Math.max(Math.ceil(items.length / MOST), 1);
-  function show() {
-    const start = page * MOST;
-    $(names.host).replaceChildren(...items.slice(start, start + MOST).map((item, n) => draw(item, start + n)));
-    $(names.page).textContent = `page ${page + 1} of ${pages()}`;
-    $(names.before).disabled = page === 0;
-    $(names.after).disabled = page + 1 >= pages();
-  }
-  const turn = (by) => { page = Math.min(Math.max(page + by, 0), pages() - 1); show(); };
-  $(names.before).addEventListener("click", () => turn(-1));
-  $(names.after).addEventListener("click", () => turn(1));
-  return { set(next) { items = next; page = 0; show(); }, get items() { return items; } };
+  return card(svg, [words(event), summary.types[event.type]], open);
 }
 
 // The viewer: an image with its boxes, and switches for what is drawn.
-const viewer = $("viewer");
 const drawn = { truth: true, right: true, wrong: true, missed: true, masks: true };
 let current = null;
 for (const name of Object.keys(drawn)) {
@@ -95,13 +59,12 @@ async function look(index, event, list, place) {
   current = { index, event, list, place, events: (await allEvents()).filter((one) => one.image === index) };
   current.shapes = summary.shapeParts ? await report.load(`shapes-${Math.floor(index / summary.imagesAPart)}`) : {};
   draw();
-  if (!viewer.open) viewer.showModal();
 }
 
 function draw() {
   const { index, event, events, shapes } = current;
   const width = images.width[index], height = images.height[index];
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}` }, picture(index));
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}` }, photo(index));
   svg.style.setProperty("--letters", `${Math.max(width, height) / 55}px`);
   for (const one of events) {
     const kind = kindOf(one);
@@ -117,10 +80,9 @@ function draw() {
     rect.append(shape("title", {}, `${words(one)}, ${summary.types[one.type]}`));
     svg.append(rect, shape("text", { x: at[0] + 2, y: Math.max(at[1] - 3, 12) }, words(one)));
   }
-  viewer.querySelector(".stage").replaceChildren(svg);
   const counts = `${images.right[index]} right, ${images.wrong[index]} wrong, ${images.missed[index]} missed`;
   const said = event ? `${words(event)} (${summary.types[event.type]}) in ` : "";
-  viewer.querySelector(".caption").textContent = `${said}${images.name[index]}, ${width} × ${height}: ${counts}`;
+  openViewer(svg, `${said}${images.name[index]}, ${width} × ${height}: ${counts}`);
 }
 
 // A mask as a path, and keypoints as dots.
@@ -132,17 +94,16 @@ function outline(svg, given, kind) {
   }
 }
 
-viewer.addEventListener("keydown", (key) => {
-  const by = { ArrowRight: 1, ArrowLeft: -1 }[key.key];
-  const next = by && current.list[current.place + by];
-  if (!next) return;
-  key.preventDefault();
+onArrows((by) => {
+  const next = current.list[current.place + by];
+  if (next === undefined) return false;
   if (typeof next === "number") look(next, null, current.list, current.place + by);
   else look(next.image, next, current.list, current.place + by);
+  return true;
 });
 
 // Events, with filters.
-const events = pager({ host: "gallery", page: "page", before: "before", after: "after" }, (event, place) => card(event, () => look(event.image, event, events.items, place)));
+const events = pager({ host: "gallery", page: "page", before: "before", after: "after" }, MOST, (event, place) => eventCard(event, () => look(event.image, event, events.items, place)));
 const form = $("filters");
 function options(select, names) {
   select.append(element("option", { value: "" }, "any"));
@@ -176,7 +137,7 @@ const first = rows(report.data.first).filter((event) => event.type !== 0);
 events.set(first);
 $("shown").textContent = `the ${first.length} worst events; filters show the others`;
 
-const labels = pager({ host: "suspects", page: "suspects-page", before: "suspects-before", after: "suspects-after" }, (event, place) => card(event, () => look(event.image, event, labels.items, place)));
+const labels = pager({ host: "suspects", page: "suspects-page", before: "suspects-before", after: "suspects-after" }, MOST, (event, place) => eventCard(event, () => look(event.image, event, labels.items, place)));
 labels.set(rows(report.data.suspects));
 
 async function show(given) {
@@ -187,11 +148,10 @@ async function show(given) {
 }
 
 // Images, worst or best first.
-const pictures = pager({ host: "images", page: "images-page", before: "images-before", after: "images-after" }, (index, place) => {
-  const svg = shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, picture(index));
-  const button = element("button", { type: "button", class: "card", onclick: () => look(index, null, pictures.items, place) }, svg);
-  button.append(element("span", {}, images.name[index]), element("span", {}, `${images.right[index]} right, ${images.wrong[index]} wrong, ${images.missed[index]} missed`));
-  return button;
+const pictures = pager({ host: "images", page: "images-page", before: "images-before", after: "images-after" }, MOST, (index, place) => {
+  const svg = shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, photo(index));
+  const counts = `${images.right[index]} right, ${images.wrong[index]} wrong, ${images.missed[index]} missed`;
+  return card(svg, [images.name[index], counts], () => look(index, null, pictures.items, place));
 });
 function orderImages() {
   const faults = (n) => images.wrong[n] + images.missed[n];
@@ -201,6 +161,15 @@ function orderImages() {
 }
 $("image-order").addEventListener("change", orderImages);
 orderImages();
+
+// Images that are nearly the same, group by group.
+if (summary.duplicates.length) {
+  const same = pager({ host: "duplicates", page: "duplicates-page", before: "duplicates-before", after: "duplicates-after" }, 10, ([group, index], place) => {
+    const svg = shape("svg", { viewBox: `0 0 ${images.width[index]} ${images.height[index]}` }, photo(index));
+    return card(svg, [`group ${group + 1}`, images.name[index]], () => look(index, null, same.items.map((one) => one[1]), place));
+  });
+  same.set(summary.duplicates.flatMap((group, n) => group.map((index) => [n, index])));
+}
 
 // Curves.
 const recalls = [...Array(101).keys()].map((n) => n / 100);
