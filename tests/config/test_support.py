@@ -46,7 +46,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1159
+    assert len(statuses) == 1160
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -290,7 +290,7 @@ REFINEDETS = (
 D_FINES = (
     """d_fine { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } size: N
       feature_extractor { freeze_batchnorm: true } encoder { depth: 16 } decoder { depth: 16 activation: SILU }
-      denoising { num_queries: 8 } loss { classification: MATCHABILITY_AWARE }
+      denoising { num_queries: 8 } loss { classification: MATCHABILITY_AWARE } sync_batch_norm: true
       post_processing { batch_non_max_suppression { } } }""",
     """d_fine { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } box { bins: 8 } }""",
 )

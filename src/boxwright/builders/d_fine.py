@@ -18,6 +18,7 @@ from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.backbones.hgnetv2 import HGNETS, HgNetV2
 from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.models.batch_norm import synchronize
 from boxwright.models.d_fine import DFine
 from boxwright.models.denoising import ObjectNoise
 from boxwright.models.detector import Detector
@@ -63,6 +64,8 @@ def build_d_fine(config: m.DFine, categories: Categories | None, image_channels:
     check_classes(config, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
     network = _network(config, resizer.channels)
+    if config.sync_batch_norm:
+        synchronize(network)
     extractor = config.feature_extractor or m.DFineFeatureExtractor()
     network.frozen_statistics = ("backbone",) if extractor.freeze_batchnorm else ()
     return Detector(

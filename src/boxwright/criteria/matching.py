@@ -51,7 +51,7 @@ class MatchingCosts:
         absent = (1 - _ALPHA) * scores**_GAMMA * -(1 - scores + _EPSILON).log()
         columns = labels[None, :, None].expand(len(scores), -1, scores.shape[2], -1)
         of_classes = (there - absent).gather(-1, columns)
-        distances = (boxes[..., :, None, :] - objects[:, None]).abs().sum(-1)
+        distances = torch.cdist(boxes, objects.expand(len(boxes), -1, -1, -1), p=1)
         overlaps = generalized_iou(to_corners(boxes)[..., :, None, :], to_corners(objects)[:, None])
         return self.classes * of_classes + self.l1 * distances - self.giou * overlaps
 
@@ -97,7 +97,7 @@ def match(costs: Tensor, there: Tensor) -> Matches:
     """
     on_cpu, valid = fetched([costs, there])
     own = _matched(on_cpu.numpy(), valid.numpy())
-    votes = np.stack([(own == number).sum(0) for number in range(costs.shape[-1])], -1)
+    votes = (own[..., None] == np.arange(costs.shape[-1])).sum(0)
     # Of equal votes the first, so that a match does not depend on how something was sorted.
     union = np.where(votes.max(-1) > 0, votes.argmax(-1), -1) if votes.shape[-1] else np.full(own.shape[1:], -1)
     both = without_wait(torch.from_numpy(np.concatenate([own, union[None]])), costs.device)

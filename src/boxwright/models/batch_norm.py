@@ -134,6 +134,16 @@ class SyncBatchNorm2d(BatchNorm2d):
         return found
 
 
+def synchronize(network: nn.Module) -> None:
+    """Let batch normalization within a network use the batches of all processes; its tensors stay the same."""
+    for parent in list(network.modules()):
+        for name, child in parent.named_children():
+            if type(child) is BatchNorm2d:
+                norm = SyncBatchNorm2d(child.num_features, eps=child.eps, momentum=child.momentum)
+                norm.load_state_dict(child.state_dict())
+                setattr(parent, name, norm)
+
+
 @dataclass(frozen=True)
 class GroupNormSettings:
     """The settings of group normalization (Wu and He, 2018), which TF-Slim fixes: gain and bias are learned.

@@ -20,8 +20,8 @@ from boxwright.models.network import ClassLayer, Network, Parts
 from boxwright.types import Targets
 from boxwright.types.d_fine import DecoderOutputs, Denoised, DFinePredictions, NoisyQueries, QueryOutputs
 
-# From targets, the input's (height, width) and the number of queries; None where there is nothing to add.
-Denoiser = Callable[[Targets, tuple[int, int], int], NoisyQueries | None]
+# From targets, the input's (height, width) and the number of queries that detect.
+Denoiser = Callable[[Targets, tuple[int, int], int], NoisyQueries]
 
 
 class DFine(Network):

@@ -37,8 +37,8 @@ class ObjectNoise:
     box_noise: float = 1.0
 
     @torch.no_grad()
-    def __call__(self, targets: Targets, size: tuple[int, int], num_queries: int) -> NoisyQueries | None:
-        """Return the noisy queries of a batch; None without objects.
+    def __call__(self, targets: Targets, size: tuple[int, int], num_queries: int) -> NoisyQueries:
+        """Return the noisy queries of a batch; none of them for one without objects.
 
         What is drawn follows from the keys of the targets; without keys it is the same in each call.
 
@@ -48,10 +48,8 @@ class ObjectNoise:
             num_queries: Queries that stand after the noisy ones.
         """
         batch, count = targets.labels.shape
-        if count == 0:
-            return None
         # By the padded number of objects, which parts of a batch share.
-        groups = max(1, self.num_queries // count)
+        groups = max(1, self.num_queries // max(count, 1))
         keys = targets.keys
         if keys is None:
             keys = torch.arange(batch, device=targets.labels.device)

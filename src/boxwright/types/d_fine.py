@@ -88,7 +88,7 @@ class DFinePredictions:
         bins: float32 [N + 1]; the distance that each bin stands for.
         scale: float32 [1]; in which share of the frame's sides distances are.
         input_size: (height, width) of the network's input.
-        denoised: None outside of training, and for a batch without objects.
+        denoised: None outside of training, and without denoising.
     """
 
     queries: DecoderOutputs

@@ -176,6 +176,7 @@ class DFine(Message):
     denoising: DFineDenoising | None = field(None, "Disturbed objects in training; default: 100 queries.")
     matcher: DFineMatcher | None = field(None, "The cost of matching queries with objects.")
     loss: DFineLoss | None = field(None, "The losses.")
+    sync_batch_norm: bool = field(False, "Normalize over the batches of all processes together, as published.")
     post_processing: DFinePostProcessing | None = field(None, "Which of the outputs are detections.")
 
     rules = (

@@ -76,7 +76,7 @@ class QuerySelection(nn.Module):
         """Return contents and references with noisy queries before them, and which query does not see which."""
         table = self.denoising_class_embed
         if noisy is None:
-            # In the graph all the same: a process whose share of a batch has no objects would otherwise wait for ever.
+            # In the graph all the same: processes that exchange gradients wait for each weight's.
             return contents + 0 * table.weight.sum() if self.training else contents, references, None
         embedded = table(noisy.labels).to(contents.dtype)
         return torch.cat([embedded, contents], 1), torch.cat([noisy.references, references], 1), noisy.blocked
