@@ -28,7 +28,7 @@ test: install    ## run the tests that are not marked slow
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses auto --dist worksteal
 
 test-all: install test-wheel ## run every test
-	$(BIN)/python -m pytest
+	BOXWRIGHT_DRAWS=$${BOXWRIGHT_DRAWS:-300} $(BIN)/python -m pytest
 
 # A fresh environment outside the checkout, with what a user would install.
 test-wheel: install ## test a new user's first steps with the wheel in a fresh environment

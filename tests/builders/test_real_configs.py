@@ -26,6 +26,7 @@ from boxwright.types import AnchorPredictions, Targets
 from boxwright.types.masks import InstanceMasks
 from tests.center_nets import give_keypoint_label_map
 from tests.conftest import SMALL_MODEL, extra_folder
+from tests.models.shapes import only_shapes
 from tests.slow import slow_but
 
 FOLDER = extra_folder("BOXWRIGHT_CONFIGS")
@@ -183,7 +184,7 @@ def test_two_stages_detect_and_lose(path: Path) -> None:
 
 def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
     """Name the weights that no output depends on; nothing is computed but shapes."""
-    with torch.device("meta"):
+    with only_shapes():
         detector = build_detector(model).train()
         height, width = detector.preprocessor.resizer.output_size or (256, 256)
         found = detector.predict(torch.zeros(2, detector.preprocessor.resizer.channels, height, width))

@@ -291,7 +291,9 @@ def test_without_a_converter_the_way_is_told(detector: bw.Detector, monkeypatch:
     with pytest.raises(ExportError, match="uv pip install"):
         litert_model(detector.eval(), "operator", 1, torch.uint8)
     monkeypatch.setenv(PYTHON, "/nowhere/python")
-    with pytest.raises(ExportError, match="/nowhere/python cannot be run"):
+    program = torch.export.export(torch.nn.Identity(), (torch.zeros(1),))
+    with monkeypatch.context() as patch, pytest.raises(ExportError, match="/nowhere/python cannot be run"):
+        patch.setattr(torch.export, "export", lambda *_, **__: program)
         litert_model(detector.eval(), "operator", 1, torch.uint8)
     monkeypatch.setenv(PYTHON, sys.executable)
     with pytest.raises(ExportError, match="could not convert the network: .*litert_torch"):

@@ -31,7 +31,8 @@ LENGTH, WIDTH, TEMPERATURE = 7, 5, 0.3
 
 def context_rcnn(options: str = "", *, version: int = 1, place: str = "POST_BOX_CLASSIFIER") -> Detector:
     """Return a small Context R-CNN whose normalization is not an identity."""
-    text = ONE_MAP.replace("resnet50_keras", "resnet50") if version == 1 else ONE_MAP
+    # Of few layers, and with names in TF1's checkpoints.
+    text = ONE_MAP.replace("resnet50_keras", "mobilenet_v1") if version == 1 else ONE_MAP
     config = f"""context_config {{ max_num_context_features: 9 context_feature_length: {LENGTH}
         attention_bottleneck_dimension: {WIDTH} attention_temperature: {TEMPERATURE} attention_position: {place}
         {options} }}"""

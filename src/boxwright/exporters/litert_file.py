@@ -72,6 +72,7 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
     """
     del times, dtype
     post, coder, resizer = _parts(detector, suppression)
+    python = _converter()
     size = (resizer.height, resizer.width)
     detector.network.lay_anchors(size, 3)
     network = LiteNetwork(detector, post, size).eval()
@@ -96,7 +97,7 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
         "h_scale": float(coder.height_scale),
         "w_scale": float(coder.width_scale),
     }
-    return with_operator(_converted(program), _centered(predictions.anchors, size), options)
+    return with_operator(_converted(program, python), _centered(predictions.anchors, size), options)
 
 
 def litert_input(detector: Detector) -> dict[str, Any]:
@@ -158,11 +159,16 @@ def _centered(anchors: Tensor, size: tuple[int, int]) -> Any:
     return torch.stack([(y0 + y1) / 2, (x0 + x1) / 2, y1 - y0, x1 - x0], -1).numpy()
 
 
-def _converted(program: torch.export.ExportedProgram) -> bytes:
-    """Return the program's network as a .tflite, made by an interpreter that has the converter."""
+def _converter() -> str:
+    """Return the interpreter that has the converter."""
     python = os.environ.get(PYTHON) or (sys.executable if find_spec("litert_torch") else "")
     if not python:
         raise ExportError(f"litert: litert-torch, its converter, is not installed (it needs an older PyTorch); {_HOW}")
+    return python
+
+
+def _converted(program: torch.export.ExportedProgram, python: str) -> bytes:
+    """Return the program's network as a .tflite."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "network.pt2", Path(folder) / "network.tflite"
         torch.export.save(program, source)
