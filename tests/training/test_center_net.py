@@ -88,19 +88,30 @@ def run(*arguments: object) -> str:
 
 
 def test_train_go_on_evaluate_predict(center_net_config: Path, shapes_data: Path, tmp_path: Path) -> None:
-    model_dir = tmp_path / "m"
+    # Of few layers, and a part of the images is evaluated.
+    text = center_net_config.read_text()
+    few = text.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"timm/test_resnet.r160_in1k"')
+    assert few != text
+    center_net_config.write_text(few)
+    model_dir, some = tmp_path / "m", ("--sample_1_of_n_eval_examples", 3)
     shared = ("--config", center_net_config, "--model_dir", model_dir, "--workers", 0, "--log_every_n", 1)
     assert "evaluation at step 2" in run("train", *shared, "--num_train_steps", 2)
     assert "resuming from" in run("train", *shared, "--num_train_steps", 3, "--no-evaluate")
     log = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     assert {"Loss/object_center", "Loss/box/scale", "Loss/box/offset", "Loss/total_loss"} <= set(log[-1])
-    assert run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "e").strip().splitlines()[-1].startswith("AP ")
+    assert (
+        run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "e", *some)
+        .strip()
+        .splitlines()[-1]
+        .startswith("AP ")
+    )
     image = next((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
     predict = ("predict", image, "--model_dir", model_dir, "--min_score", 0, "--out")
     for number, more in enumerate(((), ("--tile", 48), ("--multi_scale", "refinedet320-voc"))):
         assert "in 1 image" in run(*predict, tmp_path / f"p{number}", *more)
         assert json.loads((tmp_path / f"p{number}" / "detections.json").read_text())
-    evaluated = run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "s", "--multi_scale", "refinedet320-voc")
+    scales = ("--multi_scale", "refinedet320-voc")
+    evaluated = run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "s", *scales, *some)
     assert evaluated.strip().splitlines()[-1].startswith("AP ")
 
 
