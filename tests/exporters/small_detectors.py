@@ -47,6 +47,15 @@ FEW_LAYERS = (
     .replace("depth_multiplier: 0.25\n      min_depth: 8\n      use_depthwise: true\n", "")
     .replace("activation: RELU_6", "activation: RELU")
 )
+
+
+def with_few_layers(text: str) -> str:
+    """Return a whole configuration of the small detector with the backbone of FEW_LAYERS."""
+    parts = [(one.index("feature_extractor {"), one.index("anchor_generator {")) for one in (text, FEW_LAYERS)]
+    (start, end), (first, last) = parts
+    return text[:start] + FEW_LAYERS[first:last] + text[end:]
+
+
 FAMILIES: dict[str, str] = {
     "ssd": SSD,
     "ssd, softmax": SSD.replace("score_converter: SIGMOID", "score_converter: SOFTMAX").replace(

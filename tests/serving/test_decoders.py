@@ -131,7 +131,7 @@ def resident_mib(pid: int) -> float:
 
 
 def test_memory_of_a_large_request_is_given_back() -> None:
-    large = png(np.zeros((6000, 8000, 3), np.uint8))
+    large = png(np.zeros((4000, 6000, 3), np.uint8))
 
     async def do(decoders: Decoders) -> None:
         await ask(decoders, png(PICTURE))

@@ -8,7 +8,7 @@ import pytest
 
 import boxwright as bw
 from tests.conftest import Silent
-from tests.exporters.small_detectors import FEW_LAYERS
+from tests.exporters.small_detectors import with_few_layers
 
 
 class Listener(Silent):
@@ -22,10 +22,7 @@ class Listener(Silent):
 
 def test_profile_says_where_time_goes_and_saves_nothing(small_config: Path, tmp_path: Path) -> None:
     # Of few layers: reading the trace takes longer than what it is of.
-    text = FEW_LAYERS[FEW_LAYERS.index("feature_extractor {") : FEW_LAYERS.index("anchor_generator {")]
-    whole = small_config.read_text()
-    start, end = whole.index("feature_extractor {"), whole.index("anchor_generator {")
-    small_config.write_text(whole[:start] + text + whole[end:])
+    small_config.write_text(with_few_layers(small_config.read_text()))
     config = bw.load_config(small_config, ["train_config.num_steps=100"])
     listener = Listener()
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, profile=True), {"test": listener})
