@@ -31,7 +31,9 @@ from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LABELS, LitertSession
 from boxwright.runtime.sessions import open_session
-from tests.exporters.small_detectors import FAMILIES, build, fresh, pictures
+from tests.center_nets import CENTER_NET
+from tests.center_nets import SIZE as SIZE_OF_CENTER_NET
+from tests.exporters.small_detectors import FAMILIES, SQUARE, build, fresh, pictures
 
 SIZE, ANCHORS, COLUMNS = (8, 6), 16, 5  # 8·6·3 = 16·(4 + 5)
 Floats = NDArray[np.float32]
@@ -284,6 +286,14 @@ def test_what_the_operator_cannot_serve_is_refused(family: str, monkeypatch: pyt
     monkeypatch.delenv(PYTHON, raising=False)
     with pytest.raises(ExportError, match=SERVED.get(family, "only for one-stage detectors")):
         litert_model(fresh(FAMILIES[family]).eval(), "operator", 1, torch.uint8)
+
+
+def test_a_center_net_is_refused_by_name() -> None:
+    """TensorFlow's exporter for TFLite writes a whole graph of it, without the operator."""
+    detector = fresh(CENTER_NET.replace(SIZE_OF_CENTER_NET, SQUARE)).eval()
+    with pytest.raises(ExportError, match="a CenterNet has none; .* use --format onnx") as caught:
+        litert_model(detector, "operator", 1, torch.uint8)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_without_a_converter_the_way_is_told(detector: bw.Detector, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
 from boxwright.models.detector import Detector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
 from boxwright.postprocessing.nms import PerClass, operator_arguments
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.runtime.litert_session import INPUT, LABELS
@@ -137,6 +138,11 @@ def _parts(
     post, resizer = detector.postprocessor, detector.preprocessor.resizer
     if suppression != "operator":
         raise ExportError("litert: suppression is always TFLite_Detection_PostProcess; omit --nms")
+    if isinstance(post, CenterNetPostprocessor):
+        raise ExportError(
+            "litert: the operator decodes anchors, and a CenterNet has none; a graph that holds its peaks, as "
+            "TensorFlow exports it for TFLite, is not written; use --format onnx"
+        )
     if not isinstance(post, AnchorPostprocessor) or type(post.box_coder) is not FasterRcnnBoxCoder:
         raise ExportError("litert: only for one-stage detectors with TensorFlow's box coder, as SSD; use --format onnx")
     if detector.image_channels != _COLORS:

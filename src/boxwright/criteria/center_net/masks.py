@@ -39,8 +39,8 @@ class MaskTask:
         num_classes, grid = stages[-1].centers.shape[1], grid_of(valid)
         if targets.masks is None and bool(targets.valid.any()):
             raise DataError(
-                "the detector learns masks, but the records have none; set load_instance_masks and mask_type in the "
-                "input reader, or remove mask_estimation_task"
+                "the detector learns masks, but the records have none; add them (image/object/mask of each record, "
+                "as the input reader's mask_type says), or remove mask_estimation_task"
             )
         if targets.masks is None:
             segmentation = targets.boxes.new_zeros(len(valid), num_classes, *grid)
