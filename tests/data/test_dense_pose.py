@@ -344,22 +344,24 @@ def test_images_with_different_numbers_of_points_are_joined_and_batched() -> Non
 
 
 def written(folder: Path, **changes: Any) -> Path:
+    """Write the file as DensePose does: coordinates of 0..1 in bytes, in a table of each part."""
     content = {name: np.empty((1, 24), object) for name in ("U_transforms", "V_transforms")}
+    v, u = np.meshgrid(np.arange(256), np.arange(256), indexing="ij")
     for part in range(24):
-        content["U_transforms"][0, part] = tables("u", 2)[part].astype(np.float64)
-        content["V_transforms"][0, part] = tables("v", 1)[part].astype(np.float64)
+        content["U_transforms"][0, part] = ((2 * part + u) % 256).astype(np.uint8)
+        content["V_transforms"][0, part] = ((part + v) % 256).astype(np.uint8)
     savemat(path := folder / "UV_symmetry_transforms.mat", content | changes)
     return path
 
 
 def test_the_symmetry_is_read_from_its_file(tmp_path: Path) -> None:
-    path = written(tmp_path)
-    assert np.array_equal(read_symmetry(path).coordinates, SYMMETRY.coordinates)
-    step = f"random_horizontal_flip {{ probability: 1 dense_pose_symmetry: '{path}' }}"
+    step = f"random_horizontal_flip {{ probability: 1 dense_pose_symmetry: '{written(tmp_path)}' }}"
     chain = build_steps([parse_message(step, m.PreprocessingStep)])
     found = chain(sample(), RNG).dense_pose
     assert found is not None
-    np.testing.assert_allclose(found[found[..., KNOWN] > 0][:, 3:], MIRRORED, atol=1e-6)
+    # The points lie at the 64th and 128th step of v and u, at 192 and 32, and at 255 and 0.
+    mirrored = [[3, (2 + 64) / 255, (4 + 128) / 255], [1, (1 + 192) / 255, (2 + 32) / 255], [22, 22 / 255, 46 / 255]]
+    np.testing.assert_allclose(found[found[..., KNOWN] > 0][:, 3:], mirrored, atol=1e-6)
 
 
 def test_a_wrong_file_of_the_symmetry(tmp_path: Path) -> None:
@@ -367,6 +369,10 @@ def test_a_wrong_file_of_the_symmetry(tmp_path: Path) -> None:
         read_symmetry(tmp_path / "no.mat")
     with pytest.raises(DataError, match="expected 24 tables of 256×256 in U_transforms"):
         read_symmetry(written(tmp_path, U_transforms=np.zeros((256, 256))))
+    beyond = np.empty((1, 24), object)
+    beyond[0] = [np.full((256, 256), -1 if part else np.nan) for part in range(24)]
+    with pytest.raises(DataError, match="expected coordinates of 0 to 255"):
+        read_symmetry(written(tmp_path, V_transforms=beyond))
     (tmp_path / "x.mat").write_bytes(b"nothing of the kind")
     with pytest.raises(DataError, match="x.mat: "):
         read_symmetry(tmp_path / "x.mat")

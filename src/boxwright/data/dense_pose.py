@@ -22,6 +22,7 @@ from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PARTS, PLACE, SURFA
 
 _COCO_NAMES = ("dp_I", "dp_x", "dp_y", "dp_U", "dp_V")
 _BOX_UNITS = 256  # of the side of a box, in DensePose-COCO
+_LARGEST = 255  # of a coordinate in the file of the symmetry
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,8 @@ def read_symmetry(path: str | Path) -> SurfaceSymmetry:
         if len(tables) != len(PARTS) or any(np.shape(table) != (STEPS, STEPS) for table in tables):
             raise DataError(f"{shown(path)}: expected {len(PARTS)} tables of {STEPS}×{STEPS} in {name}")
         axes.append(np.stack([np.asarray(table, np.float32) for table in tables]))
-    if not np.isfinite(axes).all():
-        raise DataError(f"{shown(path)}: a coordinate is not finite")
-    return SurfaceSymmetry(np.stack(axes, -1))
+    # Coordinates of 0..1 are stored in bytes.
+    coordinates = np.stack(axes, -1) / np.float32(_LARGEST)
+    if not ((coordinates >= 0) & (coordinates <= 1)).all():
+        raise DataError(f"{shown(path)}: expected coordinates of 0 to {_LARGEST}")
+    return SurfaceSymmetry(coordinates)
