@@ -9,6 +9,7 @@ other pictures the mask AP of triangles and stars is compared with that of filli
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import tempfile
 import time
@@ -74,19 +75,18 @@ eval_input_reader { load_instance_masks: true mask_type: PNG_MASKS label_map_pat
 """
 
 
-class Filled:
-    """The detector, but each mask is its whole box."""
-
-    def __init__(self, detector: Detector) -> None:
-        """Take a detector."""
-        self.detector, self.network = detector, detector.network
+def filled(detector: Detector) -> Detector:
+    """Return the same detector, but each mask is its whole box."""
+    one = copy.copy(detector)
 
     def detect_runs(
-        self, images: Any, judge: Any, context: Any = None
+        images: Any, judge: Any, context: Any = None
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
-        """Yield the detections of runs of images, with filled masks."""
-        for found, losses in self.detector.detect_runs(images, judge):
-            yield [replace(one, masks=torch.ones(len(one), 2, 2)) for one in found], losses
+        for found, losses in detector.detect_runs(images, judge, context=context):
+            yield [replace(each, masks=torch.ones(len(each), 2, 2)) for each in found], losses
+
+    one.detect_runs = detect_runs  # type: ignore[method-assign, assignment]
+    return one
 
 
 def pictures(count: int, seed: int) -> ShapesDataset:
@@ -105,7 +105,7 @@ def learned(folder: Path, network: str, steps: int, images: int, seed: int) -> t
     return detector.eval(), config
 
 
-def mask_ap(detector: Any, config: Pipeline, images: int, seed: int) -> dict[str, float]:
+def mask_ap(detector: Detector, config: Pipeline, images: int, seed: int) -> dict[str, float]:
     """Return the mask AP of each class, and the box AP, on other pictures."""
     plan = build_evaluation(config, config.eval_input_reader[0])
     values = evaluate_on_dataset(detector, pictures(images, seed + 1000), replace(plan, losses=False)).metrics
@@ -118,12 +118,12 @@ def compared(network: str, steps: int, images: int, seed: int) -> dict[str, Any]
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         detector, config = learned(Path(folder), network, steps, images, seed)
-        deep, filled = (mask_ap(one, config, 150, seed) for one in (detector, Filled(detector)))
-    unseen = {name: float(np.mean([ap[one] for one in UNSEEN])) for name, ap in (("deep", deep), ("filled", filled))}
+        deep, boxes = (mask_ap(one, config, 150, seed) for one in (detector, filled(detector)))
+    unseen = {name: float(np.mean([ap[one] for one in UNSEEN])) for name, ap in (("deep", deep), ("filled", boxes))}
     seconds = round(time.perf_counter() - started)
     return {"network": network, "steps": steps, "images": images, "seed": seed, "seconds": seconds} | {
         "deep": deep,
-        "filled": filled,
+        "filled": boxes,
         "unseen": unseen | {"gain": unseen["deep"] - unseen["filled"]},
     }
 
