@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.official_memory import table
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -25,3 +26,12 @@ def test_masks_of_classes_that_were_never_masked() -> None:
     told = (FOLDER / "README.md").read_text(encoding="utf-8")
     deep, boxes = ([f"{row['unseen'][kind]:.3f}" for row in rows] for kind in ("deep", "filled"))
     assert f"mask AP {' and '.join(deep)} on unseen classes, filled boxes {' and '.join(boxes)}" in told
+
+
+def test_the_table_of_memory_is_what_was_recorded() -> None:
+    rows = recorded("official-memory-cpu.json")
+    told = (FOLDER.parent / "docs" / "memory.md").read_text(encoding="utf-8")
+    listed = told[told.index("| configuration |") :].strip().splitlines()
+    assert listed == table(rows)
+    assert len({row["config"] for row in rows}) == len(rows)
+    assert all(row["peak_gib"] > 0.4 for row in rows if "error" not in row)
