@@ -33,10 +33,13 @@ from boxwright.types.masks import InstanceMasks
 from tests.center_nets import (
     CENTER_NET,
     KEYPOINT_LABEL_MAP,
+    deep_mask_variants,
     give_keypoint_label_map,
     of_one_class,
     variants,
     with_every_task,
+    with_identities,
+    with_surface,
 )
 from tests.conftest import extra_folder
 from tests.models.shapes import only_shapes
@@ -182,6 +185,28 @@ def test_what_a_fine_tuning_restores(scope: Literal["classification", "detection
     assert report.restored
     assert {name for name in report.kept if not name.startswith(left)} == set()
     assert {name.split(".")[0] + "." for name in report.kept} == set(left)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (deep_mask_variants()[0], {"stages", "deep_masks"}),
+        (with_surface(), {"stages"}),
+        (with_identities(), {"stages", "identity_classifier"}),
+    ],
+    ids=["deep masks", "surface", "identities"],
+)
+def test_a_detector_of_boxes_starts_other_tasks(text: str, left: set[str]) -> None:
+    """By TF's names; and what they learn is written to these names and read again."""
+    boxes, _ = to_tensorflow(detector_of(CENTER_NET).network)
+    detector = detector_of(text)
+    report = load_weights(detector, boxes, "detection")
+    assert {name.split(".")[0] for name in report.kept} == left
+    own, _ = to_tensorflow(detector.network)
+    found = from_tensorflow(detector.network, own)
+    state = {key: value for key, value in detector.network.state_dict().items() if "num_batches" not in key}
+    assert not found.unnamed
+    assert all(torch.equal(found.values[key], value) for key, value in state.items())
 
 
 @pytest.mark.parametrize(
