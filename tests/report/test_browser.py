@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from boxwright.cli.main import app
 from boxwright.report.compare import write_comparison
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import source_of_files
@@ -165,5 +167,49 @@ def test_a_comparison_and_masks(tmp_path: Path) -> None:
         page.locator("#viewer path.truth").first.wait_for()
         page.locator("#viewer label", has_text="masks").locator("input").click()
         assert page.locator("#viewer path.truth").count() == 0
+        browser.close()
+    assert said == []
+
+
+def test_the_page_on_data(tmp_path: Path) -> None:
+    """Charts follow the class, odd boxes their reason, images their class; the viewer shows boxes."""
+    from playwright.sync_api import sync_playwright
+
+    content, _ = made.messy(0, IMAGES)
+    content["categories"][1]["name"] = SCRIPT
+    content["annotations"].append({**content["annotations"][0], "id": 9999})
+    path, _ = made.write(tmp_path, content, [])
+    made.draw(tmp_path, content)
+    (tmp_path / "2.jpg").write_bytes((tmp_path / "1.jpg").read_bytes())
+    words = ["inspect", str(path), "--sheet", str(tmp_path / "s.png"), "--report", str(tmp_path / "r")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    said: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda wanted: wanted.url.startswith(("file:", "data:")) or said.append(wanted.url))
+        page.on("requestfailed", lambda wanted: said.append(f"missing {wanted.url}"))
+        page.goto((tmp_path / "r" / "index.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert 0 < drawn(page) <= 100
+        before = page.locator("#sides").inner_html()
+        page.locator("#shape-class").select_option("1")
+        page.wait_for_function(f"document.querySelector('#sides').innerHTML !== {before!r}")
+        assert page.locator("#places rect").count() == 24 * 24 + 1
+        page.locator("#reason").select_option(label="twice in this image")
+        assert page.locator("#odd .card span:last-child").all_inner_texts() == ["twice in this image"]
+        assert page.locator("#duplicates .card").count() >= 2
+        page.locator("#filters [name=class]").select_option("0")
+        wanted = len({row["image_id"] for row in content["annotations"] if row["category_id"] == 1})
+        page.wait_for_function(f"document.querySelector('#shown').textContent === '{wanted} of {IMAGES} images'")
+        page.locator("#images .card").first.focus()
+        page.keyboard.press("Enter")
+        page.locator("#viewer rect.truth").first.wait_for()
+        page.keyboard.press("ArrowRight")
+        page.locator("#viewer input").click()
+        assert page.locator("#viewer rect.truth").count() == 0
+        assert SCRIPT in page.locator("#classes").inner_text()
         browser.close()
     assert said == []

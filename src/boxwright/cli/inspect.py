@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.base.errors import DataError
+from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.paths import require_data
 from boxwright.runtime.formats import EXPORTS
@@ -23,7 +25,27 @@ _CONFIGS = (".config",)
 _LETTERS = 46  # characters that fit over an image of a sheet
 
 
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What `inspect` draws, and where; the command has an option for each."""
+
+    sheet: Path = setting(Path("contact-sheet.png"), "Where to write the contact sheet.")
+    pictures: int = setting(30, "How many images it shows.", least=1)
+    augmented: int = setting(
+        0,
+        "With a pipeline.config: draw this many samples as the network sees them, augmented and resized, and print each "
+        "step's random choices.",
+        least=0,
+    )
+    report: Path | None = setting(
+        None,
+        "A folder for a page: objects by class, size, aspect and place, images by size, odd boxes, images that are "
+        "nearly the same, and all images with their boxes.",
+    )
+
+
 def inspect_command(
+    output: Output,
     data: Annotated[
         str,
         typer.Argument(
@@ -49,40 +71,52 @@ def inspect_command(
     allow_paths_outside: Annotated[
         bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
     ] = False,
-    sheet: Annotated[Path, typer.Option("--sheet", help="Where to write the contact sheet.")] = Path(
-        "contact-sheet.png"
-    ),
-    pictures: Annotated[int, typer.Option("--pictures", min=1, help="How many images it shows.")] = 30,
-    augmented: Annotated[
-        int,
-        typer.Option(
-            "--augmented",
-            min=0,
-            help="With a pipeline.config: draw this many samples as the network sees them, augmented and resized, and "
-            "print each step's random choices.",
-        ),
-    ] = 0,
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
     require_data(data)
+    if output.report is not None and (output.augmented or data.endswith(EXPORTS)):
+        raise DataError("--report: expected annotated data, without --augmented")
     if data.endswith(EXPORTS):
         _describe(data)
         return
-    if augmented:
-        _show_augmented(data, augmented, sheet)
+    if output.augmented:
+        _show_augmented(data, output.augmented, output.sheet)
         return
-    from boxwright.data.survey import survey_dataset
-
-    _check_sheet(sheet)
+    _check_sheet(output.sheet)
     dataset = _open(data, label_map, image_set, image_folder, allow_paths_outside=allow_paths_outside)
-    survey, samples = survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
+    survey, samples = _survey(dataset, data, output.pictures, output.report)
     _print(survey, dataset.categories)
     if samples:
-        _draw(samples, dataset.categories, sheet)
+        _draw(samples, dataset.categories, output.sheet)
+    if output.report is not None:
+        console.print(f"report: {output.report / 'index.html'} (open it in a browser)", markup=False)
     if data.endswith(_CONFIGS):
         suggest("doctor", data)
     else:
         suggest("doctor", "pipeline.config", when="when a configuration reads these data")
+
+
+def _survey(dataset: Dataset, name: str, pictures: int, report: Path | None) -> tuple[Survey, list[Sample]]:
+    """Read the data once, for the survey and for its page."""
+    from boxwright.data.survey import survey_dataset
+
+    if report is None:
+        return survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
+    from boxwright.base.files import make_folder, unfinished
+    from boxwright.report.data_collection import DataCollector
+    from boxwright.report.data_report import write_data_report
+    from boxwright.report.page import remove_parts
+    from boxwright.report.settings import ReportSettings
+
+    with unfinished(report, "a page on data") as folder:
+        make_folder(folder / "data")
+        remove_parts(folder)
+        with DataCollector(len(dataset), folder, ReportSettings()) as collector:
+            survey, samples = survey_dataset(
+                dataset, num_pictures=pictures, progress=count_progress("inspect"), visit=collector.add
+            )
+            write_data_report(folder, name, survey, collector.tables(dataset.categories))
+    return survey, samples
 
 
 def _open(

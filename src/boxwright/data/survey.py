@@ -62,14 +62,23 @@ class Survey:
 def _suspicious(sample: Sample, names: list[str]) -> list[str]:
     height, width = sample.image.shape[:2]
     lines = []
-    seen: set[tuple[object, ...]] = set()
-    for box, name in zip(sample.boxes.tolist(), names, strict=True):
-        reason = suspicion(box, height, width) or ("twice in this image" if (name, *box) in seen else "")
-        seen.add((name, *box))
-        if reason:
-            shown = ", ".join(f"{value:g}" for value in box)
-            lines.append(f"{sample.id or sample.filename}: {name} [{shown}] in {width}×{height}: {reason}")
+    for row, reason in odd_boxes(sample):
+        shown = ", ".join(f"{value:g}" for value in sample.boxes[row].tolist())
+        lines.append(f"{sample.id or sample.filename}: {names[row]} [{shown}] in {width}×{height}: {reason}")
     return lines
+
+
+def odd_boxes(sample: Sample) -> list[tuple[int, str]]:
+    """Return the objects of a sample whose boxes look like mistakes, with the reasons."""
+    height, width = sample.image.shape[:2]
+    found = []
+    seen: set[tuple[object, ...]] = set()
+    for row, (box, label) in enumerate(zip(sample.boxes.tolist(), sample.labels.tolist(), strict=True)):
+        reason = suspicion(box, height, width) or ("twice in this image" if (label, *box) in seen else "")
+        seen.add((label, *box))
+        if reason:
+            found.append((row, reason))
+    return found
 
 
 def suspicion(box: list[float], height: int, width: int) -> str:
@@ -92,7 +101,11 @@ def suspicion(box: list[float], height: int, width: int) -> str:
 
 
 def survey_dataset(
-    dataset: Dataset, *, num_pictures: int = 30, progress: Callable[[Iterable[int]], Iterable[int]] = iter
+    dataset: Dataset,
+    *,
+    num_pictures: int = 30,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+    visit: Callable[[int, Sample], None] | None = None,
 ) -> tuple[Survey, list[Sample]]:
     """Read a whole data set and return its counts, and samples for a contact sheet.
 
@@ -101,6 +114,7 @@ def survey_dataset(
     Args:
         num_pictures: How many samples to return, evenly spaced.
         progress: Wraps the indices, for a progress bar.
+        visit: Called with the index and the sample of each that can be read.
     """
     survey, shown = Survey(), []
     # Unique, since a small data set has fewer samples than there are pictures.
@@ -112,6 +126,8 @@ def survey_dataset(
             survey.unreadable.append(str(error))
             continue
         survey.add(sample, dataset.categories)
+        if visit is not None:
+            visit(index, sample)
         if index in wanted:
             shown.append(sample)
     return survey, shown

@@ -15,6 +15,7 @@ from boxwright.base.files import write_whole
 # Beside each page: what its template loads.
 _ASSETS = {
     "report.html": ("report.css", "charts.js", "pictures.js", "gallery.js"),
+    "data.html": ("report.css", "charts.js", "pictures.js", "data.js"),
     "compare.html": ("report.css", "charts.js", "pictures.js", "compare.js"),
 }
 
@@ -49,6 +50,12 @@ def write_page(folder: Path, template: str, content: dict[str, Any]) -> None:
     for name in _ASSETS[template]:
         write_whole(folder / name, files("boxwright.report").joinpath("assets", name).read_bytes())
     write_whole(folder / "index.html", environment().get_template(template).render(content))
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the data and pictures of an earlier page."""
+    for path in [*folder.glob("data/*.js"), *folder.glob("pictures/[0-9][0-9][0-9][0-9][0-9][0-9].jpg")]:
+        path.unlink()
 
 
 def write_data(folder: Path, name: str, value: Any) -> None:

@@ -6,7 +6,7 @@ Dimensions: I images.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,9 @@ class Photos:
 
 
 @dataclass(frozen=True, eq=False)
-class _Photo:
+class Photo:
+    """What is known of one image's pixels; `file` is its copy, empty for none."""
+
     file: str
     brightness: float
     sharpness: float
@@ -78,7 +80,7 @@ def copy_photos(
     make_folder(folder / "pictures")
     count = len(tables.ids)
 
-    def read(index: int) -> _Photo | str:
+    def read(index: int) -> Photo | str:
         place = int(tables.places[index])
         try:
             image = dataset[place].image if place < len(dataset) else None
@@ -88,20 +90,26 @@ def copy_photos(
             found = "none" if image is None else f"{image.shape[1]}×{image.shape[0]}"
             return f"{tables.names[index]}: expected the image that was evaluated, found {found}: the data have changed"
         name = f"pictures/{index:06d}.jpg" if copied[index] else ""
-        return _measured(image, folder, name, settings.picture_side)
+        return copy_and_measure(image, folder, name, settings.picture_side)
 
     with ThreadPoolExecutor(settings.threads) as pool:
         found = list(zip(progress(range(count), "read images"), pool.map(read, range(count)), strict=True))
-    known = {index: photo for index, photo in found if isinstance(photo, _Photo)}
+    known = {index: photo for index, photo in found if isinstance(photo, Photo)}
     nothing = without_photos(count)
     brightness, sharpness, files = nothing.brightness.copy(), nothing.sharpness.copy(), list(nothing.files)
     for index, photo in known.items():
         files[index], brightness[index], sharpness[index] = photo.file, photo.brightness, photo.sharpness
     problems = [photo for _, photo in found if isinstance(photo, str)]
-    return Photos(files, brightness, sharpness, _groups(known, tables), problems)
+    return Photos(files, brightness, sharpness, same_images(known, tables.names), problems)
 
 
-def _measured(image: NDArray[np.uint8], folder: Path, name: str, side: int) -> _Photo:
+def copy_and_measure(image: NDArray[np.uint8], folder: Path, name: str, side: int) -> Photo:
+    """Measure an image, and write its copy if it has a name.
+
+    Args:
+        name: A path within the folder; empty for no copy.
+        side: The longest side of the copy.
+    """
     picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
     gray = picture.convert("L")
     gray.thumbnail((_MEASURED, _MEASURED))
@@ -112,7 +120,7 @@ def _measured(image: NDArray[np.uint8], folder: Path, name: str, side: int) -> _
         # Not flushed to disk one by one, which would take minutes for thousands.
         (folder / name).write_bytes(encode_jpeg(np.asarray(picture), _QUALITY))
     hashes = {"dhash": imagehash.dhash(gray, _SIDE), "phash": imagehash.phash(gray, _SIDE)}
-    return _Photo(
+    return Photo(
         name,
         float(luma.mean()),
         float(cv2.Laplacian(luma, cv2.CV_64F).var()),
@@ -121,12 +129,17 @@ def _measured(image: NDArray[np.uint8], folder: Path, name: str, side: int) -> _
     )
 
 
-def _groups(photos: dict[int, _Photo], tables: Tables) -> list[list[int]]:
+def same_images(photos: Mapping[int, Photo], names: Sequence[str]) -> list[list[int]]:
+    """Return groups of indices of images that are nearly the same, of two and more.
+
+    Args:
+        names: Of all images, by index.
+    """
     indices = sorted(photos)
     if not indices:
         return []
     prints = Fingerprints(
-        names=tuple(tables.names[index] for index in indices),
+        names=tuple(names[index] for index in indices),
         exact=tuple(photos[index].exact for index in indices),
         hashes={
             kind: np.stack([photos[index].hashes[kind] for index in indices]) for kind in photos[indices[0]].hashes

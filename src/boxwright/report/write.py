@@ -26,7 +26,7 @@ from boxwright.report.events import (
 )
 from boxwright.report.explained import Part, explain
 from boxwright.report.factors import factors_of
-from boxwright.report.page import write_data, write_page
+from boxwright.report.page import remove_parts, write_data, write_page
 from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
 from boxwright.report.settings import ReportSettings
 from boxwright.report.shapes import IMAGES_A_PART, has_shapes, shape_part
@@ -117,8 +117,7 @@ def _remove_former(folder: Path) -> None:
     """Remove what an earlier report left: a file of thresholds would otherwise seem to be of this one."""
     for name in _OURS:
         (folder / name).unlink(missing_ok=True)
-    for path in [*folder.glob("data/*.js"), *folder.glob("pictures/[0-9][0-9][0-9][0-9][0-9][0-9].jpg")]:
-        path.unlink()
+    remove_parts(folder)
 
 
 def _causes(source: Source, analysis: Analysis, photos: Photos) -> list[Part]:

@@ -78,6 +78,42 @@ function lineChart(host, series, axes, mark) {
   host.replaceChildren(svg, legend);
 }
 
+// Counts as bars over the bounds from which they are counted.
+function barChart(host, bounds, counts, unit) {
+  const left = 54, top = 10, width = 430, height = 220, step = width / Math.max(counts.length, 1);
+  const most = Math.max(...counts, 1);
+  const svg = shape("svg", { class: "chart", viewBox: `0 0 ${left + width + 12} ${top + height + 28}`, role: "img" });
+  svg.append(shape("title", {}, counts.map((count, n) => `from ${bounds[n]}: ${count}`).join(", ")));
+  for (const tick of [0, 0.5, 1]) {
+    const y = top + (1 - tick) * height;
+    svg.append(shape("line", { class: "grid", x1: left, x2: left + width, y1: y, y2: y }));
+    svg.append(shape("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, String(Math.round(tick * most))));
+  }
+  const every = Math.ceil(counts.length / 14);
+  counts.forEach((count, n) => {
+    const tall = (height * count) / most;
+    const rect = shape("rect", { x: left + n * step + 1, y: top + height - tall, width: Math.max(step - 2, 1), height: tall, fill: "var(--c0)" });
+    rect.append(shape("title", {}, `from ${bounds[n]}: ${count} ${unit}`));
+    svg.append(rect);
+    if (n % every === 0) svg.append(shape("text", { x: left + n * step, y: top + height + 18, "text-anchor": "middle" }, String(bounds[n])));
+  });
+  host.replaceChildren(svg);
+}
+
+// Counts of a grid's cells, the darker the more.
+function heatMap(host, rows, unit) {
+  const side = 300, cell = side / rows.length, most = Math.max(...rows.flat(), 1);
+  const svg = shape("svg", { class: "chart", viewBox: `0 0 ${side} ${side}`, role: "img" });
+  svg.append(shape("title", {}, `at most ${most} ${unit} in one place`));
+  svg.append(shape("rect", { width: side, height: side, fill: "var(--panel)" }));
+  rows.forEach((row, y) => row.forEach((count, x) => {
+    const rect = shape("rect", { x: x * cell, y: y * cell, width: cell + 0.3, height: cell + 0.3, fill: "var(--c0)", "fill-opacity": (count / most).toFixed(3) });
+    rect.append(shape("title", {}, `${count} ${unit}`));
+    svg.append(rect);
+  }));
+  host.replaceChildren(svg);
+}
+
 // A table of counts as buttons; rows and columns are {title, key}, cells a function of two keys.
 function matrixTable(host, rows, columns, cell, chosen) {
   const table = element("table");

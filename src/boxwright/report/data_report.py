@@ -1,0 +1,135 @@
+"""Writing the page on data: `boxwright inspect DATA --report FOLDER`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boxwright.data.survey import Survey
+from boxwright.report.data_collection import DataTables
+from boxwright.report.data_counts import ASPECTS, CELLS, SIDES, Counts, count, places
+from boxwright.report.page import write_data, write_page
+from boxwright.runtime.optional import installed_versions
+
+CLASSES_A_PART, IMAGES_A_PART = 25, 1000
+_MOST_SIZES, _MOST_GROUPS, _MOST_LINES, _MOST_ODD = 12, 100, 100, 2000
+
+
+def write_data_report(folder: Path, name: str, survey: Survey, tables: DataTables) -> None:
+    """Write the page and its data, beside the pictures."""
+    counts = count(tables)
+    write_data(folder, "images", _image_columns(tables))
+    write_data(folder, "summary", _summary(tables, counts))
+    write_data(folder, "odd", _odd_columns(tables))
+    for part, start in enumerate(range(0, len(tables.categories), CLASSES_A_PART)):
+        stop = min(start + CLASSES_A_PART, len(tables.categories))
+        write_data(folder, f"classes-{part}", [_of_class(tables, counts, one) for one in range(start, stop)])
+    for part, start in enumerate(range(0, len(tables.names), IMAGES_A_PART)):
+        write_data(folder, f"objects-{part}", _objects(tables, start, start + IMAGES_A_PART))
+    write_page(folder, "data.html", _content(name, survey, tables, counts))
+
+
+def _image_columns(tables: DataTables) -> dict[str, Any]:
+    return {
+        "name": list(tables.names),
+        "height": tables.sizes[:, 0].tolist(),
+        "width": tables.sizes[:, 1].tolist(),
+        "file": list(tables.files),
+        "objects": np.bincount(tables.images, minlength=len(tables.names)).tolist(),
+    }
+
+
+def _xywh(tables: DataTables, chosen: Any) -> list[list[float]]:
+    boxes = tables.boxes[chosen]
+    rows: list[list[float]] = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1).round(1).tolist()
+    return rows
+
+
+def _objects(tables: DataTables, start: int, stop: int) -> list[list[Any]]:
+    """Return the objects of some images: for each image rows of class, x, y, width and height."""
+    first, last = np.searchsorted(tables.images, [start, stop]).tolist()
+    chosen = np.arange(first, last)
+    rows: list[list[Any]] = [[] for _ in range(start, min(stop, len(tables.names)))]
+    for image, label, box in zip(
+        tables.images[chosen].tolist(), tables.positions[chosen].tolist(), _xywh(tables, chosen), strict=True
+    ):
+        rows[image - start].append([label, *box])
+    return rows
+
+
+def _odd_columns(tables: DataTables) -> list[dict[str, Any]]:
+    """Return the objects that look like mistakes, at most so many."""
+    odd = tables.odd[:_MOST_ODD]
+    rows = np.array([row for row, _ in odd], np.int64)
+    columns = (tables.images[rows].tolist(), tables.positions[rows].tolist(), _xywh(tables, rows))
+    return [
+        {"image": image, "class": label, "box": box, "reason": reason}
+        for image, label, box, (_, reason) in zip(*columns, odd, strict=True)
+    ]
+
+
+def _of_class(tables: DataTables, counts: Counts, number: int) -> dict[str, Any]:
+    own = np.flatnonzero(tables.positions == number)
+    return {
+        "sides": counts.sides[number].tolist(),
+        "aspects": counts.aspects[number].tolist(),
+        "places": places(tables, own).tolist(),
+        "images": np.unique(tables.images[own]).tolist(),
+    }
+
+
+def _summary(tables: DataTables, counts: Counts) -> dict[str, Any]:
+    crowded = np.bincount(np.minimum(np.bincount(tables.images, minlength=len(tables.names)), 50), minlength=51)
+    return {
+        # Labels without a class have the place after the last.
+        "classes": [category.title for category in tables.categories] + ["class not in the label map"],
+        "sides": list(SIDES),
+        "aspects": [round(one, 2) for one in ASPECTS],
+        "cells": CELLS,
+        "all": {
+            "sides": counts.sides.sum(axis=0).tolist(),
+            "aspects": counts.aspects.sum(axis=0).tolist(),
+            "places": places(tables, np.arange(len(tables.labels))).tolist(),
+        },
+        "perImage": crowded.tolist() if len(tables.names) else [],
+        "groups": [list(group) for group in tables.groups[:_MOST_GROUPS]],
+        "classesAPart": CLASSES_A_PART,
+        "imagesAPart": IMAGES_A_PART,
+    }
+
+
+def _content(name: str, survey: Survey, tables: DataTables, counts: Counts) -> dict[str, Any]:
+    total = int(counts.objects.sum())
+    most = int(counts.objects.max(initial=0)) or 1
+    classes = [
+        {
+            "name": category.title,
+            "id": category.id,
+            "objects": int(counts.objects[number]),
+            "share": counts.objects[number] / total if total else None,
+            "bar": counts.objects[number] / most,
+            "images": int(counts.images[number]),
+            "width": float(counts.middle[number, 0]),
+            "height": float(counts.middle[number, 1]),
+        }
+        for number, category in enumerate(tables.categories)
+    ]
+    sizes = Counter(map(tuple, tables.sizes.tolist())).most_common()
+    versions = installed_versions("boxwright")
+    return {
+        "title": name,
+        "survey": survey,
+        "objects": total,
+        "classes": classes,
+        "sizes": [{"height": size[0], "width": size[1], "images": images} for size, images in sizes[:_MOST_SIZES]],
+        "more_sizes": max(len(sizes) - _MOST_SIZES, 0),
+        "odd": len(tables.odd),
+        "shown_odd": min(len(tables.odd), _MOST_ODD),
+        "groups": len(tables.groups),
+        "shown_groups": min(len(tables.groups), _MOST_GROUPS),
+        "unreadable": survey.unreadable[:_MOST_LINES],
+        "versions": ", ".join(f"{package} {version}" for package, version in versions.items()),
+    }
