@@ -23,6 +23,7 @@ from boxwright.types import Categories
 from tests.center_nets import CENTER_NET, MASKS
 from tests.cuda.fake import fake_batch, fake_cuda, to_fake
 from tests.cuda.ledger import Ledger
+from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES
 
 # SSD's own mining (SSD, section 2.2), which no other small detector has.
@@ -37,8 +38,20 @@ _FAMILIES = FAMILIES | {
     )
 }
 _FAMILIES |= {"center_net": CENTER_NET, "center_net, masks": CENTER_NET.rstrip()[:-1] + MASKS + "}"}
+_FAMILIES |= {"d_fine": D_FINE}
 ALL = tuple(_FAMILIES)
-ONE_OF_EACH = ("ssd", "efficientdet", "refinedet", "srn", "align_det", "center_net", "faster_rcnn", "mask_rcnn", "rfcn")
+ONE_OF_EACH = (
+    "ssd",
+    "efficientdet",
+    "refinedet",
+    "srn",
+    "align_det",
+    "center_net",
+    "d_fine",
+    "faster_rcnn",
+    "mask_rcnn",
+    "rfcn",
+)
 PRECISIONS = {"float32": "", "bfloat16": "use_bfloat16: true"}
 RESIZERS = {
     "own": "",

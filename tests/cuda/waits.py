@@ -12,6 +12,7 @@ _ARRIVED: Wait = ("training/step_report.py _read", "Event.synchronize")
 _SUPPRESSED: set[Wait] = {("ops/suppression/image_by_image.py all_complete", "item")}
 _MINED: Wait = ("ops/suppression/mining.py suppress_batch", "item")
 _VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
+_MATCHED: Wait = ("types/packing.py fetched", "copy to the CPU")
 # Of every family: the numbers of the step before, which were sent on their way when it ended.
 ALWAYS: set[Wait] = {_ARRIVED}
 
@@ -25,6 +26,7 @@ STEPS: dict[str, set[Wait]] = {
     "mask_rcnn, paper": _SUPPRESSED | {_VALID},
     "rfcn": _SUPPRESSED,
     "proposals": _SUPPRESSED,
+    "d_fine": {_MATCHED},
 }
 # How often a step waits at most, beside the numbers of the step before: once for each of these.
 MOST = {"faster_rcnn, options": 3, "ssd, mined": 2, "mask_rcnn": 2, "mask_rcnn, paper": 2}
@@ -42,6 +44,7 @@ REASONS: dict[Wait, str] = {
         "item",
     ): "where more than the best candidates could matter, or chains of overlaps are long, images are suppressed one by one",
     _MINED: "where more than the costliest anchors could matter images are mined one by one",
+    _MATCHED: "queries are matched with objects on the CPU: the costs of all sets of outputs come in one copy",
     _VALID: "padding is not shown to the mask head, where there is any",
     **dict.fromkeys(DESCRIBED, "distributions of losses are of some anchors; only each hundredth step is described"),
 }

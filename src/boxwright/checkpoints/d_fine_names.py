@@ -6,7 +6,7 @@ Ours are the authors', but for the modules that select queries, which they count
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -66,6 +66,16 @@ def our_name(name: str) -> str:
     return re.sub(rf"^decoder\.(?={_SELECTION})", "queries.", name)
 
 
+def is_authors(names: Iterable[str]) -> bool:
+    """Return whether names are those of the authors' files."""
+    return "decoder.dec_score_head.0.weight" in names
+
+
+def is_transformers(names: Iterable[str]) -> bool:
+    """Return whether names are those of transformers' files."""
+    return "model.decoder.class_embed.0.weight" in names
+
+
 def is_ignored(name: str) -> bool:
     """Return whether a tensor of the authors' or of transformers' files has nothing that weights depend on."""
     return _IGNORED.search(name) is not None
@@ -82,11 +92,6 @@ def transformers_names(name: str) -> tuple[str, ...]:
         theirs = re.sub(pattern, replacement, theirs)
     stacked = _STACKED.match(theirs)
     return (theirs,) if stacked is None else tuple(f"{stacked[1]}.{one}_proj.{stacked[2]}" for one in "qkv")
-
-
-def from_authors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by our names, of those by the authors'."""
-    return {our_name(name): value for name, value in tensors.items() if not is_ignored(name)}
 
 
 def from_transformers(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: object) -> dict[str, Tensor]:

@@ -2,8 +2,9 @@
 
 The names identify the layout of a `.pth` file: a RefineDet port's whole detector, VGG-16 with its classifier converted
 to convolutions (`vgg16_reducedfc.pth`), torchvision's VGG-16, its Faster or Mask R-CNN on a ResNet-50 with a pyramid,
-SRN's release, or a ResNet with torchvision's names: torchvision's own for timm's ResNets, converted Caffe models, whose
-blocks stride earlier, for ours. Files are read with PyTorch's restricted unpickler, which runs no code.
+SRN's release, D-FINE's or DEIM's, or a ResNet with torchvision's names: torchvision's own for timm's ResNets, converted
+Caffe models, whose blocks stride earlier, for ours. Files are read with PyTorch's restricted unpickler, which runs no
+code.
 
 Dimensions: A anchors per location, C channels.
 """
@@ -19,12 +20,14 @@ from torch import Tensor, nn
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
 from boxwright.checkpoints.archive import load_archive
+from boxwright.checkpoints.d_fine_names import authors_name, is_authors
 from boxwright.checkpoints.row_order import unchanged, vertical_first
 from boxwright.checkpoints.srn_names import is_released_srn, released_srn
 from boxwright.checkpoints.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
 from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import Vgg16
+from boxwright.models.d_fine import DFine
 from boxwright.models.faster_rcnn import FasterRCNN
 from boxwright.models.refinedet import RefineDet
 from boxwright.models.srn import SRN
@@ -54,6 +57,9 @@ def read_pth(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             str(error).replace("not a readable checkpoint", "not readable as tensors by names")
         ) from None
+    for key in ("ema", "module"):  # of a training state of D-FINE's, in which the average is what was evaluated
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
     for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -97,6 +103,8 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
                 "elsewhere; refinedet_resnet101 takes conversions of Caffe's, trained on 0..255; use timm/resnet101"
             )
         return _resnet(backbone)
+    if isinstance(network, DFine) and is_authors(state):
+        return ((name, authors_name(name), unchanged) for name in network.state_dict())
     if is_released_srn(state) and isinstance(network, SRN) and isinstance(backbone, TimmBackbone):
         return released_srn(backbone)
     if is_torchvision_two_stage(state) and isinstance(network, FasterRCNN) and isinstance(backbone, TimmBackbone):

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_folder
+from boxwright.checkpoints.d_fine_names import from_transformers, is_transformers, transformers_names
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.checkpoints.store import find_checkpoint
 from boxwright.checkpoints.zoo_archive import unpacked
+from boxwright.models.d_fine import DFine
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow
 from boxwright.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.types import Categories
@@ -75,12 +77,23 @@ def _read(network: nn.Module, path: Path, *, use_average: bool) -> SourceWeights
     if path.suffix == ".safetensors":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but safetensors files have none")
-        return SourceWeights(read_safetensors(path))
+        return _safetensors(network, read_safetensors(path), path)
     if path.suffix == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
         return SourceWeights(*from_pytorch(network, read_pth(path), path))
     return _ours(path, use_average=use_average)
+
+
+def _safetensors(network: nn.Module, tensors: dict[str, Tensor], path: Path) -> SourceWeights:
+    """Return a file's tensors, of our names or, for D-FINE, of those of the transformers library."""
+    if not (isinstance(network, DFine) and is_transformers(tensors)):
+        return SourceWeights(tensors)
+    values = from_transformers(network.state_dict(), tensors, path)
+    names = {name: transformers_names(name)[0] for name in values}
+    used = {one for name in values for one in transformers_names(name)}
+    unused = {name: "no part of the network has it" for name in tensors if name not in used}
+    return SourceWeights(values, names, unused)
 
 
 def _theirs(found: FoundVariables) -> SourceWeights:

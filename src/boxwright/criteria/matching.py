@@ -95,13 +95,25 @@ def match(costs: Tensor, there: Tensor) -> Matches:
         costs: float32 [S, B, Q, G].
         there: bool [B, G]; objects that count.
     """
-    on_cpu, valid = fetched([costs, there])
-    own = _matched(on_cpu.numpy(), valid.numpy())
+    both = without_wait(least_cost_matches(*fetched([costs, there])), costs.device)
+    return Matches(both[:-1], both[-1])
+
+
+# An operator of the CPU alone, whatever device the network is on: a graph has it as one step, with known shapes.
+@torch.library.custom_op("boxwright_cpu::least_cost_matches", mutates_args=())
+def least_cost_matches(costs: Tensor, there: Tensor) -> Tensor:
+    """Return the matches of each set, and last their union, int64 [S + 1, B, Q]; all on the CPU."""
+    own = _matched(costs.numpy(), there.numpy())
     votes = (own[..., None] == np.arange(costs.shape[-1])).sum(0)
     # Of equal votes the first, so that a match does not depend on how something was sorted.
     union = np.where(votes.max(-1) > 0, votes.argmax(-1), -1) if votes.shape[-1] else np.full(own.shape[1:], -1)
-    both = without_wait(torch.from_numpy(np.concatenate([own, union[None]])), costs.device)
-    return Matches(both[:-1], both[-1])
+    return torch.from_numpy(np.concatenate([own, union[None]]))
+
+
+@least_cost_matches.register_fake
+def _(costs: Tensor, there: Tensor) -> Tensor:
+    del there
+    return costs.new_empty((costs.shape[0] + 1, *costs.shape[1:3]), dtype=torch.int64)
 
 
 def _matched(costs: NDArray[np.float32], there: NDArray[np.bool_]) -> NDArray[np.int64]:

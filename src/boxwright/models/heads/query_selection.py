@@ -65,7 +65,7 @@ class QuerySelection(nn.Module):
         best = logits.amax(-1).topk(count, dim=1).indices
         contents, taken, start = (
             one.gather(1, best[..., None].expand(-1, -1, one.shape[-1]))
-            for one in (encoded, logits, cells.expand(len(memory), -1, -1))
+            for one in (encoded, logits, cells.expand(memory.shape[0], -1, -1))
         )
         references = self.enc_bbox_head(contents).float() + start
         return contents.detach(), references.detach(), QueryOutputs(taken, references.sigmoid())
@@ -90,7 +90,8 @@ def cell_boxes(grids: Grids, device: torch.device) -> tuple[Tensor, Tensor]:
     parts = []
     for level, (height, width) in enumerate(grids):
         rows, columns = (torch.arange(count, dtype=torch.float32, device=device) for count in (height, width))
-        y, x = torch.meshgrid((rows + 0.5) / height, (columns + 0.5) / width, indexing="ij")
+        y = ((rows + 0.5) / height)[:, None].expand(height, width)
+        x = ((columns + 0.5) / width)[None].expand(height, width)
         side = torch.full_like(x, _CELL_SIDE * 2**level)
         parts.append(torch.stack([x, y, side, side], -1).flatten(0, 1))
     boxes = torch.cat(parts)
