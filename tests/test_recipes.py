@@ -99,6 +99,40 @@ def test_all_are_there() -> None:
     assert {*recipes(ALIGNED), *recipes(TWO_STAGE), *recipes(ONE_STAGE)} == wanted
 
 
+# Parameters in thousands, the rate and the backbone's, batch and epochs, of the authors' tables.
+D_FINES = {
+    "d_fine_n_coco": (3783, 8e-4, 4e-4, 128, 160),
+    "d_fine_s_coco": (10322, 2e-4, 1e-4, 32, 132),
+    "d_fine_m_coco": (19590, 2e-4, 2e-5, 32, 132),
+    "d_fine_l_coco": (31290, 2.5e-4, 1.25e-5, 32, 80),
+    "d_fine_x_coco": (62715, 2.5e-4, 2.5e-6, 32, 80),
+    "deim_d_fine_s_coco": (10322, 4e-4, 2e-4, 32, 132),
+}
+
+
+def test_all_d_fines_are_there() -> None:
+    assert set(recipes(("d_fine_", "deim_"))) == D_FINES.keys()
+
+
+@pytest.mark.parametrize("name", D_FINES)
+def test_d_fine(name: str, tmp_path: Path) -> None:
+    thousands, rate, of_backbone, batch, epochs = D_FINES[name]
+    text = "\n".join(header(name))
+    assert "boxwright train --pipeline_config_path my.config --model_dir" in text
+    assert "Published: " in text
+    assert "Not trained by us" in text
+    config = whole(name, tmp_path)
+    plan = build_training(config)
+    with torch.device("meta"):
+        detector = build_detector(config)
+    assert round(sum(p.numel() for p in detector.network.parameters()) / 1000) == thousands
+    assert plan.optimizer.schedule(3000) == pytest.approx(rate)
+    assert plan.optimizer.schedule(3000) * (plan.optimizer.groups[0].factor or 1) == pytest.approx(of_backbone)
+    assert plan.stream.batch_size == batch
+    assert plan.num_steps == pytest.approx(epochs * 117_266 / batch, abs=50)
+    assert plan.optimizer.schedule(plan.num_steps - 1) == pytest.approx(rate / 2 if "deim" in name else rate, rel=1e-3)
+
+
 @pytest.mark.parametrize("name", recipes(ALIGNED))
 def test_later_recipe(name: str, tmp_path: Path) -> None:
     """What their headers promise, and the schedules of the sources."""
