@@ -143,6 +143,9 @@ def outputs_of(found: Any, sizes: Any) -> dict[str, Any]:
     Args:
         found: `Detections` or `PaddedDetections`.
         sizes: (height, width) of the images that keypoints are in, of a shape that broadcasts with keypoints.
+
+    Returns:
+        The outputs that are not None.
     """
     outputs = {
         one.output: one.of(values, sizes)
