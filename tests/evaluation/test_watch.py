@@ -24,13 +24,21 @@ from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.evaluation.watch import watch
 from boxwright.types import Categories, Category, Sample
+from tests.exporters.small_detectors import with_few_layers
 
 FIRST = EvaluationSettings(workers=0)
 FAST = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=3)
 
 
-def test_it_waits_evaluates_and_ends_with_the_last_step(small_config: Path, tmp_path: Path) -> None:
-    config = bw.load_config(small_config)
+@pytest.fixture
+def few_layers(small_config: Path) -> Path:
+    """The small configuration with few layers, for what is not of the network's detections."""
+    small_config.write_text(with_few_layers(small_config.read_text()))
+    return small_config
+
+
+def test_it_waits_evaluates_and_ends_with_the_last_step(few_layers: Path, tmp_path: Path) -> None:
+    config = bw.load_config(few_layers)
     heard: list[tuple[int, bool, str]] = []
 
     def hear(step: int, evaluation: Evaluation | None, text: str) -> None:
@@ -38,7 +46,7 @@ def test_it_waits_evaluates_and_ends_with_the_last_step(small_config: Path, tmp_
 
     def train_later() -> None:
         time.sleep(1.0)
-        bw.train(bw.load_config(small_config), tmp_path / "m", FAST)
+        bw.train(bw.load_config(few_layers), tmp_path / "m", FAST)
 
     thread = threading.Thread(target=train_later)
     thread.start()
@@ -52,11 +60,11 @@ def test_it_waits_evaluates_and_ends_with_the_last_step(small_config: Path, tmp_
     assert events.Scalars("Loss/total_loss")[-1].step == 6
 
 
-def test_it_ends_when_nothing_comes(small_config: Path, tmp_path: Path) -> None:
-    bw.train(bw.load_config(small_config, ["train_config.num_steps=2"]), tmp_path / "m", FAST)
+def test_it_ends_when_nothing_comes(few_layers: Path, tmp_path: Path) -> None:
+    bw.train(bw.load_config(few_layers, ["train_config.num_steps=2"]), tmp_path / "m", FAST)
     heard: list[str] = []
     count = watch(
-        bw.load_config(small_config),
+        bw.load_config(few_layers),
         tmp_path / "m",
         tmp_path,
         FIRST,
@@ -66,10 +74,10 @@ def test_it_ends_when_nothing_comes(small_config: Path, tmp_path: Path) -> None:
     assert count == 1
     assert heard == ["", "no new checkpoint in 0 s: done"]
     with pytest.raises(bw.CheckpointError, match="no checkpoint in 0 s"):
-        watch(bw.load_config(small_config), tmp_path / "no", tmp_path, FIRST, WatchSettings(timeout=0), lambda *_: None)
+        watch(bw.load_config(few_layers), tmp_path / "no", tmp_path, FIRST, WatchSettings(timeout=0), lambda *_: None)
     with pytest.raises(bw.ConfigError, match=r"eval_input_reader\[3\] is missing"):
         watch(
-            bw.load_config(small_config),
+            bw.load_config(few_layers),
             tmp_path,
             tmp_path,
             EvaluationSettings(eval_index=3),
@@ -78,8 +86,8 @@ def test_it_ends_when_nothing_comes(small_config: Path, tmp_path: Path) -> None:
         )
 
 
-def test_reader_names_its_folder(small_config: Path, tmp_path: Path) -> None:
-    config = bw.load_config(small_config, ["eval_input_reader.name=night", "train_config.num_steps=1"])
+def test_reader_names_its_folder(few_layers: Path, tmp_path: Path) -> None:
+    config = bw.load_config(few_layers, ["eval_input_reader.name=night", "train_config.num_steps=1"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
     assert list((tmp_path / "m" / "eval" / "night").glob("events*"))
     of_training = EvaluationSettings(eval_on_train_data=True)
@@ -146,10 +154,10 @@ def test_data_without_classes_are_counted_without_them(small_config: Path, tmp_p
         evaluate_on_reader(config, detector)
 
 
-def test_step_and_learning_rate_stand_beside_the_metrics(small_config: Path, tmp_path: Path) -> None:
+def test_step_and_learning_rate_stand_beside_the_metrics(few_layers: Path, tmp_path: Path) -> None:
     rate = """train_config { optimizer { momentum_optimizer { learning_rate { exponential_decay_learning_rate {
         initial_learning_rate: 0.02 decay_steps: 1 decay_factor: 0.5 staircase: true } } } } }"""
-    bw.train(bw.load_config(small_config, [rate, "train_config.num_steps=2"]), tmp_path / "m", workers=0)
+    bw.train(bw.load_config(few_layers, [rate, "train_config.num_steps=2"]), tmp_path / "m", workers=0)
     # Halved at each step: 0.02 × 0.5².
     lines = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["learning_rate"]) for line in lines if "evaluation" in line] == [
@@ -174,10 +182,10 @@ def invoke(*arguments: object) -> str:
     return found.output
 
 
-def test_flags_of_model_main_tf2(small_config: Path, tmp_path: Path) -> None:
+def test_flags_of_model_main_tf2(few_layers: Path, tmp_path: Path) -> None:
     """Every flag of model_main_tf2.py is taken, or refused with a reason."""
     model_dir = tmp_path / "m"
-    common = ("train", "--pipeline_config_path", small_config, "--model_dir", model_dir)
+    common = ("train", "--pipeline_config_path", few_layers, "--model_dir", model_dir)
     invoke(*common, "--num_train_steps", 2, "--checkpoint_every_n", 1, "--norecord_summaries", "--num_workers", 1)
     assert (model_dir / "ckpt-1.pt").is_file()
     tags = EventAccumulator(str(model_dir / "train")).Reload().Tags()
@@ -206,31 +214,31 @@ def test_absls_forms() -> None:
     assert from_absl(["--eval_on_train_data", "--eval_timeout=5"]) == ["--eval_on_train_data", "--eval_timeout=5"]
 
 
-def test_what_comes_while_it_waits_is_not_missed(small_config: Path, tmp_path: Path) -> None:
+def test_what_comes_while_it_waits_is_not_missed(few_layers: Path, tmp_path: Path) -> None:
     """The interval is longer than the timeout: a checkpoint that came meanwhile is evaluated all the same."""
-    first = bw.load_config(small_config, ["train_config.num_steps=2"])
+    first = bw.load_config(few_layers, ["train_config.num_steps=2"])
     bw.train(first, tmp_path / "m", FAST)
     heard: list[int] = []
 
     def hear(step: int, evaluation: Evaluation | None, _: str) -> None:
         if evaluation is not None:
             heard.append(step)
-            bw.train(bw.load_config(small_config), tmp_path / "m", FAST)
+            bw.train(bw.load_config(few_layers), tmp_path / "m", FAST)
 
     waiting = WatchSettings(wait_interval=3, timeout=1)
-    watch(bw.load_config(small_config), tmp_path / "m", tmp_path, FIRST, waiting, hear)
+    watch(bw.load_config(few_layers), tmp_path / "m", tmp_path, FIRST, waiting, hear)
     assert heard == [2, 6]
 
 
 @pytest.mark.slow
-def test_damaged_newest_checkpoint_is_evaluated_once(small_config: Path, tmp_path: Path) -> None:
-    bw.train(bw.load_config(small_config), tmp_path / "m", FAST)
+def test_damaged_newest_checkpoint_is_evaluated_once(few_layers: Path, tmp_path: Path) -> None:
+    bw.train(bw.load_config(few_layers), tmp_path / "m", FAST)
     newest = tmp_path / "m" / "ckpt-6.pt"
     newest.write_bytes(newest.read_bytes()[:3000])
     heard: list[int] = []
     with pytest.warns(UserWarning, match="using the previous one"):
         count = watch(
-            bw.load_config(small_config),
+            bw.load_config(few_layers),
             tmp_path / "m",
             tmp_path,
             FIRST,
@@ -242,15 +250,15 @@ def test_damaged_newest_checkpoint_is_evaluated_once(small_config: Path, tmp_pat
 
 @pytest.mark.slow
 def test_checkpoint_that_appears_while_one_is_opened_is_evaluated_once(
-    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few_layers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bw.train(bw.load_config(small_config, ["train_config.num_steps=3"]), tmp_path / "m", FAST)
+    bw.train(bw.load_config(few_layers, ["train_config.num_steps=3"]), tmp_path / "m", FAST)
     listed = iter([1])  # before ckpt-3.pt appears
     found = watching._newest_step
     monkeypatch.setattr(watching, "_newest_step", lambda folder: next(listed, None) or found(folder))
     heard: list[int] = []
     watch(
-        bw.load_config(small_config),
+        bw.load_config(few_layers),
         tmp_path / "m",
         tmp_path,
         FIRST,
@@ -261,9 +269,9 @@ def test_checkpoint_that_appears_while_one_is_opened_is_evaluated_once(
 
 
 @pytest.mark.slow
-def test_flags_of_evaluate(small_config: Path, tmp_path: Path) -> None:
+def test_flags_of_evaluate(few_layers: Path, tmp_path: Path) -> None:
     model_dir = tmp_path / "m"
-    bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), model_dir, FAST)
+    bw.train(bw.load_config(few_layers, ["train_config.num_steps=1"]), model_dir, FAST)
     output = invoke("evaluate", "--model_dir", model_dir, "--class_agnostic", "--sample_1_of_n_eval_examples", 3)
     assert "Loss/total_loss" in output
     watching = (
@@ -278,7 +286,7 @@ def test_flags_of_evaluate(small_config: Path, tmp_path: Path) -> None:
         "--timeout",
         0,
     )
-    output = invoke(*watching, "--pipeline_config_path", small_config)
+    output = invoke(*watching, "--pipeline_config_path", few_layers)
     assert "no new checkpoint in 0 s: done" in output
     found = CliRunner().invoke(app, [str(a) for a in watching])
     assert "add --pipeline_config_path" in str(found.exception)

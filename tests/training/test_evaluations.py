@@ -19,6 +19,7 @@ from boxwright.evaluation.metrics_process import summarize_in_process
 from boxwright.evaluation.results import Evaluation
 from boxwright.training import evaluations
 from boxwright.training.log import Evaluated, Event
+from tests.exporters.small_detectors import with_few_layers
 from tests.training.checkpoints import same
 from tests.training.test_distributed import finish, lines, smooth_config, torchrun
 
@@ -29,6 +30,13 @@ SETTINGS: dict[str, Any] = {
     "best_metric": "Loss/total_loss",
     "max_to_keep": 99,
 }
+
+
+@pytest.fixture
+def small_config(small_config: Path) -> Path:
+    """Of few layers: nothing here is of the network."""
+    small_config.write_text(with_few_layers(small_config.read_text()))
+    return small_config
 
 
 class Late(Future[Evaluation]):
