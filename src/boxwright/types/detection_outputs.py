@@ -145,7 +145,7 @@ def outputs_of(found: Any, sizes: Any) -> dict[str, Any]:
         sizes: (height, width) of the images that keypoints are in, of a shape that broadcasts with keypoints.
 
     Returns:
-        The outputs that are not None.
+        An array or tensor for each field that is not None.
     """
     outputs = {
         one.output: one.of(values, sizes)
