@@ -31,7 +31,7 @@ def test_a_report_of_a_run(tmp_path: Path) -> None:
     assert numbers["intervals"]["Precision/mAP"][0] == pytest.approx(metrics[ap], abs=1e-3)
     assert len(list((tmp_path / "r" / "pictures").glob("*.jpg"))) == len(source_of_evaluation(out).tables.ids)
     factors = {part["factor"] for part in numbers["parts"]}
-    assert {"size", "aspect", "border", "crowding", "anchors", "class frequency"} <= factors
+    assert {"size", "aspect", "border", "crowding", "anchors", "class frequency in training"} <= factors
     about = json.loads((out / "evaluation.json").read_text())
     assert about["weights_sha256"] in (tmp_path / "r" / "index.html").read_text()
 

@@ -32,6 +32,7 @@ from boxwright.report.settings import ReportSettings
 from boxwright.report.shapes import IMAGES_A_PART, has_shapes, shape_part
 from boxwright.report.sources import Source
 from boxwright.report.suspects import as_coco, suspects
+from boxwright.report.training_classes import training_objects
 from boxwright.runtime.thresholds import Thresholds
 
 # A place for the message that follows.
@@ -68,7 +69,8 @@ def write_report(
         fitted = fit(analysis.curves, len(source.tables.ids)) if settings.fit_calibration else None
         if fitted is not None:
             write_whole(folder / "calibration.config", _CALIBRATION + dump_message(calibration_message(fitted)))
-        content = page_content(source, analysis, photos, _causes(source, analysis, photos), fitted)
+        causes = _causes(source, analysis, photos, settings.threads)
+        content = page_content(source, analysis, photos, causes, fitted)
         write_data(folder, "summary", content["data"])
         if analysis.chosen is not None:
             write_whole(folder / "thresholds.json", _thresholds(source, analysis))
@@ -120,10 +122,14 @@ def _remove_former(folder: Path) -> None:
     remove_parts(folder)
 
 
-def _causes(source: Source, analysis: Analysis, photos: Photos) -> list[Part]:
+def _causes(source: Source, analysis: Analysis, photos: Photos, threads: int) -> list[Part]:
     """Return the parts of the objects, by all factors that are known."""
-    anchors = None if source.config is None else count_anchors(source.config, source.tables)
-    return explain(source.tables, analysis.matching, analysis.curves, factors_of(source.tables, photos, anchors))
+    tables, anchors, training = source.tables, None, None
+    if source.config is not None:
+        anchors = count_anchors(source.config, tables)
+        training = training_objects(source.config, tables.categories, threads)
+    factors = factors_of(tables, photos, anchors, training)
+    return explain(tables, analysis.matching, analysis.curves, factors)
 
 
 def _write_curves(analysis: Analysis, folder: Path) -> None:
