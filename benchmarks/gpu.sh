@@ -12,6 +12,7 @@ bin=${1:-.venv/bin}
 "$bin/python" benchmarks/step.py --device cuda
 "$bin/python" benchmarks/detectors.py --device cuda
 "$bin/python" benchmarks/two_stage.py --device cuda
+"$bin/python" benchmarks/gpu_memory.py --json benchmarks/results/gpu-memory-cuda.json
 for way in "" "--train"; do
   # shellcheck disable=SC2086  # the way may be nothing
   "$bin/boxwright" benchmark preset:torchvision_fasterrcnn_resnet50_fpn_coco \
