@@ -98,3 +98,47 @@ def test_classes_are_kept_by_name(tmp_path: Path) -> None:
     embedding = mapped["queries.denoising_class_embed.weight"]
     assert embedding.shape == (4, 16)
     assert embedding[3].abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"), [("dfine_n_coco.pth", "RELU"), ("deim_dfine_hgnetv2_n_coco.pth", "SILU")]
+)
+def test_a_file_of_the_authors_is_opened_without_a_configuration(tmp_path: Path, name: str, activation: str) -> None:
+    text = f"""d_fine {{ num_classes: 4 size: N decoder {{ activation: {activation} num_queries: 300 }}
+      image_resizer {{ fixed_shape_resizer {{ height: 640 width: 640 resize_method: BILINEAR_ANTIALIASED }} }} }}"""
+    source = small(text).eval()
+    torch.save({"model": authors_file(state_of(source))}, tmp_path / name)
+    opened = bw.load(tmp_path / name, device="cpu")
+    model = opened.config.model
+    assert model is not None
+    assert (model.d_fine.size.name, model.d_fine.num_classes) == ("N", 4)
+    assert model.d_fine.decoder.activation.name == activation
+    inputs = torch.rand(1, 3, 96, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        first, second = source.predict(inputs), opened.detector.eval().predict(inputs)
+    assert torch.equal(first.queries.layers[-1].logits, second.queries.layers[-1].logits)
+
+
+def test_a_file_of_transformers_brings_its_classes(tmp_path: Path) -> None:
+    text = "d_fine { num_classes: 4 size: N image_resizer { fixed_shape_resizer { height: 640 width: 640 } } }"
+    save_file(to_transformers(state_of(small(text))), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(
+        '{"id2label": {"0": "cat", "1": "dog", "2": "cow", "3": "hen"}, "decoder_activation_function": "relu", "num_queries": 50}'
+    )
+    opened = bw.load(tmp_path / "model.safetensors", device="cpu")
+    assert opened.detector.categories is not None
+    assert [one.name for one in opened.detector.categories] == ["cat", "dog", "cow", "hen"]
+    assert opened.config.model.d_fine.decoder.num_queries == 50  # type: ignore[union-attr]
+
+
+def test_what_tells_nothing_is_refused_in_a_line(tmp_path: Path) -> None:
+    torch.save({"layer.weight": torch.zeros(3)}, tmp_path / "other.pth")
+    with pytest.raises(CheckpointError, match="names do not tell; pass the configuration"):
+        bw.load(tmp_path / "other.pth", device="cpu")
+    torch.save(authors_file(state_of(small())), tmp_path / "small.pth")
+    with pytest.raises(CheckpointError, match="a stem of 16 channels, 2 maps of 16 and 2 layers are of none of D-FINE"):
+        bw.load(tmp_path / "small.pth", device="cpu")
+    (tmp_path / "config.json").write_text("{")
+    save_file(to_transformers(state_of(small())), tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"of none of D-FINE|config.json: not readable as JSON"):
+        bw.load(tmp_path / "model.safetensors", device="cpu")

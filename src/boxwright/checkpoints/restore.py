@@ -10,6 +10,7 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import as_here, is_file, shown
 from boxwright.builders.detector import build_detector
 from boxwright.builders.tensorflow_version import tensorflow_version, with_version, with_version_of
+from boxwright.checkpoints.d_fine_files import inferred
 from boxwright.checkpoints.load_weights import check_finite, load_weights
 from boxwright.checkpoints.sources import is_tensorflow, tensorflow_source
 from boxwright.checkpoints.store import find_checkpoint, nearby
@@ -71,6 +72,8 @@ def _restore(
         return _restore_tensorflow(theirs, config, use_average=use_average, categories=categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
+    if path.suffix in (".pth", ".safetensors") and is_file(path):
+        return _restore_weights(path, config, categories)
     path, content = find_checkpoint(path)
     own = config_of(content, path)
     config = own if config is None or config.model is None else with_version_of(config, own)
@@ -88,6 +91,18 @@ def _restore(
     except RuntimeError:
         raise CheckpointError(f"{path}: its network is not the one that the configuration describes") from None
     return detector.eval(), config, int(content["step"])
+
+
+def _restore_weights(
+    path: Path, config: m.TrainEvalPipelineConfig | None, categories: Categories | None
+) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
+    """Return the detector of a file of weights alone, whose configuration is given, or follows from the weights."""
+    own = None
+    if config is None or config.model is None:
+        config, own = inferred(path)
+    detector = build_detector(config, categories or own)
+    load_weights(detector, path)
+    return detector.eval(), config, 0
 
 
 def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineConfig:
