@@ -146,6 +146,9 @@ class FindsTruth:
     def __init__(self, dataset: Any) -> None:
         self.dataset, self.next = dataset, 0
 
+    def modules(self) -> list[Any]:
+        return [self]
+
     def eval(self) -> None: ...
 
     def train(self, mode: bool = True) -> None: ...

@@ -77,7 +77,7 @@ def test_numbers(count: int, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_every_metric_can_be_computed_there(caplog: pytest.LogCaptureFixture) -> None:
-    assert len(_METRICS) == 14
+    assert len(_METRICS) == 16
     parts, plan = [with_an_empty_object(part) for part in found_all(9)], plan_of(*_METRICS)
     beside, here = summarize_in_process(parts, plan, CATEGORIES).result(), summarize(parts, plan, CATEGORIES)
     assert len(here.metrics) > 40

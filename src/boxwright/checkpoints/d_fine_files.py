@@ -91,7 +91,7 @@ def _size(tensors: dict[str, Tensor], path: Path) -> str:
 
 
 def _said(path: Path) -> dict[str, Any]:
-    """Return what transformers' configuration beside a file says; nothing where there is none."""
+    """Return what transformers' configuration beside a file says; empty without one."""
     beside = path.with_name("config.json")
     if path.suffix != ".safetensors" or not beside.is_file():
         return {}

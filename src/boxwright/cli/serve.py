@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from boxwright.base.errors import ConfigError, ExportError
+from boxwright.base.errors import ConfigError, DataError, ExportError
 from boxwright.cli.console import console
 from boxwright.runtime.formats import EXPORTS
 from boxwright.serving.settings import ServerSettings
@@ -103,8 +103,14 @@ def _exported(source: Path) -> Path:
         needed = " or ".join(f"boxwright[{format}]" for format in RUNTIMES.values())
         raise ExportError(f"{source}: only exported detectors are served, and no exporter is installed: {needed}")
     opened = open_model(source, device="cpu")
-    with console.status("exporting …"):
-        found = choose_export(opened, runtime, sample=lambda: pictures_of_data(opened.config, opened.detector))
+    try:
+        with console.status("exporting …"):
+            found = choose_export(opened, runtime, sample=lambda: pictures_of_data(opened.config, opened.detector))
+    except DataError as error:
+        raise ExportError(
+            f"{source} is exported before it is served, and cannot be compared with its export on its evaluation data: "
+            f"{error}; run `boxwright export {source} --images FOLDER`, and serve that file"
+        ) from None
     if found is None:  # choose_export raises where a runtime is named
         raise ExportError(f"{source}: cannot be exported; run `boxwright export {source}`")
     console.print(f"{source}: exported for {runtime}: {found.path}", markup=False)

@@ -254,7 +254,7 @@ def objects_of(targets: Targets, size: tuple[int, int]) -> Objects:
 
 
 def pairs_of(numbers: Tensor, objects: Objects) -> Pairs:
-    """Return the objects of some numbers int64 [..., B, Q], which are -1 where there is none."""
+    """Return the objects of some numbers int64 [..., B, Q], of which -1 is no object."""
     there = numbers >= 0
     if objects.labels.shape[1] == 0:
         nothing = torch.zeros_like(numbers)

@@ -79,11 +79,12 @@ def _keypoints(
         )
     labels = [point.label for point in item.keypoints]
     given = task.mapping("keypoint_label_to_std")
-    if unknown := [label for label in given if label not in labels]:
-        raise task.refusal("keypoint_label_to_std", f"{unknown[0]!r} is no keypoint of {item.name!r} in {path}")
     missing = [label for label in labels if label not in given]
-    if given and missing:
-        raise task.refusal("keypoint_label_to_std", f"none for {', '.join(missing[:5])}; give each one, or none")
+    problem = f"none for {', '.join(missing[:5])}; give each one, or none" if given and missing else ""
+    if unknown := [label for label in given if label not in labels]:
+        problem = f"{unknown[0]!r} is no keypoint of {item.name!r} in {path}"
+    if problem:
+        raise task.refusal("keypoint_label_to_std", problem)
     indices = tuple(point.id for point in item.keypoints)
     return ClassKeypoints(item.id - 1, indices, tuple(given.get(label, 1.0) for label in labels))
 
