@@ -90,6 +90,7 @@ NEW |= {"UserArgument", "UserAugmentation"}
 NEW |= {"AlignDet", "AlignedStep", "ClassifierBackbone", "LevelCandidates"}
 NEW |= {"Srn", "TwoStepClassification", "TwoStepRegression"}
 NEW |= {"DFine", "DFineBox", "DFineDecoder", "DFineDenoising", "DFineEncoder", "DFineFeatureExtractor", "DFineLoss"}
+NEW |= {"HgNetV2Layout"}
 NEW |= {"DFineMatcher", "DFinePostProcessing", "ParameterGroup"}
 KINDS = {"float": "float", "int32": "int", "uint32": "int", "bool": "bool", "string": "string"}
 

@@ -105,6 +105,9 @@ def test_gray_images_are_refused_on_the_line_of_the_type(family: str, kind: str)
     assert wanted not in [str(error) for error in contradictions(parse_message(color, m.TrainEvalPipelineConfig))]
 
 
+HGNET = "stem: [8, 8] middle: [4, 4, 8, 8] out: [8, 16, 24, 32] blocks: [1, 1, 1, 1]"
+
+
 @pytest.mark.parametrize(
     ("message", "text", "wanted"),
     [
@@ -156,6 +159,14 @@ def test_gray_images_are_refused_on_the_line_of_the_type(family: str, kind: str)
         (m.DFine, "size: S decoder { taps: [3, 6, 3] }", ""),
         (m.DFineDecoder, "depth: 24 num_heads: 16", "16 do not divide the depth of 24"),
         (m.DFineEncoder, "num_heads: 3", "3 do not divide the size's depth"),
+        (m.DFineFeatureExtractor, f"type: 'hgnetv2_b0' layout {{ {HGNET} }}", "layout: type says which backbone"),
+        (m.DFineFeatureExtractor, f"layout {{ {HGNET} }}", ""),
+        (m.HgNetV2Layout, HGNET.replace("[8, 8]", "8"), "stem: expected two numbers, found [8]"),
+        (
+            m.HgNetV2Layout,
+            HGNET.replace("[1, 1, 1, 1]", "1"),
+            "blocks: expected a number for each of 4 stages, found 1",
+        ),
         (m.DFineFeatureExtractor, "pretrained: true", "pretrained: nobody keeps weights"),
         (m.DFineFeatureExtractor, "strides: [8, 16]", "expected powers of 2 that end with 32, found [8, 16]"),
         (m.DFineFeatureExtractor, "strides: [16, 8, 32]", "strides: expected rising numbers"),

@@ -47,7 +47,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1160
+    assert len(statuses) == 1167
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -293,7 +293,8 @@ D_FINES = (
       feature_extractor { freeze_batchnorm: true } encoder { depth: 16 } decoder { depth: 16 activation: SILU }
       denoising { num_queries: 8 } loss { classification: MATCHABILITY_AWARE } sync_batch_norm: true
       post_processing { batch_non_max_suppression { } } }""",
-    """d_fine { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } box { bins: 8 } }""",
+    """d_fine { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } box { bins: 8 }
+    feature_extractor { layout { stem: [8, 8] middle: [4, 4, 8, 8] out: [8, 16, 24, 32] blocks: [1, 1, 1, 1] layers: 2 } } }""",
 )
 CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
     "faster_rcnn {", "faster_rcnn { context_config { }"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import boxwright as bw
 from boxwright.checkpoints.d_fine_names import authors_name, is_ignored, transformers_names
 from boxwright.criteria.d_fine import (
     ClassificationLoss,
@@ -61,6 +63,19 @@ def trained(path: Path) -> tuple[DFine, DFinePredictions, dict[str, Tensor], tup
     network.frozen_statistics = ("",)
     network.train()
     return network, network(images, torch.tensor([size] * len(images)), targets_of(train, size)), train, size
+
+
+@each
+def test_files_open_by_their_configuration(path: Path, tmp_path: Path) -> None:
+    """None is of a published size, so that every part of the network is read from `config.json`."""
+    for kind, name in (("safetensors", "model.safetensors"), ("config.json", "config.json")):
+        shutil.copyfile(path.with_name(f"{path.name}.{kind}"), tmp_path / name)
+    wanted, detector = arrays(path, "eval"), bw.load(tmp_path / "model.safetensors", device="cpu").detector.eval()
+    images = wanted["images"]
+    with torch.no_grad():
+        (last,) = detector.network(images, torch.tensor([images.shape[-2:]] * len(images))).queries.layers
+    close(last.logits, wanted["logits"], 3e-5)
+    close(last.boxes, wanted["boxes"], 3e-6)
 
 
 @each

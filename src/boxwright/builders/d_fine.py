@@ -16,7 +16,7 @@ from boxwright.criteria.d_fine import ClassificationLoss, DFineCriterion, LossWe
 from boxwright.criteria.matching import MatchingCosts
 from boxwright.criteria.target_assigner import ClassColumns
 from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.backbones.hgnetv2 import HGNETS, HgNetV2
+from boxwright.models.backbones.hgnetv2 import HGNETS, HgNetLayout, HgNetV2
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.batch_norm import synchronize
 from boxwright.models.d_fine import DFine
@@ -97,7 +97,14 @@ def _backbone(config: m.DFine, size: Size, channels: int) -> Backbone:
     name, strides = extractor.type or size.backbone, tuple(extractor.strides) or size.strides
     if name.startswith("timm/"):
         return TimmBackbone(name.removeprefix("timm/"), strides=strides)
-    return HgNetV2(HGNETS[name], strides, channels)
+    layout = HGNETS[name] if extractor.layout is None else _layout(extractor.layout)
+    return HgNetV2(layout, strides, channels)
+
+
+def _layout(config: m.HgNetV2Layout) -> HgNetLayout:
+    inner, outer = config.stem
+    middle, out, blocks = tuple(config.middle), tuple(config.out), tuple(config.blocks)
+    return HgNetLayout((inner, outer), middle, out, blocks, config.layers, affine=config.affine)
 
 
 def _encoder(config: m.DFine, size: Size) -> EncoderLayout:

@@ -27,31 +27,68 @@ _LAYER, _CLASSES = "decoder.dec_score_head.{}.weight", "queries.enc_score_head.w
 def inferred(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories | None]:
     """Return the configuration of a file of D-FINE's weights, and its classes, where `config.json` beside it has names.
 
-    The size follows from the weights' shapes. Whether the decoder has ReLU or SiLU is said by `config.json`, or by
-    "deim" in the file's name: nothing in the weights says it.
+    The size follows from the weights' shapes; if it is none that was published, every part is read from `config.json`.
+    Whether the decoder has ReLU or SiLU is said by `config.json`, or by "deim" in the file's name: nothing in the
+    weights says it.
 
     Args:
         path: A `.pth` of the authors' layout, or a `.safetensors` of transformers'.
 
     Raises:
-        CheckpointError: If it is of another layout, or of none of the published sizes.
+        CheckpointError: If it is of another layout, or of no published size and without a `config.json`.
     """
     tensors = read_pth(path) if path.suffix == ".pth" else read_safetensors(path)
     if not (is_authors(tensors) or is_transformers(tensors)):
         raise CheckpointError(
             f"{shown(path)}: weights of a network that their names do not tell; pass the configuration"
         )
-    size = _size(tensors, path)
     said = _said(path)
     classes = _of(tensors, _CLASSES, path).shape[0]
     silu = str(said.get("decoder_activation_function", "silu" if "deim" in path.name else "relu")) == "silu"
+    size = _size(tensors, path)
+    if size is None and not said:
+        raise CheckpointError(f"{shown(path)}: of none of D-FINE's sizes {', '.join(SIZES)}; pass the configuration")
+    try:
+        head = f"activation: {'SILU' if silu else 'RELU'} num_queries: {int(said.get('num_queries', 300))}"
+        shape = f"size: {size} decoder {{ {head} }}" if size is not None else _shape(said, head)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{shown(path)}: config.json beside it does not describe a D-FINE: {error!r}") from None
     text = f"""model {{ d_fine {{
       num_classes: {classes}
-      size: {size}
       image_resizer {{ fixed_shape_resizer {{ height: 640 width: 640 resize_method: BILINEAR_ANTIALIASED }} }}
-      decoder {{ activation: {"SILU" if silu else "RELU"} num_queries: {int(said.get("num_queries", 300))} }}
+      {shape}
     }} }}"""
     return parse_message(text, m.TrainEvalPipelineConfig, file=str(path)), _categories(said, classes)
+
+
+def _shape(said: dict[str, Any], head: str) -> str:
+    """Return the fields of the network that transformers' configuration describes; `head` has more of its decoder."""
+    body = said["backbone_config"]
+    stages = {"middle": "stage_mid_channels", "out": "stage_out_channels", "blocks": "stage_num_blocks"}
+    lists = {"stem": body["stem_channels"][1:]} | {ours: body[theirs] for ours, theirs in stages.items()}
+    return f"""
+      feature_extractor {{
+        strides: {_numbers(said["feat_strides"])}
+        layout {{
+          {" ".join(f"{name}: {_numbers(values)}" for name, values in lists.items())}
+          layers: {int(body["stage_numb_of_layers"][0])} affine: {str(bool(body["use_learnable_affine_block"])).lower()}
+        }}
+      }}
+      encoder {{
+        depth: {int(said["encoder_hidden_dim"])} expansion: {float(said["hidden_expansion"])}
+        block_repeat: {round(3 * float(said["depth_mult"]))} feedforward: {int(said["encoder_ffn_dim"])}
+        num_heads: {int(said["encoder_attention_heads"])}
+      }}
+      decoder {{
+        depth: {int(said["d_model"])} num_layers: {int(said["decoder_layers"])}
+        taps: {_numbers(said["decoder_n_points"])} feedforward: {int(said["decoder_ffn_dim"])}
+        num_heads: {int(said["decoder_attention_heads"])} {head}
+      }}
+      box {{ bins: {int(said["max_num_bins"])} reg_scale: {float(said["reg_scale"])} up: {float(said["up"])} }}"""
+
+
+def _numbers(values: Any) -> str:
+    return str([int(value) for value in values])
 
 
 def _of(tensors: dict[str, Tensor], name: str, path: Path) -> Tensor:
@@ -73,7 +110,8 @@ def _count(tensors: dict[str, Tensor], name: str) -> int:
     return count
 
 
-def _size(tensors: dict[str, Tensor], path: Path) -> str:
+def _size(tensors: dict[str, Tensor], path: Path) -> str | None:
+    """Return the published size that weights are of; None for another."""
     found = (
         _of(tensors, _STEM, path).shape[0],
         _count(tensors, _LEVEL),
@@ -84,10 +122,7 @@ def _size(tensors: dict[str, Tensor], path: Path) -> str:
         stem = HGNETS[size.backbone].stem[0]
         if found == (stem, len(size.strides), size.encoder[0], size.decoder[2]):
             return name
-    raise CheckpointError(
-        f"{shown(path)}: a stem of {found[0]} channels, {found[1]} maps of {found[2]} and {found[3]} layers are of "
-        f"none of D-FINE's sizes {', '.join(SIZES)}; pass the configuration"
-    )
+    return None
 
 
 def _said(path: Path) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from boxwright.config.messages.crop_augmentation import (
 )
 from boxwright.config.messages.d_fine import (
     DFine, DFineActivation, DFineBox, DFineClassification, DFineDecoder, DFineDenoising, DFineEncoder,
-    DFineFeatureExtractor, DFineLoss, DFineMatcher, DFinePostProcessing, DFineSize,
+    DFineFeatureExtractor, DFineLoss, DFineMatcher, DFinePostProcessing, DFineSize, HgNetV2Layout,
 )
 from boxwright.config.messages.deep_mac import (
     AugmentedSelfSupervisionLoss, CenterNetDeepMACMaskEstimation, FeatureConsistencyComparison, FeatureConsistencyType,

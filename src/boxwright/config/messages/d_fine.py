@@ -34,11 +34,35 @@ class DFineClassification(Enum):
     VARIFOCAL = 0
     MATCHABILITY_AWARE = 1
 
+_STAGES = 4
+
+def _each_stage(name: str) -> Rule:
+    """Refuse a list that has not one number for each stage."""
+    return Rule(name, lambda c: "" if len(getattr(c, name)) == _STAGES else
+        f"expected a number for each of {_STAGES} stages, found {len(getattr(c, name))}")
+
+
+class HgNetV2Layout(Message):
+    """The shape of an HGNetV2 that is none of the published ones (an extension of Boxwright)."""
+
+    stem: list[int] = number([], "[1, 8192]", "Channels within the stem, and of its output.")
+    middle: list[int] = number([], "[1, 8192]", "Channels of the convolutions within each stage's blocks.")
+    out: list[int] = number([], "[2, 65536]", "Channels of each stage's map.", multiple_of=2)
+    blocks: list[int] = number([], "[1, 64]", "Blocks of each stage.")
+    layers: int = number(3, "[1, 64]", "Convolutions in a row in each block.")
+    affine: bool = field(True, "Whether a learned scale and shift follow each activation, as in B0 to B3.")
+
+    rules = (
+        refuse("stem", "expected two numbers, found {stem}", when=lambda c: len(c.stem) != 2),
+        _each_stage("middle"), _each_stage("out"), _each_stage("blocks"),
+    )
+
 class DFineFeatureExtractor(Message):
     """The backbone of D-FINE (an extension of Boxwright)."""
 
     type: str = field("", "hgnetv2_b0, hgnetv2_b2, hgnetv2_b4, hgnetv2_b5, or timm/NAME; empty: the size's.",
         values=Values(('hgnetv2_b0', 'hgnetv2_b2', 'hgnetv2_b4', 'hgnetv2_b5'), prefix='timm/'))
+    layout: HgNetV2Layout | None = field(None, "An HGNetV2 of another shape, instead of a type.")
     pretrained: bool = field(False,
         "Fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     strides: list[int] = number([], "[4, 32]", "Strides of the maps, finest first; empty: the size's.")
@@ -49,6 +73,7 @@ class DFineFeatureExtractor(Message):
         refuse("strides", "expected powers of 2 that end with 32, found {strides}",
             when=lambda c: c.strides and (c.strides[-1] != _STRIDE or not set(c.strides) <= {4, 8, 16, 32})),
         rising("strides"),
+        refuse("layout", "type says which backbone; remove one of them", when=lambda c: c.layout and c.type),
         refuse("pretrained", "nobody keeps weights of this backbone to fetch; of timm/hgnetv2_b0 to timm/hgnetv2_b6, "
             "the same networks, there are. Or name a checkpoint by train_config.fine_tune_checkpoint",
             when=lambda c: c.pretrained and not c.type.startswith("timm/")),
