@@ -17,6 +17,7 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.types import Categories, Category
 from tests.d_fines import D_FINE
+from tests.slow import slow_but
 
 
 def small(text: str = D_FINE, seed: int = 0, names: tuple[str, ...] = ("a", "b", "c", "d")) -> bw.Detector:
@@ -39,7 +40,7 @@ def authors_file(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("wrapped", ["plain", "model", "ema"])
+@pytest.mark.parametrize("wrapped", slow_but("ema".__eq__, ["plain", "model", "ema"]))
 def test_the_authors_files(tmp_path: Path, wrapped: str) -> None:
     source, target, path = small(), small(seed=1), tmp_path / "dfine.pth"
     tensors = authors_file(state_of(source))

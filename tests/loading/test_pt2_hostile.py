@@ -305,6 +305,7 @@ def test_nothing_in_a_file_is_run(way: str, tmp_path: Path) -> None:
     assert "antigravity" not in sys.modules
 
 
+@pytest.mark.slow  # it checks the plants, and none of our code
 def test_what_is_planted_would_run(tmp_path: Path) -> None:
     """The plants of pickles are real: PyTorch alone runs them. Each in a process of its own."""
     script = "import sys, torch; torch.export.load(sys.argv[1])"

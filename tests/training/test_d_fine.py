@@ -203,6 +203,7 @@ def test_train_go_on_evaluate_predict(d_fine_config: Path, shapes_data: Path, tm
         assert json.loads((tmp_path / f"p{number}" / "detections.json").read_text())
 
 
+@pytest.mark.slow  # test_train.py resumes; what is drawn depends on keys alone
 def test_an_interrupted_run_ends_as_one_that_was_not(d_fine_config: Path, tmp_path: Path) -> None:
     settings = bw.RunSettings(workers=0, evaluate=False)
     for steps in (2, 4):
@@ -212,6 +213,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(d_fine_config: Path, tmp_pa
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
+@pytest.mark.slow  # test_distributed.py runs two processes; a batch in parts has the same divisors
 def test_two_processes_are_one_with_the_whole_batch(d_fine_config: Path, tmp_path: Path) -> None:
     path = tmp_path / "sync.config"
     path.write_text(d_fine_config.read_text().replace("denoising {", "sync_batch_norm: true denoising {"))
