@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import build_training
-from boxwright.cli.main import app
 from boxwright.criteria.terms import TOTAL
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
@@ -27,6 +25,7 @@ from boxwright.training.step import Learner
 from boxwright.types import Targets
 from tests.d_fines import D_FINE
 from tests.training.test_distributed import lines, run_two
+from tests.training.test_refinedet import run
 
 OWN_INITIALIZERS = True
 
@@ -180,12 +179,6 @@ def test_one_image_alone_and_in_a_batch(d_fine_config: Path) -> None:
     for name in ("logits", "boxes"):
         ours, other = getattr(together.queries.layers[-1], name)[1], getattr(alone.queries.layers[-1], name)[0]
         torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-5)
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_train_go_on_evaluate_predict(d_fine_config: Path, shapes_data: Path, tmp_path: Path) -> None:

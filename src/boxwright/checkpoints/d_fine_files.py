@@ -28,8 +28,8 @@ def inferred(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories | None]:
     """Return the configuration of a file of D-FINE's weights, and its classes, where `config.json` beside it has names.
 
     The size follows from the weights' shapes; if it is none that was published, every part is read from `config.json`.
-    Whether the decoder has ReLU or SiLU is said by `config.json`, or by "deim" in the file's name: nothing in the
-    weights says it.
+    The decoder's activation, ReLU or SiLU, is read from `config.json`, or inferred from "deim" in the file's name: the
+    weights do not show it.
 
     Args:
         path: A `.pth` of the authors' layout, or a `.safetensors` of transformers'.

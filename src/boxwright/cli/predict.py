@@ -125,11 +125,17 @@ def _sample_of(sources: list[Source]) -> Sample | None:
     if all(source.live for source in sources):
         return None
     from boxwright.exporters.pictures import varied
-    from boxwright.inference.sources import sample_pictures
+    from boxwright.inference.sources import ImageSource
+
+    files = [source for source in sources if isinstance(source, ImageSource)]
+    others = [source for source in sources if not source.live]
 
     def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
-        pictures = sample_pictures(sources, _COMPARED)
-        return varied(lambda number: pictures[number], len(pictures)), "the images to detect in"
+        about = "the images to detect in"
+        if files:
+            return varied(lambda number: next(files[number].frames()).image, len(files), _COMPARED), about
+        pictures = [frame.image for frame in itertools.islice(others[0].frames(), _COMPARED)]
+        return varied(lambda number: pictures[number], len(pictures)), about
 
     return sample
 

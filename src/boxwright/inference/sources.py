@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -178,24 +177,6 @@ def _sources(word: str) -> list[Source]:
     if camera and not is_file(word):
         return [CameraSource(int(camera.group(1) or camera.group(2) or 0))]
     return [_of_file(path) for path in find_files([word])]
-
-
-def sample_pictures(sources: Sequence[Source], most: int) -> list[NDArray[np.uint8]]:
-    """Return up to `most` pictures: of image files, spread evenly, or else the first of a video.
-
-    Cameras and streams give none, since what is read from them is gone; neither do files that cannot be read.
-    """
-    files = [source for source in sources if isinstance(source, ImageSource)]
-    if not files:
-        videos = [source for source in sources if not source.live]
-        return [frame.image for source in videos[:1] for frame in itertools.islice(source.frames(), most)]
-    pictures = []
-    for number in range(min(most, len(files))):
-        try:
-            pictures += [frame.image for frame in files[number * len(files) // min(most, len(files))].frames()]
-        except DataError:
-            continue  # it is named where its turn comes
-    return pictures
 
 
 def _on_the_web(url: str) -> Source:

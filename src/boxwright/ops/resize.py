@@ -65,10 +65,7 @@ def resize_half_pixel(image: Tensor, height: int, width: int, *, align_corners: 
         float32 [..., height, width, C].
     """
     del align_corners
-    pixels = image.float().movedim(-1, -3)
-    whole = pixels.reshape(-1, *pixels.shape[-3:])
-    resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=False)
-    return resized.view(*pixels.shape[:-2], height, width).movedim(-3, -1)
+    return _interpolated(image, height, width, antialias=False)
 
 
 def resize_antialiased(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
@@ -81,9 +78,14 @@ def resize_antialiased(image: Tensor, height: int, width: int, *, align_corners:
         float32 [..., height, width, C].
     """
     del align_corners
+    return _interpolated(image, height, width, antialias=True)
+
+
+def _interpolated(image: Tensor, height: int, width: int, *, antialias: bool) -> Tensor:
+    """Return an image [..., H, W, C] resized by PyTorch's own function: float32 [..., height, width, C]."""
     pixels = image.float().movedim(-1, -3)
     whole = pixels.reshape(-1, *pixels.shape[-3:])
-    resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=False, antialias=True)
+    resized = F.interpolate(whole, (height, width), mode="bilinear", align_corners=False, antialias=antialias)
     return resized.view(*pixels.shape[:-2], height, width).movedim(-3, -1)
 
 
