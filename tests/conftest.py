@@ -29,6 +29,17 @@ os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark those cases slow that `slow_cases` names, and those that `slow_except` does not."""
+    for item in items:
+        case = item.callspec.id if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+        named = [mark for mark in item.iter_markers("slow_cases") if case in mark.args]
+        left_out = [mark for mark in item.iter_markers("slow_except") if case not in mark.args]
+        if named or left_out:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say how many recordings were matched, and which could not be tried."""
 

@@ -172,6 +172,15 @@ def test_two_stage_configuration(name: str, tmp_path: Path) -> None:
         assert 41e6 < numbers < 45e6
 
 
+@pytest.mark.slow_cases(
+    "refinedet320_resnet101_coco",
+    "refinedet320_resnet101_voc",
+    "refinedet512_resnet101_coco",
+    "refinedet512_resnet101_voc",
+    "refinedet_mobilenet_v2_bccd",
+    "refinedet_resnext101_coco",
+    "refinedetpp512_vgg16_voc",
+)
 @pytest.mark.parametrize("name", recipes(ONE_STAGE))
 def test_configuration(name: str, tmp_path: Path) -> None:
     text = "\n".join(header(name))
@@ -195,6 +204,7 @@ def test_configuration(name: str, tmp_path: Path) -> None:
         assert predictions.class_logits.shape[2] == classes + 1
 
 
+@pytest.mark.slow_cases("refinedet512_resnet101_coco")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_recipe(name: str, tmp_path: Path) -> None:
     """The authors' solver files: rate, momentum, decay of kernels alone, biases twice as fast, augmentation."""
@@ -233,6 +243,7 @@ def test_published_recipe(name: str, tmp_path: Path) -> None:
         assert (nms.lowering is not None) == ("coco" in name)
 
 
+@pytest.mark.slow_cases("refinedet_resnext101_coco")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_of_refinedet(name: str, tmp_path: Path) -> None:
     """Its maps, what is penalized and normalized, and where its weights come from."""

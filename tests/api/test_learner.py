@@ -70,6 +70,7 @@ def test_a_detector_of_ones_own_is_trained_in_place_as_one_of_the_configuration(
     assert bw.evaluate(fresh, config=config) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_such_a_run_resumes_with_the_same_detector(config: Path, tmp_path: Path) -> None:
     options = {**FAST, "overrides": [*OVERRIDES, "train_config.num_steps=2"]}
     bw.train(config, tmp_path / "own", detector=new_detector(config), **options)

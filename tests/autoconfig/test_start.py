@@ -43,6 +43,7 @@ MADE: dict[str, Callable[[Path], Path]] = {
 
 
 # What reads the other formats is tested in tests/data, and their recognition below.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(("voc", "coco").__contains__, MADE))
 def test_what_is_written_trains(name: str, tmp_path: Path) -> None:
     data = MADE[name](tmp_path / "data")
@@ -117,6 +118,7 @@ def test_requested_settings(tmp_path: Path) -> None:
     assert not (tmp_path / "b.config").exists()
 
 
+@pytest.mark.slow_cases("efficientdet_d0")
 @pytest.mark.parametrize("model", ["ssd_mobilenet_v2_fpnlite_320", "faster_rcnn_resnet50_v1_640", "efficientdet_d0"])
 def test_presets_of_the_zoo(model: str, tmp_path: Path) -> None:
     data = yolo(tmp_path / "data")

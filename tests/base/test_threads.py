@@ -100,6 +100,7 @@ def test_what_the_user_set_stays(name: str) -> None:
     assert seen_by(code, **{name: value}) == [value if one == name else "-" for one in VARIABLES[:3]]
 
 
+@pytest.mark.slow
 def test_pytorch_takes_as_many_threads_as_a_quota_gives() -> None:
     code = "import os; os.sched_getaffinity = lambda _: {0, 1, 2, 3}; import boxwright.base.threads as threads; "
     code += "threads.cpu_quota = lambda: 1; os.environ.pop('OMP_NUM_THREADS', None); threads.prepare_threads(); "

@@ -150,6 +150,7 @@ _LARGE = ("resnet101", "resnet_v2", "mask_rcnn", "faster_rcnn_nas")
 FIRST_OF_KIND = {path for path in one_of_each_kind() if not any(part in path.stem for part in _LARGE)}
 
 
+@pytest.mark.slow_cases("tf1/faster_rcnn_resnet50_coco", "tf2/faster_rcnn_resnet50_v1_fpn_640x640_coco17_tpu-8")
 @pytest.mark.parametrize(
     "path",
     [path if path in FIRST_OF_KIND else pytest.param(path, marks=pytest.mark.slow) for path in TWO_STAGES],
@@ -199,6 +200,14 @@ def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
 QUICK = [path for path in OURS[::3] if not re.search(r"_d[2-7]_|resnet1", path.stem)]
 
 
+@pytest.mark.slow_except(
+    "tf1/embedded_ssd_mobilenet_v1_coco",
+    "tf1/ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync",
+    "tf1/ssd_mobilenet_v1_coco",
+    "tf1/ssd_mobilenet_v1_quantized_300x300_coco14_sync",
+    "tf1/ssd_mobilenet_v2_fullyconv_coco",
+    "tf1/ssd_mobilenet_v2_pets_keras",
+)
 @pytest.mark.parametrize(
     "path",
     slow_but(lambda path: path in QUICK, OURS, lambda path: f"{path.parent.name}/{path.stem}"),

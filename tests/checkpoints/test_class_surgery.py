@@ -47,6 +47,7 @@ def runs(shapes_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return run
 
 
+@pytest.mark.slow_except("fewer-shared")
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("names", LABELS)
 def test_logits_of_common_classes_are_the_same(

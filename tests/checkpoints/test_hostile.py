@@ -35,6 +35,7 @@ def places(size: int, count: int) -> list[int]:
     return sorted({*np.linspace(0, size - 1, count).astype(int).tolist(), *range(size - 300, size)})
 
 
+@pytest.mark.slow
 def test_no_byte_may_change(whole: Path) -> None:
     """A digest covers all of the file: whatever byte changes, it is refused, or the content is what was written."""
     data = whole.read_bytes()
@@ -106,6 +107,7 @@ def test_files_of_others_are_held_to_their_own_checksums(tmp_path: Path) -> None
         load_archive(path)
 
 
+@pytest.mark.slow
 def test_a_bomb(tmp_path: Path) -> None:
     """Two megabytes that become two gigabytes."""
     plain = io.BytesIO()

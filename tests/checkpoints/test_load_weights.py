@@ -52,6 +52,7 @@ def quick_first(kinds: Iterable[str]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow_cases("ssd_mobiledet_cpu", "ssd_inception_v2", "ssd_efficientnet-b0_bifpn_keras")
 @pytest.mark.parametrize("kind", quick_first(kind for kind in KINDS if not kind.startswith("timm")))
 def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     """Every parameter and statistic is written under a key of its own, and comes back to the same bits."""
@@ -70,6 +71,7 @@ TWO_STAGES = {
 }
 
 
+@pytest.mark.slow_except("inception_v2", "mobilenet_v1")
 @pytest.mark.parametrize("kind", quick_first(TWO_STAGES))
 def test_every_two_stage_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     goes_there_and_back(parse_message(TWO_STAGES[kind], m.DetectionModel), tmp_path)
@@ -83,6 +85,7 @@ HALVES = {
 }
 
 
+@pytest.mark.slow_cases("resnet50")
 @pytest.mark.parametrize("kind", HALVES)
 def test_halves_of_a_classifier_of_tf_slim(kind: str) -> None:
     """As TF restores one: variables of both halves without their detector's scopes."""
@@ -184,6 +187,7 @@ def test_scopes_where_classes_differ(tmp_path: Path) -> None:
     assert all(name.startswith("backbone.") for name in report.restored)
 
 
+@pytest.mark.slow
 def test_a_share_that_is_enough() -> None:
     arrays, _ = to_tensorflow(small().network)
     key = next(key for key in arrays if "kernel" in key)
@@ -196,6 +200,7 @@ def test_a_share_that_is_enough() -> None:
         bw.load_weights(small(), {}, min_share=0.0)
 
 
+@pytest.mark.slow
 def test_moving_averages(tmp_path: Path) -> None:
     arrays, _ = to_tensorflow(small().network)
     key = next(key for key in arrays if "kernel" in key)
@@ -239,6 +244,7 @@ def test_a_tensorflow_export_is_predicted_with(tmp_path: Path) -> None:
         bw.restore_detector(tmp_path / "checkpoint")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scope",
     [

@@ -121,6 +121,7 @@ def test_only_a_fresh_start_fetches(shapes_data: Path, tmp_path: Path) -> None:
     assert not nowhere.exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_fetched_is_one_line(shapes_data: Path, tmp_path: Path) -> None:
     path = tmp_path / "pipeline.config"
     path.write_text(config_text(shapes_data))

@@ -108,6 +108,7 @@ def port_forward(state: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_refinedet_port(tmp_path: Path, prefix: str) -> None:
@@ -132,6 +133,7 @@ def test_refinedet_port(tmp_path: Path, prefix: str) -> None:
         assert torch.allclose(value, wanted[name], rtol=1e-3, atol=1e-4 * float(wanted[name].abs().max())), name
 
 
+@pytest.mark.slow
 def test_port_of_other_classes_keeps_all_but_the_class_predictor(tmp_path: Path) -> None:
     torch.save(port_state(2), tmp_path / "voc.pth")
     detector = detector_of("refinedet_vgg16", classes=5)
@@ -142,6 +144,7 @@ def test_port_of_other_classes_keeps_all_but_the_class_predictor(tmp_path: Path)
     assert "refinement.classes.0.0.weight" in report.restored
 
 
+@pytest.mark.slow
 def test_reduced_vgg(tmp_path: Path) -> None:
     state = random_state(vgg_shapes(""))
     torch.save(state, tmp_path / "vgg16_reducedfc.pth")
@@ -157,6 +160,7 @@ def test_reduced_vgg(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_torchvision_vgg(tmp_path: Path) -> None:
     """The same features of the same picture; the classifier's layers thinned as SSD's authors do."""

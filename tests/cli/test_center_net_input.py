@@ -116,6 +116,7 @@ def test_what_the_files_show_is_said_by_config_check(
     assert f"{path}:" in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "reader", "keypoints", "line"),
     [

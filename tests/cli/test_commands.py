@@ -142,6 +142,7 @@ def test_demo_data_only(which: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "d" / "data" / "contact-sheet.png").is_file()
 
 
+@pytest.mark.slow_cases("which0")
 @pytest.mark.parametrize("which", [[], ["--keypoints"]])
 def test_demo_trains_and_ends_with_the_ap_line(which: list[str], tmp_path: Path) -> None:
     sizes = ("--train-images", 20, "--val-images", 4, "--num_train_steps", 2)

@@ -91,6 +91,7 @@ def test_a_batch_that_fits_is_tried(tmp_path: Path, small_config: Path) -> None:
     assert "a batch of 64 fits in the CPU's memory" in output
 
 
+@pytest.mark.slow
 def test_inspect_takes_what_init_takes(tmp_path: Path) -> None:
     for make, images in ((roboflow_coco, 20), (coco, 20), (tfrecords, 20), (roboflow_yolo, 20), (voc, 20)):
         data = make(tmp_path / make.__name__)

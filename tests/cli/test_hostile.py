@@ -144,6 +144,7 @@ def test_a_full_disk_has_a_name_and_nothing_half(photos: Path, tmp_path: Path, s
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+@pytest.mark.slow
 def test_an_ascii_terminal(shapes_data: Path, tmp_path: Path) -> None:
     ascii = {"PYTHONIOENCODING": "ascii", "LANG": "C", "LC_ALL": "C", "PYTHONUTF8": "0"}  # read when Python starts
     words = [sys.executable, "-m", "boxwright", "inspect", shapes_data / "voc", "--sheet", tmp_path / "s.png"]
@@ -195,6 +196,7 @@ def test_one_line_and_no_traceback(words: list[str], small_config: Path, shapes_
     assert not (tmp_path / "m" / "train").exists()
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_ended(small_config: Path) -> None:
     words = [sys.executable, "-m", "boxwright", "config", "show", str(small_config)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:

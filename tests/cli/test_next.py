@@ -64,11 +64,13 @@ def test_before_training(small_config: Path, shapes_data: Path, tmp_path: Path) 
     assert next_of(output) == f"train --pipeline_config_path {small_config} --model_dir model"
 
 
+@pytest.mark.slow
 def test_what_programs_read_has_no_such_line(small_config: Path) -> None:
     assert json.loads(run("doctor", small_config, "--no_steps", "--json"))
     assert "next" not in run("config", "show", small_config)
 
 
+@pytest.mark.slow
 def test_weights_of_a_run_start_another(trained: tuple[Path, str], small_config: Path, tmp_path: Path) -> None:
     """All that fits is taken, with another number of classes too."""
     arguments = ["--config", small_config, "--model_dir", tmp_path / "second", "--workers", 0, "--no_evaluate"]

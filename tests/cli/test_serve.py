@@ -92,6 +92,7 @@ def test_files_of_a_key(tmp_path: Path) -> None:
     assert "No such file" in refused("--api_key_file", tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_an_address_of_six_is_printed_in_brackets() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()

@@ -59,6 +59,7 @@ def test_check_tells_a_reason_once_and_refusals_first(tmp_path: Path) -> None:
     assert lines[-1] == "training cannot start: remove or change the refused fields"
 
 
+@pytest.mark.slow
 def test_check_ends_with_0_exactly_where_training_can_start(small_config: Path, tmp_path: Path) -> None:
     assert run("config", "check", small_config)[0] == 0
     path = tmp_path / "model.config"
@@ -130,6 +131,7 @@ def test_help_shows_names_whole() -> None:
     assert "--sample_1_of_n_eval_on_train_examples" in RUNNER.invoke(app, ["train", "--help"]).output
 
 
+@pytest.mark.slow
 def test_the_log_without_a_terminal(small_config: Path, tmp_path: Path) -> None:
     """As under nohup or in a container."""
     arguments = [

@@ -32,6 +32,7 @@ def nested(format: str) -> str:
     return "[" * 5000 + "]" * 5000 if format != "text" else "model { " * 5000 + "}" * 5000
 
 
+@pytest.mark.slow_cases("text2-yaml-nested too deeply|levels of nesting")
 @pytest.mark.parametrize(
     ("text", "format", "wanted"),
     [
@@ -118,6 +119,7 @@ def test_overrides(override: str) -> None:
     assert len(str(caught.value)) < 3000
 
 
+@pytest.mark.slow
 def test_thousands_of_items_take_no_longer_each(tmp_path: Path) -> None:
     """Counted, not timed: an item is set once, however many there are."""
     from boxwright.config import interpret
@@ -218,6 +220,7 @@ def test_nearly_every_number_that_is_honored_has_bounds() -> None:
     assert checked > 150
 
 
+@pytest.mark.slow_cases("^(a|a)*$-takes more than 1 s")
 @pytest.mark.parametrize(
     ("pattern", "wanted"),
     [

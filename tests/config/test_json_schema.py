@@ -28,6 +28,7 @@ def test_it_is_a_schema_of_every_message_and_field() -> None:
     assert all(one["description"] for one in fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_it_accepts_every_preset(every: int) -> None:
     names = preset_names()
@@ -36,6 +37,7 @@ def test_it_accepts_every_preset(every: int) -> None:
         VALIDATOR.validate(json.loads(dump_message(load_config(f"preset:{name}"), "json")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_it_accepts_the_official_configurations(every: int) -> None:
     folder = extra_folder("BOXWRIGHT_CONFIGS")

@@ -128,6 +128,7 @@ def test_presets_are_tensorflows_files() -> None:
     assert compared == 29
 
 
+@pytest.mark.slow
 def test_center_nets_are_tensorflows_files() -> None:
     """But for the keypoint label map, which is ours; both name the same class, TensorFlow by its code in Open Images."""
     folder = extra_folder("BOXWRIGHT_CONFIGS")
@@ -167,6 +168,9 @@ def differences(path: Path, name: str) -> dict[str, tuple[Any, Any]]:
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
+@pytest.mark.slow_cases(
+    "center_net_deepmac_1024_coco", "center_net_deepmac_1024_non_voc", "center_net_deepmac_1024_voc"
+)
 @pytest.mark.parametrize("name", sorted(CENTER_NETS.values()))
 def test_center_nets_know_the_persons_keypoints(name: str) -> None:
     """COCO's 17, in its order; from data whose class is called person, or coded with that display name."""

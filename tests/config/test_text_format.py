@@ -173,6 +173,7 @@ def test_missing_folder_and_binary_files(tmp_path: Path) -> None:
             load_config(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_real_configurations(every: int) -> None:
     """Every configuration of a folder parses, prints and parses back equal, for us and for protobuf."""

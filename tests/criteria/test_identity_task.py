@@ -83,6 +83,7 @@ def test_layers_of_the_classifier(layers: int, modules: int) -> None:
     assert all(value.isfinite().all() for value in classifier.state_dict().values())
 
 
+@pytest.mark.slow
 def test_names_in_tensorflows_checkpoints() -> None:
     network = build_detector(parse_message(with_identities(), m.DetectionModel)).network
     arrays, _ = to_tensorflow(network)

@@ -11,6 +11,7 @@ from tests.cuda.backward import backward
 from tests.cuda.families import ALL, learner_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["srn", *(pytest.param(one, marks=pytest.mark.slow) for one in ALL if one != "srn")])
 def test_gradients_are_those_of_the_engine(family: str) -> None:
     found = []

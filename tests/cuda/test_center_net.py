@@ -45,6 +45,7 @@ ALL_READ = "load_dense_pose: true load_track_id: true"
 
 
 # All are built and train on the CPU in tests/models and tests/training.
+@pytest.mark.slow_cases("deep masks of crops")
 @pytest.mark.parametrize("name", slow_but(("surface", "deep masks of crops").__contains__, OTHER_TASKS))
 def test_nothing_waits_in_other_tasks(name: str) -> None:
     text, field = OTHER_TASKS[name]

@@ -63,6 +63,7 @@ def check(family: str, resizer: str, precision: str) -> None:
     assert unknown <= UNKNOWN.keys()
 
 
+@pytest.mark.slow_cases("center_net")
 @pytest.mark.parametrize(
     "family",
     [one if one in ("ssd", "center_net") else pytest.param(one, marks=pytest.mark.slow) for one in ONE_OF_EACH],

@@ -93,6 +93,7 @@ def test_what_is_graphed(family: str) -> None:
     assert compiled == (learner.losses if family == "ssd" else learner.state.detector.network.first_stage)
 
 
+@pytest.mark.slow
 def test_a_constant_is_seen() -> None:
     torch._dynamo.reset()
     kept = Kept()

@@ -116,6 +116,7 @@ def test_lists_of_several_types_are_seen() -> None:
 
 
 # What is planted is seen outside a step by the tests above.
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", slow_but("constant".__eq__, ["item", "constant", "bool amax"]))
 def test_what_is_planted_in_a_step_is_caught(planted: str) -> None:
     with fake_run("ssd") as run:

@@ -16,6 +16,7 @@ from tests.cuda.fake import fake_cuda
 OBJECTS, ANCHORS, COLUMNS = 128, 76725, 91
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "images"),
     [pytest.param("cpu", 4, id="cpu"), pytest.param("cuda", 16, id="cuda", marks=pytest.mark.slow)],

@@ -48,6 +48,7 @@ def test_an_update_is_a_few_kernels_and_no_wait(rule: Any, flagged: bool) -> Non
     assert not unknown
 
 
+@pytest.mark.slow
 def test_a_state_is_saved_from_a_gpu_and_restored_to_one() -> None:
     """A checkpoint is on the CPU; what comes from it is on the GPU again, slots and averages too."""
     with fake_run("ssd") as run:

@@ -232,6 +232,7 @@ def test_how_far_images_expand_and_where() -> None:
     assert places.max() > 0.9
 
 
+@pytest.mark.slow
 def test_how_often_the_whole_image_stays_and_each_interpolation_comes() -> None:
     """An object that fills the image: every window is found, so the whole image is one of seven."""
     sample, rng, draws = sample_of([[0, 0, 60, 40]]), np.random.default_rng(2), 3000
@@ -264,6 +265,7 @@ def test_shapes_of_windows() -> None:
 # Whatever is drawn.
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @example(1_420_845_802, 4)
 @example(2146, 17)

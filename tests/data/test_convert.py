@@ -65,6 +65,7 @@ def test_round_trip_keeps_decimals_and_odd_boxes(tmp_path: Path) -> None:
     assert round_trip(VocDataset(tmp_path / "start"), tmp_path) == 4
 
 
+@pytest.mark.slow
 def test_round_trip_of_real_data(tmp_path: Path) -> None:
     folder = extra_folder("BOXWRIGHT_DATA")
     if folder is None:

@@ -19,6 +19,7 @@ def image_of(height: int, width: int, *boxes: tuple[float, ...]) -> Sample:
     return Sample(image=image, boxes=rows, labels=np.arange(len(rows)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "anchors"), [(4, (4, 8)), (8, (4, 8, 16)), (25, (4, 8, 16, 32, 64)), (38, (4, 8, 16, 32, 64))]
 )

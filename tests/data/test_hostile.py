@@ -148,6 +148,7 @@ def test_orientations_that_are_none(value: int) -> None:
 # ---------------------------------------------------------------- pictures
 
 
+@pytest.mark.slow_cases("size4")
 @pytest.mark.parametrize("size", [(20000, 1), (1, 20000), (2000, 3), (1, 1), (5000, 4000)])
 def test_pictures_have_a_largest_size(size: tuple[int, int]) -> None:
     boxes = np.array([[0, 0, 1e9, 1e9], [-1e9, -1e30, 1e30, 1e9], [np.nan, 0, 1, 1], [0, 0, np.inf, 3], [5, 5, 2, 2]])
@@ -270,6 +271,7 @@ def test_features_that_are_only_odd(tmp_path: Path) -> None:
     assert (sample.labels.tolist(), sample.id) == ([1], "77")
 
 
+@pytest.mark.slow_except("voc")
 @pytest.mark.parametrize("source", ["records", "coco", "voc"])
 def test_bad_samples_are_left_out_whatever_the_source(
     source: str, small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -560,6 +562,7 @@ def test_annotations_in_other_encodings(tmp_path: Path) -> None:
         assert "a.xml" in outcome.text
 
 
+@pytest.mark.slow_cases("change4")
 @pytest.mark.parametrize(
     "change", ["<filename>" + "a" * 5000, "<filename>a {a {", "<xmax>1e10", "<xmax>nan", "<name>" + "x" * 10**6]
 )

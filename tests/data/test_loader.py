@@ -216,6 +216,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_workers_end_when_whoever_started_them_is_killed() -> None:
     """What a worker has made, and nobody reads, is more than a pipe holds: to wait for its reader would be for ever."""
     # The pipe is at its end when the worker, which inherits it, has ended too.

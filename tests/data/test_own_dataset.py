@@ -126,6 +126,7 @@ def test_trains_as_from_records(small_config: Path, shapes_data: Path, tmp_path:
     assert len(bw.load(tmp_path / "own")(np.zeros((64, 64, 3), np.uint8))) >= 0
 
 
+@pytest.mark.slow
 def test_epochs_of_own_data(small_config: Path, tmp_path: Path) -> None:
     shapes = ShapesDataset(5, seed=0)
     config = bw.load_config(small_config, ["train_config.batch_size=2"])

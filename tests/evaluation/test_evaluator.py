@@ -18,6 +18,7 @@ from boxwright.evaluation.results import write_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 
 
+@pytest.mark.slow
 def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     """A label map with a class that no image has: COCO says -1, PASCAL NaN, JSON null; the notes say why."""
     label_map = tmp_path / "more.pbtxt"
@@ -44,6 +45,7 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
     assert written["PascalBoxes_Precision/mAP@0.5IOU"] is not None
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config)
     detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))

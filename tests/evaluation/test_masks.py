@@ -183,6 +183,7 @@ def test_a_sample_without_masks_stays_without() -> None:
     assert collate([replace(sample, masks=None)]).targets.masks is None
 
 
+@pytest.mark.slow
 def test_batches_carry_masks_only_for_networks_that_learn_them(
     small_config: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

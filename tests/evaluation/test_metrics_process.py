@@ -61,6 +61,7 @@ def plan_of(*names: str) -> EvaluationPlan:
     return build_evaluation(m.TrainEvalPipelineConfig(eval_config=m.EvalConfig(metrics_set=list(names))))
 
 
+@pytest.mark.slow_cases("8")
 @pytest.mark.parametrize("count", [7, 8])
 def test_numbers(count: int, caplog: pytest.LogCaptureFixture) -> None:
     """Of dogs three in four are found, with nothing wrong among them; the others are wrong cats, the worst of all.

@@ -95,6 +95,7 @@ def test_reader_names_its_folder(few_layers: Path, tmp_path: Path) -> None:
     assert open_evaluation_data(config, of_training, None).plan.every_nth == 5
 
 
+@pytest.mark.slow
 def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=1", "eval_config.include_metrics_per_category=true"])
     bw.train(config, tmp_path / "m", FAST)
@@ -154,6 +155,7 @@ def test_data_without_classes_are_counted_without_them(small_config: Path, tmp_p
         evaluate_on_reader(config, detector)
 
 
+@pytest.mark.slow
 def test_step_and_learning_rate_stand_beside_the_metrics(few_layers: Path, tmp_path: Path) -> None:
     rate = """train_config { optimizer { momentum_optimizer { learning_rate { exponential_decay_learning_rate {
         initial_learning_rate: 0.02 decay_steps: 1 decay_factor: 0.5 staircase: true } } } } }"""
@@ -214,6 +216,7 @@ def test_absls_forms() -> None:
     assert from_absl(["--eval_on_train_data", "--eval_timeout=5"]) == ["--eval_on_train_data", "--eval_timeout=5"]
 
 
+@pytest.mark.slow
 def test_what_comes_while_it_waits_is_not_missed(few_layers: Path, tmp_path: Path) -> None:
     """The interval is longer than the timeout: a checkpoint that came meanwhile is evaluated all the same."""
     first = bw.load_config(few_layers, ["train_config.num_steps=2"])

@@ -236,6 +236,7 @@ def test_the_same_bytes_twice_and_weights_where_vectors_load_them(detector: bw.D
             assert start % 16 == 0
 
 
+@pytest.mark.slow
 def test_damaged_and_strange_files(detector: bw.Detector, tmp_path: Path) -> None:
     path = tmp_path / "a.tflite"
     save_litert(lite()[0], metadata(detector), path)

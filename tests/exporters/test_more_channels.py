@@ -52,6 +52,7 @@ def exported() -> Path:
     return folder / "detector.onnx"
 
 
+@pytest.mark.slow
 def test_a_file_detects_in_images_of_its_channels() -> None:
     model = bw.load(exported())
     assert open_export(exported()).metadata.image_channels == CHANNELS

@@ -71,6 +71,7 @@ def refusal(*arguments: object) -> str:
     return str(result.exception)
 
 
+@pytest.mark.slow
 def test_an_export_is_made_once(exporter: Exporter) -> None:
     assert cache.find_export(opened(), "onnxruntime") is None
     first = cache.make_export(opened(), "onnxruntime", sample)

@@ -35,6 +35,7 @@ def test_seeds_are_good(name: str, tmp_path: Path) -> None:
     assert "returned" in kinds, "a reader that refuses its own seeds tests nothing"
 
 
+@pytest.mark.slow_cases("config_yaml-10", "pt2-10", "litert-10")
 @pytest.mark.parametrize("count", [10, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", READERS)
 def test_some_changed_inputs(name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

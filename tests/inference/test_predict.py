@@ -71,6 +71,7 @@ def test_a_video_gives_rows_with_frames_and_times(video: Path, tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["detections.json"]
 
 
+@pytest.mark.slow
 def test_tracks_keep_their_numbers_and_videos_are_drawn(video: Path, tmp_path: Path) -> None:
     settings = PredictionSettings(track=True, save_video=True)
     predict(find_blobs, find_sources([str(video)]), tmp_path / "out", settings)

@@ -31,6 +31,7 @@ def view(*rows: tuple[float, ...], cut: Sequence[bool] = ()) -> View:
     return View(found, np.array(cut or [False] * len(rows), bool))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(1, 900), st.integers(1, 900), st.integers(8, 400), st.floats(0, 0.9))
 def test_tiles_cover_every_pixel_and_overlap_as_asked(height: int, width: int, tile: int, overlap: float) -> None:

@@ -29,6 +29,7 @@ def test_a_checkpoint_is_read_to_the_bit() -> None:
     assert len(content) > 100
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_as_it_would_have(tmp_path: Path) -> None:
     """To the digits in which processors differ; where it was recorded, to the bit."""
     for name in ("pipeline.config", "train.record", "label_map.pbtxt"):

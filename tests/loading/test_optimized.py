@@ -25,6 +25,7 @@ def test_precisions(precision: str, dtype: torch.dtype) -> None:
     assert len(detector.detect(pictures())) == len(pictures())
 
 
+@pytest.mark.slow_except("0.6-bfloat16")
 @pytest.mark.parametrize(("ratio", "chosen"), [(0.6, "bfloat16"), (0.95, "float32"), (1.4, "float32")])
 def test_the_fastest_is_what_is_measured_to_be(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ratio: float, chosen: str

@@ -95,6 +95,7 @@ def test_equals_pycocotools(seed: int) -> None:
     assert list(metrics.compute().values.values()) == pytest.approx(by_pycocotools(images), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "count", [600, pytest.param(5_000, marks=pytest.mark.slow), pytest.param(20_000, marks=pytest.mark.slow)]
 )
@@ -256,6 +257,7 @@ def test_curves_are_what_the_values_are_made_of() -> None:
     assert len(CocoMetrics(categories).compute().curves) == 0
 
 
+@pytest.mark.slow_cases("CocoMetrics")
 @pytest.mark.parametrize("make", [CocoMetrics, PascalMetrics])
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**31))

@@ -169,6 +169,7 @@ def slowly(images: list[tuple[Sample, FoundObjects]], column: int) -> float:
     return sum((recalls[n + 1] - recalls[n]) * precisions[n + 1] for n in range(len(recalls) - 1))
 
 
+@pytest.mark.slow_except("0")
 @pytest.mark.parametrize("seed", range(4))
 def test_against_the_slow_computation(seed: int) -> None:
     random = np.random.default_rng(seed)

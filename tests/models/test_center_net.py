@@ -209,6 +209,7 @@ def test_a_detector_of_boxes_starts_other_tasks(text: str, left: set[str]) -> No
     assert all(torch.equal(found.values[key], value) for key, value in state.items())
 
 
+@pytest.mark.slow_cases("resnet_v1_18_fpn-_base_model-left2")
 @pytest.mark.parametrize(
     ("extractor", "inside", "left"),
     [
@@ -247,6 +248,7 @@ def test_a_classifier_is_not_enough_for_a_detection() -> None:
         load_weights(detector_of(text), arrays, "detection")
 
 
+@pytest.mark.slow
 def test_stacked_hourglasses_learn_each(label_map: Path) -> None:
     """The loss is the mean over the stages, of which the last is decoded."""
     text = CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"hourglass_104"')

@@ -126,6 +126,7 @@ def test_self_attention_alone() -> None:
     assert_close(found, regions + block(state, "attend.itself", regions, regions), 1e-4, 1e-3)
 
 
+@pytest.mark.slow_cases("2-POST_BOX_CLASSIFIER")
 @pytest.mark.parametrize(("version", "place"), [(1, "POST_RPN"), (2, "POST_BOX_CLASSIFIER")])
 def test_padding_changes_nothing_and_context_does(version: int, place: str) -> None:
     detector = context_rcnn(version=version, place=place)
@@ -272,6 +273,7 @@ def test_detection_takes_each_images_context() -> None:
     assert not any("memory" in name for name in detector.network.state_dict())
 
 
+@pytest.mark.slow
 def test_a_detector_of_single_images_starts_it(tmp_path: Path) -> None:
     """All but attention is restored, which starts fresh; a checkpoint that lacks something else is refused."""
     detector, other = context_rcnn(version=2), context_rcnn(version=2)

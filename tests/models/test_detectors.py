@@ -57,6 +57,7 @@ def test_kinds() -> None:
     assert len([kind for kind in KINDS if not kind.endswith("_keras")]) == 4 + 6 + 3 + 2 + 4 + 2 + 1 + 1
 
 
+@pytest.mark.slow_cases("False-ssd_efficientnet-b0_bifpn_keras", "False-ssd_efficientnet-b3_bifpn_keras")
 @pytest.mark.parametrize("kind", slow_but(lambda kind: "resnet1" not in kind, KINDS))  # deeper: the same blocks
 @pytest.mark.parametrize("depthwise", [True, False])
 def test_trains_and_detects_on_nothing(kind: str, depthwise: bool) -> None:
@@ -222,6 +223,7 @@ def test_levels_must_fit_the_anchors() -> None:
         bw.build_detector(parse_message(text, bw.Pipeline))
 
 
+@pytest.mark.slow
 def test_network_compiles_without_graph_breaks_in_the_criterion() -> None:
     detector = bw.build_detector(config("ssd_mobilenet_v2_fpn_keras"))
     inputs, _ = detector.preprocess(torch.zeros(1, 64, 64, 3))

@@ -125,6 +125,7 @@ def numbers(predictions: Any) -> list[Tensor]:
 
 
 # Of regions the sets may differ by a tie: their first stage is compared.
+@pytest.mark.slow_except("ssd")
 @pytest.mark.parametrize("family", very_few_first(FAMILIES))
 def test_every_family_gives_the_same_predictions(family: str) -> None:
     detector, plain = build(FAMILIES[family]), build(FAMILIES[family])

@@ -163,6 +163,7 @@ def test_keypoints_do_not_vote(tmp_path: Path) -> None:
         detector.detect([np.zeros((64, 96, 3), np.uint8)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", slow_but("predict".__eq__, ["evaluate", "predict"]))
 def test_command_line(small_config: Path, shapes_data: Path, tmp_path: Path, verb: str) -> None:
     from typer.testing import CliRunner

@@ -447,6 +447,7 @@ def test_the_penalty_on_all_that_learns(steps: str) -> None:
             torch.testing.assert_close(one.grad, 0.25 * one.detach())
 
 
+@pytest.mark.slow
 def test_the_penalty_on_scales_and_of_kernels_alone() -> None:
     """As released, kernels have 0.0005 and nothing else has any; the penalty on all takes in the scales of VGG-16."""
     all_of_them = f"{BOTH} regularizer {{ l2_regularizer {{ weight: 0.0001 }} }}"

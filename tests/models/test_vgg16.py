@@ -35,6 +35,7 @@ def copy(extractor: FeatureExtractor, theirs: nn.Module) -> None:
         theirs.scale_weight.copy_(backbone.norms[0].scale)  # type: ignore[union-attr, operator, arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layers", "size"), [(6, 300), pytest.param(7, 512, marks=pytest.mark.slow)])
 @torch.no_grad()
 def test_maps_are_torchvisions(layers: int, size: int) -> None:

@@ -83,6 +83,7 @@ def rows(kept: PaddedDetections) -> list[tuple[float, int, int]]:
     return list(zip(kept.scores.tolist(), kept.labels.tolist(), kept.anchors.tolist(), strict=True))
 
 
+@pytest.mark.slow
 def test_every_pair_passing_is_still_exact() -> None:
     """51,150 anchors of 90 classes, all above the threshold."""
     generator = torch.Generator().manual_seed(1)
@@ -157,6 +158,7 @@ def test_the_operator_and_its_meaning_in_tensors_are_equal(kind: str, seed: int)
         assert_same(found, nms(by_class, scores, windows))
 
 
+@pytest.mark.slow_except("4-0.3-5-0")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("classes", "iou", "most"), [(1, 0.5, 300), (4, 0.3, 5), (4, 0.7, 60)])
 def test_suppression_of_pairs_and_its_meaning_are_equal(classes: int, iou: float, most: int, seed: int) -> None:
@@ -231,6 +233,9 @@ def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
         assert_same(found, expected)
 
 
+@pytest.mark.slow_cases(
+    "voting-0-1", "voting-0-2097152", "soft voting-0-1", "soft voting-0-2097152", "soft voting-0-67108864"
+)
 @pytest.mark.parametrize("together", [1, 1 << 21, 1 << 26])
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", [*KINDS])
@@ -309,6 +314,7 @@ class Suppresses(torch.nn.Module):
         return found.boxes, found.scores, found.labels, found.anchors, found.valid
 
 
+@pytest.mark.slow_except("per class")
 @pytest.mark.parametrize("kind", ["per class", "class-agnostic", "best of the image"])
 def test_suppression_exports_with_and_without_the_operator(kind: str) -> None:
     nms, batch = KINDS[kind], some_batch(5)

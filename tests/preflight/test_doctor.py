@@ -129,6 +129,7 @@ def bad(findings: dict[str, list[Finding]]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_nothing_where_nothing_is_wrong(planted: Planted) -> None:
     found = planted.found(readers=2)
     assert bad(found) == []
@@ -370,6 +371,7 @@ def test_records_that_name_classes_otherwise(tmp_path: Path, shapes_data: Path) 
     del second
 
 
+@pytest.mark.slow
 def test_suggested_anchors_do_what_they_promise(planted: Planted) -> None:
     tiny_anchors(planted)
     (finding,) = planted.found()["anchors"]
@@ -432,6 +434,7 @@ def test_rates(schedule: Any, steps: int, words: str) -> None:
     assert words in found.found
 
 
+@pytest.mark.slow
 def test_strangers_rates() -> None:
     """TF's own decay of RMSProp (800,720 steps) comes after the end of the runs of nearly all who kept it."""
     folder = extra_folder("BOXWRIGHT_USER_CONFIGS")
@@ -511,6 +514,7 @@ def test_raccoons(planted: Planted, tmp_path: Path) -> None:
     assert [finding.verdict for finding in found["leak"]] == ["fine"], "the two lists share no image"
 
 
+@pytest.mark.slow
 def test_a_planted_leak_of_raccoons(planted: Planted, tmp_path: Path) -> None:
     data = real("raccoon")
     lists = raccoon_lists(data)
@@ -562,6 +566,7 @@ def test_a_configuration_that_cannot_be_built(planted: Planted) -> None:
     assert "ssd_mobilenet_v9" in rows[0]["found"]
 
 
+@pytest.mark.slow
 def test_looking_at_anchors_leaves_the_network_as_it_is(shapes_data: Path) -> None:
     """On another device than the boxes: `meta` stands for a GPU, as nothing on it can be compared with what is not."""
     from boxwright.models.anchor_layer import AnchorLayer
@@ -618,6 +623,7 @@ def test_a_batch_that_does_not_fit(planted: Planted) -> None:
     assert "gradient_accumulation_steps" in rows["memory"]["remedy"]
 
 
+@pytest.mark.slow
 def test_train_says_it_too(planted: Planted, tmp_path: Path) -> None:
     too_few_boxes_kept(planted)
     planted.replace("num_steps: 60", "num_steps: 1")

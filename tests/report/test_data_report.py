@@ -145,6 +145,7 @@ def test_images_that_are_the_same(tmp_path: Path) -> None:
     assert [bool(file) for file in found.files] == [True, False, False]
 
 
+@pytest.mark.slow_cases("2-1000")
 @pytest.mark.parametrize(("images", "classes"), [(1, 1), (2, 1000)])
 def test_nearly_empty_data(tmp_path: Path, images: int, classes: int) -> None:
     """No objects at all; names in any script."""

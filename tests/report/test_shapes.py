@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.report.matching import match
@@ -48,6 +49,7 @@ def test_truth_and_detections_have_shapes(tmp_path: Path) -> None:
     assert shapes[0]["found"]["path"].count("L") == 3
 
 
+@pytest.mark.slow
 def test_a_second_report_leaves_nothing_of_the_first_and_nothing_else(tmp_path: Path) -> None:
     paths = made.write(tmp_path, *made.messy(0, 6))
     folder = tmp_path / "r"

@@ -37,6 +37,7 @@ def of_tidecv(content: dict[str, Any], rows: made.Rows) -> tuple[float, dict[str
     return run.ap / 100, gains, counts
 
 
+@pytest.mark.slow_cases("False-0")
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("crowded", [False, True])
 def test_it_is_tidecvs(seed: int, crowded: bool, tmp_path: Path) -> None:

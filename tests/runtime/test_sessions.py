@@ -33,6 +33,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.slow_cases("sides0")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read as Linux tells it")
 @pytest.mark.parametrize("sides", [(6000,), (2500, *[400] * 64)])
 def test_the_memory_of_a_large_picture_is_given_back(sides: tuple[int, ...]) -> None:
@@ -53,6 +54,7 @@ class _Recorded:
         return self._session.run(names, given, options)
 
 
+@pytest.mark.slow
 def test_batches_of_several_sizes_keep_their_memory() -> None:
     """A server runs 8 pictures, then 1, then 8: what is given back between them is taken again, page by page."""
     session = OnnxSession(read_export_file(tiny_export(".onnx")))
@@ -81,6 +83,7 @@ print(*told)
 """
 
 
+@pytest.mark.slow
 def test_signals_are_still_handled_once_models_are_closed() -> None:
     """Each openvino.Core gives its thread another stack for signals, and frees it: the next signal ends the process.
 

@@ -28,6 +28,7 @@ from tests.exporters.tiny_exports import ABOUT, tiny_export
 OPENER = sessions.__name__
 
 
+@pytest.mark.slow
 def test_a_good_file_passes() -> None:
     for suffix in (".onnx", ".xml", ".tflite"):
         try_in_child(read_export_file(tiny_export(suffix)), OPENER)

@@ -81,6 +81,7 @@ def test_curl_as_tensorflow_serving_documents_it(address: str, expected: Any, tm
     assert "error" in curl("-d", "{}", "-X", "POST", f"{address}/v1/models/detector:predict")
 
 
+@pytest.mark.slow
 def test_requests_as_tensorflow_serving_documents_it(address: str, expected: Any, picture: Path) -> None:
     """Its `resnet_client.py`: base64 in a text that is put together by hand, `raise_for_status`, `json()`."""
     encoded = base64.b64encode(picture.read_bytes()).decode("utf-8")

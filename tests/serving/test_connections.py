@@ -59,6 +59,7 @@ def test_connections_that_are_silent_or_say_half_are_closed() -> None:
         kept.close()
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_read_is_given_up() -> None:
     body = json.dumps({"instances": [png_b64()] * 8, "output_filter": ["raw_detection_boxes"]}).encode()
     with serving(ServerSettings(timeout_s=60, idle_s=1)) as running:
@@ -78,6 +79,7 @@ def png_b64() -> dict[str, str]:
     return {"b64": base64.b64encode(png(PICTURES[0])).decode()}
 
 
+@pytest.mark.slow
 def test_two_requests_in_one_piece_are_both_answered() -> None:
     with serving(ServerSettings()) as running:
         answer = running.ask(post("/detect", png(PICTURES[0]), close=False) + HEALTH)
@@ -137,6 +139,7 @@ def test_connections_leave_descriptors_for_everything_else(monkeypatch: pytest.M
     assert connection_limit(ServerSettings()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flood", [120, pytest.param(600, marks=pytest.mark.slow)])
 def test_idle_connections_and_few_descriptors(flood: int) -> None:
     """With 64 descriptors, a flood of connections: health is answered, the log is short, SIGTERM ends it."""
@@ -194,6 +197,7 @@ def chunked(*chunks: bytes) -> bytes:
     return head + body
 
 
+@pytest.mark.slow_except("300000")
 @pytest.mark.parametrize("size", [100, 5000, 300_000])
 def test_a_body_in_chunks_is_read_whole_and_so_is_what_follows(size: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (400, 500, 3), np.uint8)

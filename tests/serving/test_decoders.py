@@ -79,6 +79,7 @@ def test_pictures_come_back_as_they_are() -> None:
     assert set(with_decoders(do)) <= {"grown"}
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_ended_and_the_next_is_answered() -> None:
     async def do(decoders: Decoders) -> None:
         first = await process_of(decoders)
@@ -91,6 +92,7 @@ def test_what_takes_too_long_is_ended_and_the_next_is_answered() -> None:
     assert with_decoders(do) == ["late"]
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_is_replaced_and_nobody_notices() -> None:
     async def do(decoders: Decoders) -> None:
         for _ in range(3):
@@ -116,6 +118,7 @@ def test_one_that_a_picture_crashes_is_replaced_and_the_request_is_refused() -> 
     assert with_decoders(do) == ["died"]
 
 
+@pytest.mark.slow
 def test_too_much_memory_is_refused() -> None:
     async def do(decoders: Decoders) -> None:
         with pytest.raises(BadRequest) as refused:
@@ -185,6 +188,7 @@ def _state(pid: int) -> str:
         return "Z"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_they_end_with_the_server(number: signal.Signals) -> None:
     with served_by_command("--decoders", "2") as (process, _):

@@ -95,6 +95,7 @@ def zeros(height: int, width: int) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_pixels_of_a_request_are_counted_together() -> None:
     """32 pictures of 50 megapixels, each allowed: refused before any is decoded, so in moments and without memory."""
     many = [b64_of(zeros(5000, 10000))] * 32
@@ -117,6 +118,7 @@ def b64_of(data: bytes) -> dict[str, str]:
     return {"b64": base64.b64encode(data).decode()}
 
 
+@pytest.mark.slow
 def test_bodies_and_pictures_together_take_no_more_memory_than_is_allowed() -> None:
     for client in client_of(exported_detector().file, ServerSettings(timeout_s=120, max_held_mib=1)):
         assert client.post("/detect", content=png(PICTURE)).status_code == 200
@@ -212,6 +214,7 @@ GOOD_INFER = {
 }
 
 
+@pytest.mark.slow_cases("v1")
 @pytest.mark.parametrize(("path", "good"), [(PREDICT, GOOD_PREDICT), (INFER, GOOD_INFER)], ids=["v1", "v2"])
 def test_odd_values_in_every_field(path: str, good: Any, client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     assert client.post(path, json=good).status_code == 200
@@ -265,6 +268,7 @@ def test_a_key_of_any_letters() -> None:
             assert status(running.ask(request + key + b"\r\n\r\n")) == wanted
 
 
+@pytest.mark.slow
 def test_a_drawn_picture_does_not_keep_others_waiting() -> None:
     """Encoding 40 megapixels takes seconds; health is answered all the while."""
     with serving(ServerSettings(timeout_s=120)) as running:

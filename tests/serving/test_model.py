@@ -48,6 +48,7 @@ def later(path: Path) -> None:
     path.write_bytes(seal([data, *file.parts[1:]])[0])
 
 
+@pytest.mark.slow_cases(".xml")
 @pytest.mark.parametrize("suffix", [".onnx", ".xml"])
 def test_a_new_file_takes_over(suffix: str, tmp_path: Path) -> None:
     path = copied_export(suffix, tmp_path)

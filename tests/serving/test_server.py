@@ -129,6 +129,7 @@ def test_outputs_can_be_chosen(client: TestClient) -> None:
     assert set(row) == {"num_detections", "raw_detection_scores"}
 
 
+@pytest.mark.slow
 def test_raw_outputs_for_clients_of_the_original() -> None:
     """TensorFlow Serving's answer holds every output of the signature, unless a filter names some."""
     session = open_exported(exported_detector().file).session
@@ -323,6 +324,7 @@ def test_a_full_queue_is_503_and_a_late_answer_504(timeout_s: float, status: int
         assert all(one.result(60) for one in held)
 
 
+@pytest.mark.slow
 def test_a_new_file_is_taken_up_and_a_bad_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "detector.onnx"
     data = exported_detector().file.read_bytes()
@@ -386,6 +388,7 @@ def fuzz(client: TestClient, count: int) -> None:
     assert client.post("/detect", content=good).status_code == 200
 
 
+@pytest.mark.slow
 def test_malformed_requests(client: TestClient) -> None:
     fuzz(client, 400)
 
@@ -420,6 +423,7 @@ def start(*arguments: str) -> tuple[subprocess.Popen[str], str]:
     return process, address[0]
 
 
+@pytest.mark.slow
 def test_the_command_serves_without_pytorch_and_ends_with_nothing_lost() -> None:
     process, address = start()
     results: list[int] = []

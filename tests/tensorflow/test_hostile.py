@@ -110,6 +110,7 @@ def test_weights_of_whole_numbers_are_refused(tmp_path: Path) -> None:
         from_tensorflow(detector.network, arrays)
 
 
+@pytest.mark.slow
 def test_keys_that_grow() -> None:
     """Each key repeats the one before and adds a byte: kilobytes on disk, gigabytes in memory."""
     from boxwright.tensorflow.varint import write_varint

@@ -94,6 +94,7 @@ CLASSIFIERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifiers_of_slim(name: str) -> None:
     """The totals of TF-Slim's own tests; 896 variables are also those of TF's Keras Inception-ResNet v2."""
@@ -115,6 +116,7 @@ def test_classifiers_of_slim(name: str) -> None:
     assert features.shape == (1, 2048 if name == "inception_v3" else 1536, 8, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stride", "size"), [(2, 19), (1, 38)])
 def test_inception_resnet_for_two_stages(stride: int, size: int) -> None:
     """Aligned with pixels, a map of stride 16 or, dilated, of stride 8; names as TF-Slim's scopes."""
@@ -136,6 +138,7 @@ def test_inception_resnet_for_two_stages(stride: int, size: int) -> None:
     }
 
 
+@pytest.mark.slow
 def test_pnasnet() -> None:
     """Its backbone learns 81,736,668 numbers: with the classifier of 4320 × 1001 those of the paper, 86.1 million."""
     text = LITE.format(kind="ssd_pnasnet", extra="", predictor=CONVOLUTIONAL, anchors=ANCHORS)
@@ -258,6 +261,7 @@ def test_pyramids_of_the_two_are_not_taken_for_each_other() -> None:
     assert set(tf1_variables(keras).unnamed) == set(tf2_variables(slim).unnamed) == {"neck"}
 
 
+@pytest.mark.slow
 def test_a_slim_classifier_starts_a_detector_of_either() -> None:
     text = SMALL_MODEL.replace("use_depthwise: true\n", "use_depthwise: false\n", 1)
     slim = bw.build_detector(parse_message(text.replace("_fpn_keras", "_fpn"), bw.Pipeline))

@@ -101,6 +101,7 @@ def check(detector: bw.Detector, report: bw.LoadReport, arrays: dict[str, NDArra
     assert state["backbone.converted.2.bias"][1023] == arrays["vgg_16/fc7/biases"][4092]
 
 
+@pytest.mark.slow_except("ssd_vgg16")
 @pytest.mark.parametrize("kind", DETECTORS)
 def test_the_classifier_starts_a_detector(kind: str, slim: dict[str, NDArray[Any]]) -> None:
     detector = detector_of(kind)
@@ -114,6 +115,7 @@ def test_from_a_file(slim: dict[str, NDArray[Any]], tmp_path: Path) -> None:
     check(detector, bw.load_weights(detector, path, scope="classification"), slim)
 
 
+@pytest.mark.slow
 def test_from_a_file_of_the_first_format(slim: dict[str, NDArray[Any]], tmp_path: Path) -> None:
     """The format in which TF-Slim's archive has it. Dense layers are left out: their values are written one by one."""
     convolutions = {name: array for name, array in slim.items() if "/conv" in name}
@@ -126,6 +128,7 @@ def test_from_a_file_of_the_first_format(slim: dict[str, NDArray[Any]], tmp_path
     assert set(report.restored.values()) == set(convolutions)
 
 
+@pytest.mark.slow
 def test_other_shapes_are_refused(slim: dict[str, NDArray[Any]]) -> None:
     """A thinner classifier is no VGG-16: nothing is guessed."""
     thin = slim | {"vgg_16/fc6/weights": np.zeros((7, 7, 512, 1000), np.float32)}
@@ -133,6 +136,7 @@ def test_other_shapes_are_refused(slim: dict[str, NDArray[Any]]) -> None:
         bw.load_weights(detector_of("refinedet_vgg16"), thin, scope="classification")
 
 
+@pytest.mark.slow
 def test_there_and_back() -> None:
     """Names and layout of our own converted layers; no name for the rest of either detector."""
     for kind in ("ssd_vgg16", "refinedet_vgg16"):

@@ -61,6 +61,7 @@ def with_keypoints(batch: Batch) -> Batch:
     return replace(batch, targets=replace(batch.targets, keypoints=torch.stack([top, bottom, low], 2)))
 
 
+@pytest.mark.slow_cases("4")
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_add_up_to_the_batch(center_net_config: Path, parts: int, tmp_path: Path) -> None:
     """Each task has a divisor of its own, and none is known before the last part."""

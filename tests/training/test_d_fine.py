@@ -79,6 +79,7 @@ def with_objects(batch: Batch, boxes: Tensor, labels: Tensor) -> Batch:
     return replace(batch, targets=targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_add_up_to_the_batch(d_fine_config: Path, parts: int) -> None:
     """Counts of objects, of the union's pairs and of others divide; noise follows from each image's key."""
@@ -143,6 +144,7 @@ OBJECTS = {
 }
 
 
+@pytest.mark.slow_cases("more1-none", "more1-one", "more1-300")
 @pytest.mark.parametrize("objects", OBJECTS)
 @pytest.mark.parametrize("more", [(), ("train_config.use_bfloat16=true",)])
 def test_a_step_of_any_objects(d_fine_config: Path, objects: str, more: tuple[str, ...]) -> None:
@@ -157,6 +159,7 @@ def test_a_step_of_any_objects(d_fine_config: Path, objects: str, more: tuple[st
         assert report.losses["Loss/ddf_loss/pairs"] == 0
 
 
+@pytest.mark.slow
 def test_the_order_of_objects_and_padding_change_nothing(d_fine_config: Path) -> None:
     boxes, labels = OBJECTS["300"][0][:6], OBJECTS["300"][1][:6]
     found = []

@@ -93,6 +93,7 @@ def everything(folder: Path) -> dict[str, Any]:
     return kept | {"log": sorted(lines, key=lambda line: (line["step"], "evaluation" in line))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "heard"),
     [
@@ -133,6 +134,7 @@ def test_another_process_while_the_run_goes_on(
     assert "computed in this process" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("late")
 def test_an_error_keeps_the_evaluation_before_it(
     small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,6 +180,7 @@ def test_metrics_that_cannot_be_computed_end_the_run_with_its_steps_saved(
     assert [path.name for path in CheckpointStore(tmp_path).paths()] == ["ckpt-4.pt"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("late")
 def test_the_last_step_is_evaluated_once(small_config: Path, tmp_path: Path) -> None:
     """The data ends right after a step that was evaluated, and whose metrics nobody has asked for."""

@@ -57,6 +57,7 @@ def fill(folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
 
 
+@pytest.mark.slow
 def test_full_disk_ends_the_run_and_keeps_the_checkpoint_before(
     small_config: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_full_disk_ends_the_run_and_keeps_the_checkpoint_before(
     assert not list(model_dir.glob(".*partial")), "nothing half-written stays"
 
 
+@pytest.mark.slow
 def test_full_disk_costs_the_log_and_not_the_run(small_config: Path, small_disk: Path) -> None:
     """Listeners are disabled, each with one warning; the run ends where its checkpoint finds no room."""
     from tests.conftest import Silent
@@ -145,6 +147,7 @@ def damaged(shapes_data: Path, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow_cases("0")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_records_are_left_out_counted_and_named(
     small_config: Path, shapes_data: Path, tmp_path: Path, workers: int

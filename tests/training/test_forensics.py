@@ -49,6 +49,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Any:
     return switch
 
 
+@pytest.mark.slow
 def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, tmp_path: Path, poisoned: Any) -> None:
     config = bw.load_config(small_config)
     with pytest.raises(bw.TrainingError, match="step 3: the loss is not finite: .*boxwright replay") as caught:
@@ -70,6 +71,7 @@ def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, t
     assert all(torch.equal(kept[name], wanted[name]) for name in wanted), "statistics of normalization too"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["train_config.use_float16=false", "train_config.use_float16=true"])
 def test_a_step_can_be_left_out(small_config: Path, tmp_path: Path, poisoned: Any, change: str) -> None:
     config = bw.load_config(small_config, [change])
@@ -132,6 +134,7 @@ def test_a_step_that_is_looked_at_late_is_undone(
         assert {**one, "replay": ""} == {**other, "replay": ""}
 
 
+@pytest.mark.slow_cases("at0")
 @pytest.mark.parametrize("at", [{2}, {5}])
 def test_a_step_that_is_looked_at_late_stops_the_run_too(
     small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch, at: set[int]
@@ -152,6 +155,7 @@ def test_a_step_that_is_looked_at_late_stops_the_run_too(
     assert kept["samples"] == wanted["samples"]
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_finite_explain_whatever_they_bring_about(
     small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

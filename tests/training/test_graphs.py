@@ -93,6 +93,7 @@ class Sum(torch.nn.Module):
         return images.sum() + true_sizes.sum() + targets.boxes.sum()
 
 
+@pytest.mark.slow
 def test_every_number_of_objects_up_to_thousands_has_its_graph() -> None:
     """torch.compile by itself gives up after eight shapes; 12 powers of two from 8 on are 16384 objects an image."""
     torch._dynamo.reset()

@@ -49,6 +49,7 @@ def refinedet() -> str:
     return preset_text("refinedet_mobilenet_v2_shapes")
 
 
+@pytest.mark.slow_cases("refinedet")
 @pytest.mark.parametrize("family", ["ssd", "refinedet"])
 def test_batches_without_objects(family: str, small_config: Path, tmp_path: Path) -> None:
     write_tfrecords(Empty(8, seed=1, size=(64, 80)), tmp_path / "empty.record")
@@ -161,6 +162,7 @@ def test_a_listener_that_fails_is_named_once_disabled_and_counted(error: Excepti
     assert said[2:] == ["warning: 2 of the run's listeners failed: never (at the start), network tracker (at step 1)"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["opening", "hearing", "ending"])
 def test_a_tracker_that_fails_costs_no_run(
     where: str, small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -191,6 +193,7 @@ def test_a_tracker_that_fails_costs_no_run(
     assert CheckpointStore(tmp_path / "m").paths()
 
 
+@pytest.mark.slow
 def test_tensorboards_folder_goes(small_config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Its files are written where they are asked for, so no thread prints a traceback."""
     heard = Heard()
@@ -316,6 +319,7 @@ def test_settings_that_are_no_numbers(name: str) -> None:
         bw.RunSettings(**{name: float("nan")})
 
 
+@pytest.mark.slow_cases("tf2")
 @pytest.mark.parametrize("tags", ["tf2", "tf1"])
 def test_tags_of_tensorboard_and_histograms_of_variables(small_config: Path, tmp_path: Path, tags: str) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

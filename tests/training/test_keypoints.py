@@ -77,6 +77,7 @@ def test_reader_and_coder_must_agree(config: str, count: int) -> None:
         build_training(pipeline)
 
 
+@pytest.mark.slow
 def test_keypoint_metrics_of_a_run(config: str, tmp_path: Path) -> None:
     """The metrics of a run are pycocotools' of the results that it writes."""
     reader = Path(config).read_text().partition("train_input_reader")[2]

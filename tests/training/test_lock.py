@@ -112,6 +112,7 @@ def test_a_file_system_that_cannot_lock(tmp_path: Path, monkeypatch: pytest.Monk
         assert "a second run can write" in said
 
 
+@pytest.mark.slow
 def test_a_failed_start_leaves_no_name(small_config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An error ends a run in order: the next start has nobody to take the place of."""
     settings = bw.RunSettings(evaluate=False, workers=0, preflight=False)

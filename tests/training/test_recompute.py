@@ -25,6 +25,7 @@ def learnt(network: nn.Module, inputs: Tensor) -> tuple[dict[str, Tensor], dict[
     return gradients, dict(network.named_buffers())
 
 
+@pytest.mark.slow_cases("efficientdet")
 @pytest.mark.parametrize("family", some_first(FAMILIES))
 def test_gradients_and_statistics_are_the_same_to_the_last_bit(family: str) -> None:
     plain = build(FAMILIES[family]).train().network.backbone

@@ -65,6 +65,7 @@ def learner(path: Path, *overrides: str) -> tuple[Learner, Batch]:
     return Learner(new_state(detector, plan), plan, ALONE), batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_add_up_to_the_batch(refinedet_config: Path, parts: int) -> None:
     """Two divisors, neither known before the last part: they are counted first. Smooth, so that rounding stays that."""
@@ -117,6 +118,7 @@ def test_train_go_on_evaluate_predict(refinedet_config: Path, shapes_data: Path,
     assert "in 1 image" in run("predict", image, "--model_dir", model_dir, "--out", tmp_path / "p", "--min_score", 0)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_one_that_was_not(refinedet_config: Path, tmp_path: Path) -> None:
     settings = bw.RunSettings(workers=0, evaluate=False, checkpoint_every_n=2)
     bw.train(bw.load_config(refinedet_config, ["train_config.num_steps=4"]), tmp_path / "whole", settings)
@@ -132,6 +134,7 @@ NORMALIZED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), NORMALIZED], ids=["plain", "normalized"])
 def test_other_classes_keep_what_they_share(refinedet_config: Path, tmp_path: Path, more: tuple[str, ...]) -> None:
     bw.train(
@@ -159,6 +162,7 @@ def test_other_classes_keep_what_they_share(refinedet_config: Path, tmp_path: Pa
     torch.testing.assert_close(after, before[..., same], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_step_of_each_variant(refinedet_config: Path) -> None:
     """Finite losses, a penalty where one is set, and weights that move: biases and gains by the penalty too."""
     variants: dict[str, tuple[str, ...]] = {

@@ -74,6 +74,7 @@ def test_two_images_that_do_not_fit_are_out_of_memory(small_config: Path, room_f
         list(_measure(bw.load_config(small_config), CPU))
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_a_run(small_config: Path) -> None:
     """Channels last, as a run places its network; on a GPU without waiting, so that there is a copy of the weights."""
     placed = []

@@ -79,6 +79,7 @@ def test_a_run_goes_on_in_tensorflows_folder(small_config: Path, tmp_path: Path)
     assert content["step"] == 6
 
 
+@pytest.mark.slow_except("adam_optimizer-slots2-1")
 @pytest.mark.parametrize(
     ("kind", "slots", "version"),
     [
@@ -125,6 +126,7 @@ def test_slots_of_every_rule(kind: str, slots: dict[str, tuple[str, int]], versi
         )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_an_optimizer(tmp_path: Path) -> None:
     state = fresh(SMALL_MODEL + training("momentum_optimizer"))
     arrays = {

@@ -65,6 +65,7 @@ def test_best_checkpoint_and_early_stop(small_config: Path, tmp_path: Path) -> N
     assert detector.categories is not None
 
 
+@pytest.mark.slow
 def test_a_longer_run_remembers_the_best(small_config: Path, tmp_path: Path) -> None:
     """The checkpoint that an evaluation was made of knows of it, so that a later, worse one is not the best."""
     settings = bw.RunSettings(workers=0, best_metric="Loss/total_loss")

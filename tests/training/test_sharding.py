@@ -114,6 +114,7 @@ def step_of(losses: LossModule) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return {name: one.detach() for name, one in found.items()}, gradients
 
 
+@pytest.mark.slow_except("mask_rcnn, paper")
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("family", very_few_first(FAMILIES))
 def test_every_family_finds_its_weights_whole(family: str, small_config: Path) -> None:
@@ -178,6 +179,7 @@ def test_blocks_are_whole_while_they_compute_alone(small_config: Path) -> None:
     assert max(whole) <= 2, "after an evaluation, too"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 def test_blocks_that_compute_maps_again_have_their_weights_there(small_config: Path) -> None:
     plan = build_training(bw.load_config(small_config))

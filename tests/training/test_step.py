@@ -43,6 +43,7 @@ def gradients(one: Learner) -> dict[str, torch.Tensor]:
     return {n: p.grad.clone() for n, p in one.state.detector.network.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.slow_cases("false-3", "false-4")
 @pytest.mark.parametrize("parts", [2, 3, 4])
 @pytest.mark.parametrize("normalize", ["true", "false"])
 def test_parts_add_up_to_the_batch(small_config: Path, parts: int, normalize: str) -> None:
@@ -59,6 +60,7 @@ def test_parts_add_up_to_the_batch(small_config: Path, parts: int, normalize: st
         assert torch.allclose(gradient, second[name], rtol=1e-3, atol=1e-5 * float(gradient.abs().max()) + 1e-7), name
 
 
+@pytest.mark.slow
 def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
@@ -105,6 +107,7 @@ def not_a_number(batch: Batch) -> Batch:
     return replace(batch, images=torch.full_like(batch.images.float(), torch.nan))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_time", [True, False], ids=["looked for", "found by the next step"])
 @pytest.mark.parametrize("optimizer", [(), (ADAM,)], ids=["momentum", "adam"])
 def test_a_step_that_is_not_finite_changes_nothing(
@@ -194,6 +197,7 @@ def test_one_image_too_large_is_an_error(small_config: Path, monkeypatch: pytest
         one.step(batch)
 
 
+@pytest.mark.slow_cases("use_float16")
 @pytest.mark.parametrize("precision", ["use_bfloat16", "use_float16"])
 def test_half_precision_is_near(small_config: Path, precision: str) -> None:
     full, batch = learner(small_config)
@@ -237,6 +241,7 @@ def test_clipping_of_each_gradient_is_by_its_own_norm(small_config: Path) -> Non
         assert torch.equal(same[name], plain[name]), name
 
 
+@pytest.mark.slow
 def test_clipping_is_by_the_norm_of_all(small_config: Path) -> None:
     free, batch = learner(small_config)
     clipped, _ = learner(small_config, "train_config.gradient_clipping_by_norm=0.5")

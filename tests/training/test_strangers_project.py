@@ -154,6 +154,7 @@ def recorded(tensorflow: int) -> tuple[str, Arrays]:
     return row["model_text"], {name: weight(name, tuple(shape), row["gain"]) for name, shape in row["variables"]}
 
 
+@pytest.mark.slow_cases('2-optimizer0-zoo\\\\\\\\checkpoint\\\\\\\\ckpt-0-fine_tune_checkpoint_type: "detection"-')
 @pytest.mark.parametrize(
     ("tensorflow", "optimizer", "checkpoint", "kind", "said"),
     [

@@ -118,6 +118,7 @@ def test_learns_a_handful_of_images(small_config: Path, tmp_path: Path) -> None:
     assert metrics["DetectionBoxes_Precision/mAP@.50IOU"] > 0.95
 
 
+@pytest.mark.slow_cases("1")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_damaged_record_is_one_clear_error(
     small_config: Path, shapes_data: Path, tmp_path: Path, workers: int
@@ -131,6 +132,7 @@ def test_a_damaged_record_is_one_clear_error(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_error_on_the_way_keeps_the_steps_so_far(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     """Of six records the last is damaged; batches of two, in order: two steps are good."""
     data = bytearray((shapes_data / "val.record").read_bytes())
@@ -146,6 +148,7 @@ def test_an_error_on_the_way_keeps_the_steps_so_far(small_config: Path, shapes_d
     assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-2.pt"]
 
 
+@pytest.mark.slow_cases("model.ssd.feature_extractor.depth_multiplier=0.5-another network .*; use another model_dir")
 @pytest.mark.parametrize(
     ("override", "wanted"),
     [
@@ -184,6 +187,7 @@ def test_resuming_follows_the_configuration(small_config: Path, tmp_path: Path) 
     assert same(state.average.shadow, {k: v for k, v in found[1]["network"].items() if k in state.average.shadow})
 
 
+@pytest.mark.slow
 def test_resume_is_exact_with_dropout(small_config: Path, tmp_path: Path) -> None:
     dropout = ["model.ssd.box_predictor.weight_shared_convolutional_box_predictor.use_dropout=true"]
     config = bw.load_config(small_config, [*dropout, "train_config.num_steps=4"])
@@ -205,6 +209,7 @@ def test_mistakes_in_evaluation_show_at_the_start(small_config: Path, tmp_path: 
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.slow
 def test_every_evaluation_reader_is_evaluated(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     more = f'eval_input_reader {{ voc_input_reader {{ root: "{shapes_data}/voc" }} label_map_path: "{shapes_data}/label_map.pbtxt" }}'
     config = bw.load_config(small_config, [more, "train_config.num_steps=1"])
@@ -213,6 +218,7 @@ def test_every_evaluation_reader_is_evaluated(small_config: Path, shapes_data: P
     assert (tmp_path / "m" / "eval" / "1").is_dir()
 
 
+@pytest.mark.slow
 def test_time_limit_saves_and_says_so(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=100000"])
     done = bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, max_seconds=0.5)).step
@@ -234,6 +240,7 @@ def wait_for_checkpoint(model_dir: Path, process: subprocess.Popen[str], count: 
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_first(small_config: Path, tmp_path: Path) -> None:
     process = start(small_config, tmp_path / "m", "--num_train_steps", "100000", "--checkpoint_every_n", "3")
     wait_for_checkpoint(tmp_path / "m", process)
@@ -311,6 +318,7 @@ def wait_for_step(model_dir: Path, process: subprocess.Popen[str], step: int) ->
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_damaged_newest_checkpoint_falls_back(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config)
     bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET, checkpoint_every_n=3))
@@ -396,6 +404,7 @@ def test_fine_tuning_restores_and_reports(small_config: Path, tmp_path: Path) ->
     bw.train(tuned, tmp_path / "second", bw.RunSettings(**QUIET))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["RGB", "BGR"])
 def test_fine_tuning_turns_weights_that_take_blue_first(small_config: Path, tmp_path: Path, order: str) -> None:
     from safetensors.torch import save_file
@@ -506,6 +515,7 @@ def test_a_checkpoint_at_the_start(small_config: Path, tmp_path: Path) -> None:
     assert bw.load(tmp_path / "with" / "ckpt-0.pt").step == 0
 
 
+@pytest.mark.slow_cases("ends1")
 @pytest.mark.parametrize("ends", [{"max_seconds": 1.0}, {"patience": 1, "checkpoint_every_n": 2}])
 def test_a_run_without_a_number_of_steps_ends_by_time_or_patience(
     small_config: Path, tmp_path: Path, ends: dict[str, Any], caplog: pytest.LogCaptureFixture

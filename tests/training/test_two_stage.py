@@ -45,6 +45,7 @@ def weights(folder: Path, step: int = 4) -> dict[str, torch.Tensor]:
     return network
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(shapes_data: Path, tmp_path: Path) -> None:
     """Though proposals are sampled by chance, masks and all."""
     path = configuration(shapes_data, tmp_path)
@@ -99,6 +100,7 @@ def test_two_processes_share_a_batch(shapes_data: Path, tmp_path: Path) -> None:
             assert second[name] == pytest.approx(first[name], rel=2e-3, abs=1e-5), name
 
 
+@pytest.mark.slow
 def test_a_batch_in_parts_is_the_batch(shapes_data: Path, tmp_path: Path) -> None:
     everything = ["model.faster_rcnn.first_stage_minibatch_size=100000", "model.faster_rcnn.second_stage_batch_size=32"]
     everything += ["model.faster_rcnn.second_stage_balance_fraction=1.0", "train_config.num_steps=1"]
@@ -121,6 +123,7 @@ def test_freezing_keeps_what_is_named(shapes_data: Path, tmp_path: Path) -> None
     assert changed == {"backbone", "second"}
 
 
+@pytest.mark.slow
 def test_classes_are_kept_by_name(shapes_data: Path, tmp_path: Path) -> None:
     """Logits, boxes and masks of a class that both have; the proposals' network as it is."""
     path = configuration(shapes_data, tmp_path)
@@ -145,6 +148,7 @@ def test_classes_are_kept_by_name(shapes_data: Path, tmp_path: Path) -> None:
     assert torch.equal(new["rpn.head.convolve.0.weight"], old["rpn.head.convolve.0.weight"])
 
 
+@pytest.mark.slow
 def test_half_precision_learns(shapes_data: Path, tmp_path: Path) -> None:
     path = configuration(shapes_data, tmp_path, MASK_RCNN, "train_config.use_bfloat16=true")
     bw.train(bw.load_config(path), tmp_path / "m", bw.RunSettings(**QUIET, log_every_n=1))
