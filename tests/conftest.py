@@ -198,6 +198,13 @@ model {
 }
 """
 
+# Half the time of a training step.
+FEWER_LAYERS = (
+    SMALL_MODEL.replace("ssd_mobilenet_v2_fpn_keras", "timm/test_resnet.r160_in1k")
+    .replace("      depth_multiplier: 0.25\n      min_depth: 8\n      use_depthwise: true\n", "")
+    .replace("      override_base_feature_extractor_hyperparams: true\n", "")
+)
+
 SMALL_TRAINING = """
 train_config {
   batch_size: 4
@@ -235,8 +242,16 @@ def small_config(shapes_data: Path, tmp_path: Path) -> Path:
     return path
 
 
-def small_config_text(shapes_data: Path) -> str:
-    """Write down a whole configuration that trains in seconds."""
+@pytest.fixture
+def mobilenet_config(shapes_data: Path, tmp_path: Path) -> Path:
+    """The same with the original's MobileNetV2, for tests of its layers and names."""
+    path = tmp_path / "pipeline.config"
+    path.write_text(small_config_text(shapes_data, SMALL_MODEL))
+    return path
+
+
+def small_config_text(shapes_data: Path, model: str = FEWER_LAYERS) -> str:
+    """Return the text of a whole configuration that trains in seconds."""
     readers = f"""
 train_input_reader {{
   label_map_path: "{shapes_data}/label_map.pbtxt"
@@ -249,7 +264,7 @@ eval_input_reader {{
   tf_record_input_reader {{ input_path: "{shapes_data}/val.record" }}
 }}
 """
-    return SMALL_MODEL + SMALL_TRAINING + readers
+    return model + SMALL_TRAINING + readers
 
 
 class Silent(logging.Handler):

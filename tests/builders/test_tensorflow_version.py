@@ -155,18 +155,20 @@ def test_what_is_said() -> None:
     assert explain_version(parse_message(SMALL_MODEL, bw.Pipeline)) == ""
 
 
-def test_a_run_keeps_its_meaning(tmp_path: Path, small_config: Path) -> None:
+def test_a_run_keeps_its_meaning(tmp_path: Path, mobilenet_config: Path) -> None:
     """A checkpoint written before TF1's meaning was known (format 1) has TF2's, and so has the run that resumes it."""
     one_step = ["train_config.num_steps=1"]
-    small_config.write_text(small_config.read_text().replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn"))
-    config = bw.load_config(small_config)
-    old = bw.load_config(small_config, [*one_step, "model.ssd.feature_extractor.tensorflow_version=2"])
+    mobilenet_config.write_text(
+        mobilenet_config.read_text().replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn")
+    )
+    config = bw.load_config(mobilenet_config)
+    old = bw.load_config(mobilenet_config, [*one_step, "model.ssd.feature_extractor.tensorflow_version=2"])
     settings = bw.RunSettings(evaluate=False, workers=0)
     bw.train(old, tmp_path / "m", settings)
     path = tmp_path / "m" / "ckpt-1.pt"
     content = read_checkpoint(path)
     with path.open("wb+") as file:
-        save_archive({**content, "format": 1, "config": dump_message(bw.load_config(small_config, one_step))}, file)
+        save_archive({**content, "format": 1, "config": dump_message(bw.load_config(mobilenet_config, one_step))}, file)
     detector, stored, _ = bw.restore_detector(path)
     assert tensorflow_version(stored.model) == 2
     assert isinstance(detector.network.get_submodule("neck"), FeaturePyramid)
@@ -193,21 +195,21 @@ def test_a_meaning_is_not_carried_to_another_type() -> None:
     assert with_version_of(small, keras) == small
 
 
-def test_fine_tuning_from_a_run_of_the_other_meaning_is_said(tmp_path: Path, small_config: Path) -> None:
-    text = small_config.read_text()
-    small_config.write_text(text.replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn"))
+def test_fine_tuning_from_a_run_of_the_other_meaning_is_said(tmp_path: Path, mobilenet_config: Path) -> None:
+    text = mobilenet_config.read_text()
+    mobilenet_config.write_text(text.replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn"))
     settings = bw.RunSettings(evaluate=False, workers=0)
     old = ["train_config.num_steps=1", "model.ssd.feature_extractor.tensorflow_version=2"]
-    bw.train(bw.load_config(small_config, old), tmp_path / "old", settings)
-    config = bw.load_config(small_config)
+    bw.train(bw.load_config(mobilenet_config, old), tmp_path / "old", settings)
+    config = bw.load_config(mobilenet_config)
     assert other_meaning(tmp_path / "old", config).startswith(
         f"{tmp_path / 'old'} was trained with TensorFlow 2's meaning"
     )
-    assert other_meaning(tmp_path / "old", bw.load_config(small_config, old)) == ""
+    assert other_meaning(tmp_path / "old", bw.load_config(mobilenet_config, old)) == ""
     # Its last convolution has another width: what is missing of a checkpoint of ours is an error.
     start = [
         f'train_config.fine_tune_checkpoint="{tmp_path / "old"}"',
         'train_config.fine_tune_checkpoint_type="detection"',
     ]
     with pytest.raises(bw.CheckpointError, match="scope 'detection'"):
-        bw.train(bw.load_config(small_config, start), tmp_path / "new", settings)
+        bw.train(bw.load_config(mobilenet_config, start), tmp_path / "new", settings)

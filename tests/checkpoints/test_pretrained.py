@@ -16,7 +16,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.builders.training import build_training
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from tests.conftest import small_config_text
+from tests.conftest import SMALL_MODEL, small_config_text
 
 NAME = "test_resnet.r160_in1k"
 # Runs commands, one a line, in one process in which nobody reaches the network; says how each ended.
@@ -54,7 +54,7 @@ def hub(folder: Path) -> Mapping[str, torch.Tensor]:
 
 
 def config_text(shapes_data: Path) -> str:
-    text = small_config_text(shapes_data).replace("ssd_mobilenet_v2_fpn_keras", f"timm/{NAME}")
+    text = small_config_text(shapes_data, SMALL_MODEL).replace("ssd_mobilenet_v2_fpn_keras", f"timm/{NAME}")
     text = text.replace("override_base_feature_extractor_hyperparams: true", "pretrained: true").replace(
         "num_steps: 6", "num_steps: 1"
     )

@@ -193,12 +193,12 @@ def test_errors_are_one_line_and_status_one(
     assert len(output.splitlines()) == 1
 
 
-def test_weights_go_to_tensorflow_and_come_back(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
+def test_weights_go_to_tensorflow_and_come_back(mobilenet_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     """A run, converted, stands for itself: configuration and classes lie beside the checkpoint."""
     run(
         "train",
         "--config",
-        str(small_config),
+        str(mobilenet_config),
         "--model_dir",
         str(tmp_path / "m"),
         "--num_train_steps",

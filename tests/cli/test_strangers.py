@@ -77,10 +77,12 @@ def test_check_ends_with_0_exactly_where_training_can_start(small_config: Path, 
     assert ": train_input_reader.label_map_path: " in output
 
 
-def test_check_says_which_meaning_applies(small_config: Path) -> None:
-    text = small_config.read_text().replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn")
-    small_config.write_text(text)
-    assert "ssd_mobilenet_v2_fpn is TensorFlow 1's, whose meaning applies:" in run("config", "check", small_config)[1]
+def test_check_says_which_meaning_applies(mobilenet_config: Path) -> None:
+    text = mobilenet_config.read_text().replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn")
+    mobilenet_config.write_text(text)
+    assert (
+        "ssd_mobilenet_v2_fpn is TensorFlow 1's, whose meaning applies:" in run("config", "check", mobilenet_config)[1]
+    )
 
 
 def test_places_are_not_taken_for_pictures(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_the_first_three_are_drawn() -> None:
 
 
 @pytest.fixture
-def with_depth(small_config: Path, shapes_data: Path, tmp_path: Path) -> Path:
+def with_depth(mobilenet_config: Path, shapes_data: Path, tmp_path: Path) -> Path:
     """The small configuration on its own records, each with red once more as a fourth channel."""
     for name in ("train.record-00000-of-00002", "train.record-00001-of-00002", "val.record"):
         records = []
@@ -229,12 +229,12 @@ def with_depth(small_config: Path, shapes_data: Path, tmp_path: Path) -> Path:
             feature[KEY].bytes_list.value.append(encode_png(np.ascontiguousarray(image[..., 0])))
             records.append(example.SerializeToString())
         write_records(tmp_path / name, records)
-    text = small_config.read_text().replace(f"{shapes_data}/train.record", f"{tmp_path}/train.record")
+    text = mobilenet_config.read_text().replace(f"{shapes_data}/train.record", f"{tmp_path}/train.record")
     text = text.replace(f"{shapes_data}/val.record", f"{tmp_path}/val.record")
-    small_config.write_text(
+    mobilenet_config.write_text(
         text.replace("_input_reader {\n  label", "_input_reader {\n  num_additional_channels: 1 label")
     )
-    return small_config
+    return mobilenet_config
 
 
 def test_they_are_trained_on_evaluated_and_resumed(with_depth: Path, tmp_path: Path) -> None:

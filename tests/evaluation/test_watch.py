@@ -131,7 +131,7 @@ class Objects:
         return self.shapes.encoded(index)
 
 
-def test_data_without_classes_are_counted_without_them(small_config: Path, tmp_path: Path) -> None:
+def test_data_without_classes_are_counted_without_them(mobilenet_config: Path, tmp_path: Path) -> None:
     write_tfrecords(Objects(ShapesDataset(6, seed=6, size=(64, 80))), tmp_path / "objects.record")
     (tmp_path / "objects.pbtxt").write_text('item { id: 1 name: "object" }')
     changes = [
@@ -140,12 +140,12 @@ def test_data_without_classes_are_counted_without_them(small_config: Path, tmp_p
         "train_config.num_steps=1",
         "eval_config.include_metrics_per_category=true",
     ]
-    config = bw.load_config(small_config, changes)
+    config = bw.load_config(mobilenet_config, changes)
     run = bw.train(config, tmp_path / "m", workers=0)
     detector, _, _ = bw.restore_detector(tmp_path / "m")
     # The same images with their classes, merged, have the same metrics.
     merged = evaluate_on_reader(
-        bw.load_config(small_config, changes[2:]), detector, EvaluationSettings(class_agnostic=True)
+        bw.load_config(mobilenet_config, changes[2:]), detector, EvaluationSettings(class_agnostic=True)
     )
     precision = {name: value for name, value in merged.metrics.items() if not name.startswith("Loss/")}
     assert run.metrics == pytest.approx(precision, abs=1e-6)

@@ -99,9 +99,9 @@ def lines(model_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "steps_per_sec"} for row in rows]
 
 
-def test_two_processes_are_one_with_the_whole_batch(small_config: Path, tmp_path: Path) -> None:
+def test_two_processes_are_one_with_the_whole_batch(mobilenet_config: Path, tmp_path: Path) -> None:
     """Losses, to 1e-5; evaluation of an odd number of images, each once; one process writes."""
-    config = smooth_config(small_config, tmp_path, "train_config.num_steps=4", "eval_config.batch_size=4")
+    config = smooth_config(mobilenet_config, tmp_path, "train_config.num_steps=4", "eval_config.batch_size=4")
     output = run_two(config, tmp_path / "two")
     bw.train(bw.load_config(config), tmp_path / "one", bw.RunSettings(workers=0, log_every_n=1))
     one, two = lines(tmp_path / "one"), lines(tmp_path / "two")

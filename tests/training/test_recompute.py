@@ -42,8 +42,8 @@ def test_gradients_and_statistics_are_the_same_to_the_last_bit(family: str) -> N
             assert torch.equal(value, found[name]), name
 
 
-def test_statistics_move_once(small_config: Path) -> None:
-    one, batch = learner(small_config)
+def test_statistics_move_once(mobilenet_config: Path) -> None:
+    one, batch = learner(mobilenet_config)
     network = one.state.detector.network
     given: dict[str, list[torch.Tensor]] = {}
     norms = {name: part for name, part in network.backbone.named_modules() if isinstance(part, nn.BatchNorm2d)}
@@ -61,7 +61,7 @@ def test_statistics_move_once(small_config: Path) -> None:
         torch.testing.assert_close(norm.running_mean, moved, msg=name)
 
 
-def test_less_is_kept(small_config: Path) -> None:
+def test_less_is_kept(mobilenet_config: Path) -> None:
     """What the backbone keeps for its backward pass is what its blocks are given."""
 
     def kept(network: nn.Module) -> int:
@@ -76,14 +76,14 @@ def test_less_is_kept(small_config: Path) -> None:
         assert maps
         return sum(bytes_of.values())
 
-    plain = learner(small_config)[0].state.detector.network.backbone
+    plain = learner(mobilenet_config)[0].state.detector.network.backbone
     again = copy.deepcopy(plain)
     recompute_blocks(again)
     assert kept(again) < 0.5 * kept(plain)
 
 
-def test_evaluation_computes_once(small_config: Path) -> None:
-    backbone = learner(small_config)[0].state.detector.network.backbone
+def test_evaluation_computes_once(mobilenet_config: Path) -> None:
+    backbone = learner(mobilenet_config)[0].state.detector.network.backbone
     recompute_blocks(backbone)
     inputs = torch.randn(1, 3, 64, 64)
     backbone.eval()
@@ -93,8 +93,8 @@ def test_evaluation_computes_once(small_config: Path) -> None:
     assert len(calls) == 1
 
 
-def test_a_run_is_the_same(small_config: Path, tmp_path: Path) -> None:
-    config = bw.load_config(small_config, ["train_config.num_steps=3"])
+def test_a_run_is_the_same(mobilenet_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(mobilenet_config, ["train_config.num_steps=3"])
     for name in ("plain", "again"):
         bw.train(config, tmp_path / name, bw.RunSettings(workers=0, device="cpu", recompute=name == "again"))
     plain, again = (read_checkpoint(tmp_path / name / "ckpt-3.pt")["network"] for name in ("plain", "again"))
@@ -103,6 +103,6 @@ def test_a_run_is_the_same(small_config: Path, tmp_path: Path) -> None:
         assert torch.equal(value, again[name]), name
 
 
-def test_compiled_networks_choose_for_themselves(small_config: Path, tmp_path: Path) -> None:
+def test_compiled_networks_choose_for_themselves(mobilenet_config: Path, tmp_path: Path) -> None:
     with pytest.raises(bw.TrainingError, match="--recompute"):
-        bw.train(bw.load_config(small_config), tmp_path, bw.RunSettings(recompute=True, compile=True, device="cpu"))
+        bw.train(bw.load_config(mobilenet_config), tmp_path, bw.RunSettings(recompute=True, compile=True, device="cpu"))

@@ -60,13 +60,13 @@ def test_the_recorded_moments_are_restored() -> None:
     assert f"momentum: restored for {compared} of {compared} weights" in said
 
 
-def test_a_run_goes_on_in_tensorflows_folder(small_config: Path, tmp_path: Path) -> None:
-    config = bw.load_config(small_config, ["model {}", "train_config.num_steps=4202"])
+def test_a_run_goes_on_in_tensorflows_folder(mobilenet_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(mobilenet_config, ["model {}", "train_config.num_steps=4202"])
     config.model = parse_message(f"model {{ {MODEL.replace('num_classes: 3', 'num_classes: 4')} }}", bw.Pipeline).model
     shutil.copytree(RECORDED, tmp_path / "m")
     with pytest.raises(bw.CheckpointError, match="scope 'full'.*cannot be restored"):
         bw.train(config, tmp_path / "m", bw.RunSettings(evaluate=False, workers=0))
-    fitting = bw.load_config(small_config)
+    fitting = bw.load_config(mobilenet_config)
     detector = bw.build_detector(fitting)
     arrays = {
         variable.key: variable.to_theirs(detector.network.state_dict()[name].numpy())

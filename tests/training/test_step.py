@@ -46,11 +46,11 @@ def gradients(one: Learner) -> dict[str, torch.Tensor]:
 @pytest.mark.slow_cases("false-3", "false-4")
 @pytest.mark.parametrize("parts", [2, 3, 4])
 @pytest.mark.parametrize("normalize", ["true", "false"])
-def test_parts_add_up_to_the_batch(small_config: Path, parts: int, normalize: str) -> None:
+def test_parts_add_up_to_the_batch(mobilenet_config: Path, parts: int, normalize: str) -> None:
     """With statistics frozen nothing else joins the images of a batch."""
     more = (FROZEN, f"model.ssd.normalize_loss_by_num_matches={normalize}")
-    whole, batch = learner(small_config, *more)
-    split, _ = learner(small_config, *more, f"train_config.gradient_accumulation_steps={parts}")
+    whole, batch = learner(mobilenet_config, *more)
+    split, _ = learner(mobilenet_config, *more, f"train_config.gradient_accumulation_steps={parts}")
     once, twice = whole.step(batch), split.step(batch)
     assert twice.losses == pytest.approx(once.losses, rel=1e-5)
     first, second = gradients(whole), gradients(split)
@@ -61,7 +61,7 @@ def test_parts_add_up_to_the_batch(small_config: Path, parts: int, normalize: st
 
 
 @pytest.mark.slow
-def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_too_small_splits_the_batch(mobilenet_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     class Listener(Silent):
@@ -69,8 +69,8 @@ def test_memory_that_is_too_small_splits_the_batch(small_config: Path, monkeypat
             heard.append(text)
 
     Listener()
-    whole, batch = learner(small_config, FROZEN)
-    small, _ = learner(small_config, FROZEN)
+    whole, batch = learner(mobilenet_config, FROZEN)
+    small, _ = learner(mobilenet_config, FROZEN)
     forward, statistics = small.losses.forward, [b.clone() for b in small.state.detector.network.buffers()]
 
     def out_of_memory(images: Any, *others: Any) -> Any:
@@ -111,12 +111,12 @@ def not_a_number(batch: Batch) -> Batch:
 @pytest.mark.parametrize("in_time", [True, False], ids=["looked for", "found by the next step"])
 @pytest.mark.parametrize("optimizer", [(), (ADAM,)], ids=["momentum", "adam"])
 def test_a_step_that_is_not_finite_changes_nothing(
-    small_config: Path, optimizer: tuple[str, ...], in_time: bool
+    mobilenet_config: Path, optimizer: tuple[str, ...], in_time: bool
 ) -> None:
     """Not waited for, it is left out by the device, and the steps after it are those of a run that never saw it."""
     averaged = "train_config.optimizer.use_moving_average=true"
-    plain, batch = learner(small_config, averaged, *optimizer)
-    one, _ = learner(small_config, averaged, *optimizer)
+    plain, batch = learner(mobilenet_config, averaged, *optimizer)
+    one, _ = learner(mobilenet_config, averaged, *optimizer)
     plain.step(batch)
     one.step(batch)
     before = whole_state(one)
@@ -136,8 +136,8 @@ def test_a_step_that_is_not_finite_changes_nothing(
     assert len(before) > 200
 
 
-def test_a_first_step_that_is_not_finite_changes_nothing(small_config: Path) -> None:
-    one, batch = learner(small_config, ADAM)
+def test_a_first_step_that_is_not_finite_changes_nothing(mobilenet_config: Path) -> None:
+    one, batch = learner(mobilenet_config, ADAM)
     before = [value.detach().clone() for value in one.state.detector.network.state_dict().values()]
     report = one.step(not_a_number(batch), wait=False)
     with pytest.raises(NotFiniteError, match="step 1"):
@@ -152,9 +152,9 @@ def test_a_first_step_that_is_not_finite_changes_nothing(small_config: Path) -> 
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_an_update_that_does_not_fit_is_said_and_the_state_counts_as_broken(
-    small_config: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
+    mobilenet_config: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
 ) -> None:
-    one, batch = learner(small_config, ADAM, FROZEN)
+    one, batch = learner(mobilenet_config, ADAM, FROZEN)
     one.step(batch, wait=wait)
     real = torch._foreach_addcdiv_
 
@@ -169,9 +169,9 @@ def test_an_update_that_does_not_fit_is_said_and_the_state_counts_as_broken(
     assert one.state.step == 1
 
 
-def test_a_step_that_is_interrupted_changes_nothing(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_interrupted_changes_nothing(mobilenet_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the statistics of normalization, which forward has moved by then, nor what counts."""
-    one, batch = learner(small_config, ADAM)
+    one, batch = learner(mobilenet_config, ADAM)
     one.step(batch)
     before = whole_state(one)
 
@@ -186,8 +186,8 @@ def test_a_step_that_is_interrupted_changes_nothing(small_config: Path, monkeypa
     assert all(torch.equal(*both) for both in zip(before, whole_state(one), strict=True))
 
 
-def test_one_image_too_large_is_an_error(small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, batch = learner(small_config)
+def test_one_image_too_large_is_an_error(mobilenet_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, batch = learner(mobilenet_config)
 
     def out_of_memory(*_: Any) -> Any:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
@@ -199,9 +199,9 @@ def test_one_image_too_large_is_an_error(small_config: Path, monkeypatch: pytest
 
 @pytest.mark.slow_cases("use_float16")
 @pytest.mark.parametrize("precision", ["use_bfloat16", "use_float16"])
-def test_half_precision_is_near(small_config: Path, precision: str) -> None:
-    full, batch = learner(small_config)
-    half, _ = learner(small_config, f"train_config.{precision}=true")
+def test_half_precision_is_near(mobilenet_config: Path, precision: str) -> None:
+    full, batch = learner(mobilenet_config)
+    half, _ = learner(mobilenet_config, f"train_config.{precision}=true")
     one, other, overflows = full.step(batch), half.step(batch), 0
     while other.skipped:
         overflows += 1
@@ -214,8 +214,8 @@ def test_half_precision_is_near(small_config: Path, precision: str) -> None:
     assert all(p.dtype == torch.float32 for p in half.state.detector.network.parameters())
 
 
-def test_overflow_of_float16_leaves_the_step_out_and_lowers_the_scale(small_config: Path) -> None:
-    one, batch = learner(small_config, "train_config.use_float16=true")
+def test_overflow_of_float16_leaves_the_step_out_and_lowers_the_scale(mobilenet_config: Path) -> None:
+    one, batch = learner(mobilenet_config, "train_config.use_float16=true")
     one.state.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
     before = {n: p.detach().clone() for n, p in one.state.detector.network.named_parameters()}
     found = one.step(batch)
@@ -225,12 +225,12 @@ def test_overflow_of_float16_leaves_the_step_out_and_lowers_the_scale(small_conf
     assert all(torch.equal(before[n], p) for n, p in one.state.detector.network.named_parameters())
 
 
-def test_clipping_of_each_gradient_is_by_its_own_norm(small_config: Path) -> None:
+def test_clipping_of_each_gradient_is_by_its_own_norm(mobilenet_config: Path) -> None:
     """As tf.clip_by_norm: those within the limit stay, the others have it as their norm."""
-    free, batch = learner(small_config)
+    free, batch = learner(mobilenet_config)
     each = "train_config.gradient_clipping=EACH"
-    clipped, _ = learner(small_config, "train_config.gradient_clipping_by_norm=0.05", each)
-    unlimited, _ = learner(small_config, each)
+    clipped, _ = learner(mobilenet_config, "train_config.gradient_clipping_by_norm=0.05", each)
+    unlimited, _ = learner(mobilenet_config, each)
     assert free.step(batch).gradient_norm == pytest.approx(clipped.step(batch).gradient_norm)
     unlimited.step(batch)
     plain, found, same = gradients(free), gradients(clipped), gradients(unlimited)
@@ -242,9 +242,9 @@ def test_clipping_of_each_gradient_is_by_its_own_norm(small_config: Path) -> Non
 
 
 @pytest.mark.slow
-def test_clipping_is_by_the_norm_of_all(small_config: Path) -> None:
-    free, batch = learner(small_config)
-    clipped, _ = learner(small_config, "train_config.gradient_clipping_by_norm=0.5")
+def test_clipping_is_by_the_norm_of_all(mobilenet_config: Path) -> None:
+    free, batch = learner(mobilenet_config)
+    clipped, _ = learner(mobilenet_config, "train_config.gradient_clipping_by_norm=0.5")
     norm = free.step(batch).gradient_norm
     assert clipped.step(batch).gradient_norm == pytest.approx(norm)
     assert norm > 0.5
@@ -253,9 +253,9 @@ def test_clipping_is_by_the_norm_of_all(small_config: Path) -> None:
     assert list(ratio.values()) == pytest.approx([0.5 / norm] * len(ratio), rel=1e-3)
 
 
-def test_bias_multiplier_is_for_biases_of_convolutions(small_config: Path) -> None:
-    plain, batch = learner(small_config)
-    tripled, _ = learner(small_config, "train_config.bias_grad_multiplier=3")
+def test_bias_multiplier_is_for_biases_of_convolutions(mobilenet_config: Path) -> None:
+    plain, batch = learner(mobilenet_config)
+    tripled, _ = learner(mobilenet_config, "train_config.bias_grad_multiplier=3")
     plain.step(batch)
     tripled.step(batch)
     first, second = gradients(plain), gradients(tripled)
@@ -266,9 +266,9 @@ def test_bias_multiplier_is_for_biases_of_convolutions(small_config: Path) -> No
     assert len(hit) >= 2
 
 
-def test_what_is_frozen_stays(small_config: Path) -> None:
+def test_what_is_frozen_stays(mobilenet_config: Path) -> None:
     one, batch = learner(
-        small_config,
+        mobilenet_config,
         "train_config.freeze_variables=_feature_extractor/classification_backbone",
         "train_config.optimizer.adam_optimizer={learning_rate { constant_learning_rate { learning_rate: 0.01 } }}",
         "train_config.freeze_stage={until_step: 2 variables: 'neck'}",
@@ -293,14 +293,14 @@ def test_what_is_frozen_stays(small_config: Path) -> None:
         ("train_config.freeze_stage={until_step: 5 variables: 'x^'}", r"freeze_stage\[0\].variables: 'x\^' hits none"),
     ],
 )
-def test_bad_patterns(small_config: Path, override: str, wanted: str | None) -> None:
+def test_bad_patterns(mobilenet_config: Path, override: str, wanted: str | None) -> None:
     if wanted is None:
-        one, batch = learner(small_config, override)
+        one, batch = learner(mobilenet_config, override)
         with pytest.raises(bw.ConfigError, match="nothing learns at step 0"):
             one.step(batch)
         return
     with pytest.raises(bw.ConfigError, match=wanted):
-        learner(small_config, override)
+        learner(mobilenet_config, override)
 
 
 @pytest.mark.parametrize(
@@ -313,20 +313,20 @@ def test_bad_patterns(small_config: Path, override: str, wanted: str | None) -> 
         ("^neck\\.", {"neck"}),
     ],
 )
-def test_names_of_tf_and_ours(small_config: Path, pattern: str, part: set[str]) -> None:
-    one, _ = learner(small_config, f"train_config.freeze_variables={pattern}")
+def test_names_of_tf_and_ours(mobilenet_config: Path, pattern: str, part: set[str]) -> None:
+    one, _ = learner(mobilenet_config, f"train_config.freeze_variables={pattern}")
     frozen = {n for n, _ in one.state.detector.network.named_parameters()} - set(one.trainable.at(0))
     assert {name.split(".")[0] for name in frozen if "norm" not in name} == part
 
 
-def test_total_is_the_sum(small_config: Path) -> None:
-    one, batch = learner(small_config)
+def test_total_is_the_sum(mobilenet_config: Path) -> None:
+    one, batch = learner(mobilenet_config)
     losses = one.step(batch).losses
     assert losses[TOTAL] == pytest.approx(sum(value for name, value in losses.items() if name != TOTAL))
 
 
-def test_drop_path_follows_the_step(small_config: Path) -> None:
-    first, batch = learner(small_config)
+def test_drop_path_follows_the_step(mobilenet_config: Path) -> None:
+    first, batch = learner(mobilenet_config)
     paths = DropPath(most=0.5, steps=10)
     first.state.detector.network.add_module("paths", paths)
     one = Learner(first.state, first.plan, ALONE)
