@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check clean
+.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check release-check clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -41,6 +41,13 @@ test-wheel: install ## test a new user's first steps with the wheel in a fresh e
 	cp tests/wheel/tour.py "$$there/"; checkout=$$PWD; cd "$$there"; \
 	OMP_NUM_THREADS=1 BOXWRIGHT_CHECKOUT="$$checkout" "$$there/env/bin/python" -m pytest -q -p no:cacheprovider tour.py
 
+RELEASE := .venv-release
+release-check:   ## build sdist and wheel, check all that a release consists of, tour the wheel on each Python that is here
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet uv
+	VIRTUAL_ENV=$(RELEASE) $(RELEASE)/bin/uv pip install --quiet --group release
+	$(RELEASE)/bin/python release/check.py $(if $(PYTHONS),--python $(PYTHONS))
+
 # Only for the package's own dependencies; those of its extras need newer releases.
 OLDEST := .venv-oldest
 test-oldest:     ## test training and the commands with the oldest releases that pyproject.toml allows
@@ -69,4 +76,4 @@ check: install   ## check lint, types, layers and docstrings
 	$(BIN)/pydoclint --quiet $(PUBLIC)
 
 clean:           ## remove everything that the targets created
-	rm -rf $(VENV) $(OLDEST) demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(RELEASE) dist demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

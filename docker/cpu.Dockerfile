@@ -1,0 +1,22 @@
+# Training, evaluation and export on CPUs: docker build -f docker/cpu.Dockerfile -t boxwright .
+FROM python:3.12-slim AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+WORKDIR /source
+# The version is the tag's, which this image does not see: --build-arg VERSION=0.1.0.
+ARG VERSION=0.1.0.dev0
+ENV SETUPTOOLS_SCM_PRETEND_VERSION=${VERSION} PIP_NO_CACHE_DIR=1
+COPY pyproject.toml README.md LICENSE ./
+COPY release release
+COPY src src
+RUN python -m venv /opt/boxwright \
+ && /opt/boxwright/bin/pip install --extra-index-url https://download.pytorch.org/whl/cpu '.[onnx]'
+
+FROM python:3.12-slim
+RUN useradd --create-home --uid 1000 boxwright
+COPY --from=build /opt/boxwright /opt/boxwright
+ENV PATH=/opt/boxwright/bin:$PATH
+USER 1000
+WORKDIR /work
+HEALTHCHECK --interval=5m --timeout=30s CMD ["boxwright", "--version"]
+ENTRYPOINT ["boxwright"]
+CMD ["--help"]

@@ -1,0 +1,22 @@
+# Training on NVIDIA GPUs: docker build -f docker/cuda.Dockerfile -t boxwright:cuda . && docker run --gpus all boxwright:cuda
+# PyTorch's own wheels bring CUDA's libraries; the host brings the driver.
+FROM python:3.12-slim AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+WORKDIR /source
+ARG VERSION=0.1.0.dev0
+ENV SETUPTOOLS_SCM_PRETEND_VERSION=${VERSION} PIP_NO_CACHE_DIR=1
+COPY pyproject.toml README.md LICENSE ./
+COPY release release
+COPY src src
+RUN python -m venv /opt/boxwright \
+ && /opt/boxwright/bin/pip install '.[onnx]'
+
+FROM python:3.12-slim
+RUN useradd --create-home --uid 1000 boxwright
+COPY --from=build /opt/boxwright /opt/boxwright
+ENV PATH=/opt/boxwright/bin:$PATH NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER 1000
+WORKDIR /work
+HEALTHCHECK --interval=5m --timeout=60s CMD ["python", "-c", "import torch; torch.cuda.init()"]
+ENTRYPOINT ["boxwright"]
+CMD ["--help"]

@@ -1,0 +1,27 @@
+# Serves an exported .onnx, without PyTorch: docker build -f docker/serve.Dockerfile -t boxwright:serve .
+# docker run -p 127.0.0.1:8501:8501 -v "$PWD/detector.onnx:/models/detector.onnx:ro" boxwright:serve
+# Read-only and limited: add --read-only --tmpfs /tmp --memory 4g --cap-drop ALL --security-opt no-new-privileges.
+FROM python:3.12-slim AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+WORKDIR /source
+# The version is the tag's, which this image does not see: --build-arg VERSION=0.1.0.
+ARG VERSION=0.1.0.dev0
+ENV SETUPTOOLS_SCM_PRETEND_VERSION=${VERSION} PIP_NO_CACHE_DIR=1
+COPY docker/serve.txt ./
+RUN python -m venv /opt/boxwright && /opt/boxwright/bin/pip install --requirement serve.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY release release
+COPY src src
+RUN /opt/boxwright/bin/pip install --no-deps .
+
+FROM python:3.12-slim
+RUN useradd --create-home --uid 1000 boxwright
+COPY --from=build /opt/boxwright /opt/boxwright
+ENV PATH=/opt/boxwright/bin:$PATH
+USER 1000
+WORKDIR /models
+EXPOSE 8501
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s \
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8501/readyz', timeout=4)"]
+ENTRYPOINT ["boxwright", "serve", "--host", "0.0.0.0"]
+CMD ["/models/detector.onnx"]

@@ -1,0 +1,229 @@
+"""What must hold before a release: `make release-check` runs it, and leaves sdist, wheel and SBOM in `dist`.
+
+Each check prints a line; the program ends with 1 if one failed. A Python that is neither here nor to be had is named
+and passed over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DIST = ROOT / "dist"
+TOOLS = Path(sys.executable).parent
+MOST_WHEEL, MOST_SDIST = 2_000_000, 5_000_000
+
+
+class CheckError(Exception):
+    """A check that did not hold."""
+
+
+def run(*command: object, cwd: Path = ROOT, **environment: str) -> str:
+    """Return what a command prints; one that fails ends the check, with its output's end."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    if done.returncode:
+        raise CheckError("\n".join([" ".join(map(str, command)), *output.strip().splitlines()[-30:]]))
+    return output
+
+
+def the(pattern: str) -> Path:
+    """Return the one file of `dist` that a pattern names."""
+    (path,) = DIST.glob(pattern)
+    return path
+
+
+def build() -> str:
+    """Build the sdist, and from it the wheel."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(TOOLS / "uv", "build", "--quiet", "--out-dir", DIST, ROOT)
+    (DIST / ".gitignore").unlink(missing_ok=True)  # uv's own, which would be uploaded
+    return ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.2f} MB)" for path in sorted(DIST.iterdir()))
+
+
+def contents() -> str:
+    """Check sizes, and what must and must not be inside."""
+    for path, most in ((the("*.whl"), MOST_WHEEL), (the("*.tar.gz"), MOST_SDIST)):
+        if path.stat().st_size > most:
+            raise CheckError(f"{path.name} has {path.stat().st_size} bytes, more than {most}")
+    inside = zipfile.ZipFile(the("*.whl")).namelist()
+    presets = [name for name in inside if name.startswith("boxwright/presets/")]
+    wanted = {f"boxwright/presets/{path.name}" for path in (ROOT / "src/boxwright/presets").glob("[!_]*.*")}
+    if missing := wanted - set(presets):
+        raise CheckError(f"the wheel lacks {sorted(missing)}")
+    if strangers := {name.split("/")[0] for name in inside if not name.startswith("boxwright")}:
+        raise CheckError(f"the wheel has {sorted(strangers)} too")
+    with tarfile.open(the("*.tar.gz")) as archive:
+        if recordings := [name for name in archive.getnames() if "/tests/golden/" in name]:
+            raise CheckError(f"the sdist has {len(recordings)} recordings, as {recordings[0]}")
+    return f"{len(presets)} presets and label maps"
+
+
+def version() -> str:
+    """Check that version, tag and changelog agree, where BOXWRIGHT_TAG names a tag."""
+    built = the("*.whl").name.split("-")[1]
+    tag = os.environ.get("BOXWRIGHT_TAG", "")
+    if not tag:
+        return f"{built}, without a tag"
+    if tag != f"v{built}":
+        raise CheckError(f"the tag is {tag}, the wheel's version {built}")
+    if not re.search(rf"^## \[{re.escape(built)}\] - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M):
+        raise CheckError(f"CHANGELOG.md has no line '## [{built}] - YYYY-MM-DD'")
+    if not os.environ.get("BOXWRIGHT_REPOSITORY"):
+        raise CheckError("BOXWRIGHT_REPOSITORY does not say where the repository is")
+    return built
+
+
+def metadata() -> str:
+    """Check the metadata as package indexes do."""
+    run(TOOLS / "twine", "check", "--strict", *DIST.iterdir())
+    return "twine"
+
+
+def licenses() -> str:
+    """Check that each file's license and holder are stated."""
+    run(TOOLS / "reuse", "lint")
+    return "reuse"
+
+
+def workflows() -> str:
+    """Check workflows, issue forms and the citation file, without a network."""
+    host = ROOT / ".github"
+    schemas = {
+        "github-workflows": sorted((host / "workflows").glob("*.yml")),
+        "github-issue-forms": [path for path in (host / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"],
+        "github-issue-config": [host / "ISSUE_TEMPLATE" / "config.yml"],
+        "dependabot": [host / "dependabot.yml"],
+        "citation-file-format": [ROOT / "CITATION.cff"],
+    }
+    for schema, paths in schemas.items():
+        run(TOOLS / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *paths)
+    run(TOOLS / "zizmor", "--offline", "--no-progress", host)
+    return "check-jsonschema, zizmor"
+
+
+def images() -> str:
+    """Check the Dockerfiles; no image is built."""
+    run(TOOLS / "hadolint", *sorted((ROOT / "docker").glob("*.Dockerfile")))
+    return "hadolint; not built"
+
+
+def environment(folder: Path, python: str, *packages: object) -> Path | None:
+    """Return a fresh environment's interpreter, or None where that Python is not to be had."""
+    others = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin"))
+    path = os.pathsep.join([*map(str, reversed(others)), os.environ["PATH"]])
+    try:
+        run(TOOLS / "uv", "venv", "--quiet", "--no-project", "--python", python, folder, cwd=folder.parent, PATH=path)
+    except CheckError:
+        return None
+    run(TOOLS / "uv", "pip", "install", "--quiet", *packages, cwd=folder.parent, VIRTUAL_ENV=str(folder))
+    return folder / "bin" / "python"
+
+
+def tour(python: str) -> str:
+    """Take a stranger's tour of the wheel in a fresh environment."""
+    with tempfile.TemporaryDirectory() as name:
+        there = Path(name)
+        interpreter = environment(there / "env", python, f"{the('*.whl')}[onnx]", "pytest", "pandas", "supervision")
+        if interpreter is None:
+            return "not to be had here: not toured"
+        shutil.copy(ROOT / "tests" / "wheel" / "tour.py", there)
+        said = run(
+            *(interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tour.py"),
+            cwd=there,
+            OMP_NUM_THREADS="1",
+            BOXWRIGHT_CHECKOUT=str(ROOT),
+        )
+        return said.strip().splitlines()[-1].strip("= ")
+
+
+def bill_of_materials() -> str:
+    """Write what a fresh installation consists of, as CycloneDX."""
+    with tempfile.TemporaryDirectory() as name:
+        interpreter = environment(Path(name) / "env", sys.executable, the("*.whl"))
+        target = DIST / f"{the('*.whl').name.split('-py3')[0]}.cdx.json"
+        options = ("--output-reproducible", "--of", "JSON", "--output-file", target)
+        run(TOOLS / "cyclonedx-py", "environment", *options, interpreter)
+        return target.name
+
+
+def answer(address: str, data: bytes | None = None) -> bytes:
+    """Return what a server that is starting answers; half a minute is waited for it."""
+    until = time.monotonic() + 30
+    while True:
+        try:
+            return bytes(urllib.request.urlopen(address, data, timeout=10).read())
+        except OSError as error:
+            if time.monotonic() > until:
+                raise CheckError(f"{address}: {error}") from error
+            time.sleep(0.5)
+
+
+def serving() -> str:
+    """Serve a file with what the image for serving installs, which has no PyTorch."""
+    with tempfile.TemporaryDirectory() as name:
+        interpreter = environment(Path(name) / "env", sys.executable, "-r", ROOT / "docker" / "serve.txt")
+        there = {"VIRTUAL_ENV": str(Path(name) / "env")}
+        run(TOOLS / "uv", "pip", "install", "--quiet", "--no-deps", the("*.whl"), cwd=Path(name), **there)
+        file = ROOT / "tests" / "kept" / "detector.onnx"
+        command = [str(interpreter), "-m", "boxwright", "serve", str(file), "--port", "8597"]
+        server = subprocess.Popen(command, cwd=name, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            answer("http://127.0.0.1:8597/readyz")
+            answer("http://127.0.0.1:8597/detect", (ROOT / "docs" / "detections.jpg").read_bytes())
+        finally:
+            server.terminate()
+            server.wait()
+    return "serves and detects without PyTorch"
+
+
+def main() -> int:
+    """Run the checks; return 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13"], help="versions to tour with")
+    versions = parser.parse_args().python
+    checks: dict[str, Callable[[], str]] = {
+        "build": build,
+        "contents": contents,
+        "version": version,
+        "metadata": metadata,
+        "licenses": licenses,
+        "workflows": workflows,
+        "Dockerfiles": images,
+        "serving": serving,
+        **{f"tour, Python {python}": lambda python=python: tour(python) for python in versions},
+        "SBOM": bill_of_materials,
+    }
+    failures = 0
+    for name, check in checks.items():
+        try:
+            print(f"ok      {name}: {check()}", flush=True)
+        except CheckError as failure:
+            failures += 1
+            print(f"FAILED  {name}: {failure}", flush=True)
+            if check is build:
+                return 1
+    return min(failures, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
