@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check release-check clean
+.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check release-check docs clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -65,6 +65,17 @@ parity: install  ## compare with every recording in the folder BOXWRIGHT_GOLDEN,
 fuzz: install    ## fuzz each reader, the commands and the server for a minute each (FUZZ="--seconds 3600": for an hour)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
+# Zensical and mkdocstrings, which reads the sources without importing them, in an environment of their own.
+DOCS := .venv-docs
+docs: install    ## run every code block of the documentation, and build the site into build/website/site, its links checked
+	$(BIN)/python -m website.build build/website
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet uv
+	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --group docs
+	cd build/website && ../../$(DOCS)/bin/zensical build --strict
+	$(BIN)/python -m website.links build/website/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs_python.py tests/test_readme.py tests/test_add_a_detector.py
+
 # The public interface, `import boxwright`, where every argument is documented.
 PUBLIC := $(addprefix src/boxwright/, api types builders/detector.py checkpoints/load_weights.py checkpoints/restore.py \
   config/load.py exporters/export.py models/detector.py postprocessing/masks.py training/settings.py training/train.py)
@@ -76,4 +87,4 @@ check: install   ## check lint, types, layers and docstrings
 	$(BIN)/pydoclint --quiet $(PUBLIC)
 
 clean:           ## remove everything that the targets created
-	rm -rf $(VENV) $(OLDEST) $(RELEASE) dist demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(RELEASE) $(DOCS) dist build demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -41,7 +41,7 @@ def test_the_image_that_serves_asks_for_the_same_versions() -> None:
 
 
 def test_every_extra_is_documented() -> None:
-    rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "versioning.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     assert named == set(PROJECT["optional-dependencies"])
 

@@ -1,0 +1,65 @@
+"""How the site is laid out; `make docs` builds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from website import reference
+from website.links import broken_links, led_to_the_site
+from website.sections import ELSEWHERE, SECTIONS
+
+from boxwright.cli.commands import COMMANDS
+from boxwright.config.messages import TrainEvalPipelineConfig
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_page_has_a_place() -> None:
+    shown = [page for pages in SECTIONS.values() for page in pages.values()]
+    there = {path.name for path in (ROOT / "docs").glob("*.md")} | set(ELSEWHERE) | set(reference.GENERATED)
+    assert len(shown) == len(set(shown))
+    assert set(shown) == there
+
+
+def test_links_lead_to_where_pages_are_in_the_site(tmp_path: Path) -> None:
+    for name in ("docs/a.md", "docs/b.jpg", "READ.md", "results/c.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    pages = {"docs/a.md": "a.md", "READ.md": "index.md"}
+    text = "[1](a.md#x) ![2](b.jpg) [3](../READ.md) [4](../results/c.json) [5](../results) [6](https://e.example)\n"
+    text += "```text\n[7](a.md)\n```\n"
+    found, files = led_to_the_site(text, tmp_path / "docs" / "z.md", tmp_path, pages)
+    assert found == (
+        "[1](a.md#x) ![2](b.jpg) [3](index.md) [4](results/c.json) 5 [6](https://e.example)\n```text\n[7](a.md)\n```\n"
+    )
+    assert files == [tmp_path / "docs" / "b.jpg", tmp_path / "results" / "c.json"]
+
+
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<h2 id="x">X</h2><a href="b.html#y">1</a><a href="#x">2</a><a href="#z">3</a>')
+    (tmp_path / "b.html").write_text('<a href="a.html#x">1</a><img src="none.png"><a href="https://e.example/q">2</a>')
+    assert list(broken_links(tmp_path)) == [
+        "a.html: b.html#y: no such place",
+        "a.html: #z: no such place",
+        "b.html: none.png: no such file",
+    ]
+
+
+def test_every_field_is_shown_once() -> None:
+    page = reference.fields()
+    assert page.count("\n## ") == len({line for line in page.splitlines() if line.startswith("## ")})
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 900
+    assert all(f"| `{name}` | " in page for name in TrainEvalPipelineConfig.fields)
+
+
+@pytest.mark.slow
+def test_pages_are_complete() -> None:
+    commands = reference.command_line()
+    assert all(f"## boxwright {name}\n" in commands for name in COMMANDS)
+    assert "--pipeline_config_path" in commands
+    assert "ssd_mobilenet_v2_320" in reference.presets()
+    assert "(TF2 zoo" not in reference.presets()
+    assert "no such folder or checkpoint" in reference.error_messages()
+    assert "::: boxwright.api.model.load" in reference.python()

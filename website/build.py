@@ -1,0 +1,123 @@
+"""Lay out the site's pages: `python -m website.build FOLDER` writes them and `zensical.toml`, which Zensical builds."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from boxwright import __version__
+from website.links import led_to_the_site
+from website.reference import GENERATED
+from website.sections import ELSEWHERE, SECTIONS
+
+ROOT = Path(__file__).parent.parent
+
+_SETTINGS = """\
+# Written by website/build.py.
+[project]
+site_name = "Boxwright"
+site_description = "Object detectors on PyTorch, and the TensorFlow Object Detection API's projects without TensorFlow."
+copyright = "Version {version} · The Boxwright developers · Apache-2.0"
+docs_dir = "pages"
+site_dir = "site"
+use_directory_urls = false
+nav = [
+{nav}
+]
+
+[project.theme]
+features = [
+  "content.code.copy",
+  "navigation.footer",
+  "navigation.path",
+  "navigation.tabs",
+  "navigation.top",
+  "navigation.tracking",
+  "search.highlight",
+]
+font = false # nothing is fetched from others
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme)"
+toggle.icon = "lucide/sun-moon"
+toggle.name = "Switch to light mode"
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme: light)"
+scheme = "default"
+toggle.icon = "lucide/sun"
+toggle.name = "Switch to dark mode"
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme: dark)"
+scheme = "slate"
+toggle.icon = "lucide/moon"
+toggle.name = "Switch to system preference"
+
+[project.markdown_extensions.admonition]
+[project.markdown_extensions.attr_list]
+[project.markdown_extensions.md_in_html]
+[project.markdown_extensions.tables]
+[project.markdown_extensions.toc]
+permalink = true
+toc_depth = 3
+slugify = {{ object = "pymdownx.slugs.slugify", kwds = {{ case = "lower" }} }}
+[project.markdown_extensions.pymdownx.highlight]
+[project.markdown_extensions.pymdownx.inlinehilite]
+[project.markdown_extensions.pymdownx.superfences]
+custom_fences = [{{ name = "mermaid", class = "mermaid", format = "pymdownx.superfences.fence_code_format" }}]
+
+[project.plugins.mkdocstrings.handlers.python]
+inventories = []
+paths = ["{source}"]
+[project.plugins.mkdocstrings.handlers.python.options]
+docstring_style = "google"
+show_root_heading = true
+show_root_toc_entry = true
+show_root_full_path = false
+show_source = false
+heading_level = 2
+members_order = "source"
+separate_signature = true
+show_signature_annotations = true
+signature_crossrefs = false
+"""
+
+
+def build(target: Path) -> None:
+    """Write pages, pictures and settings into a folder, which is emptied first."""
+    shutil.rmtree(target, ignore_errors=True)
+    pages = target / "pages"
+    pages.mkdir(parents=True)
+    written = {path.name: path for path in (ROOT / "docs").glob("*.md")}
+    written |= {name: ROOT / path for name, path in ELSEWHERE.items()}
+    names = {str(path.relative_to(ROOT)): name for name, path in written.items()}
+    names |= {f"docs/{name}": name for name in GENERATED}
+    for name, path in written.items():
+        text, files = led_to_the_site(path.read_text(encoding="utf-8"), path, ROOT, names)
+        (pages / name).write_text(text, encoding="utf-8")
+        for file in files:
+            copy = pages / str(file.relative_to(ROOT)).removeprefix("docs/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+    for name, make in GENERATED.items():
+        (pages / name).write_text(make(), encoding="utf-8")
+    shown = {page for section in SECTIONS.values() for page in section.values()}
+    there = set(written) | set(GENERATED)
+    if shown != there:
+        raise SystemExit(f"sections.py and the pages differ: {sorted(shown ^ there)}")
+    settings = _SETTINGS.format(version=__version__, nav=_navigation(), source=ROOT / "src")
+    (target / "zensical.toml").write_text(settings, encoding="utf-8")
+
+
+def _navigation() -> str:
+    sections = []
+    for title, pages in SECTIONS.items():
+        items = ", ".join(f'{{ "{name}" = "{page}" }}' for name, page in pages.items())
+        sections.append(f'  {{ "{title}" = [{items}] }},')
+    return "\n".join(sections)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))
