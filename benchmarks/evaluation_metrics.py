@@ -8,8 +8,8 @@ turns: each has a process of its own, which has built its input before the first
 is timed from detections in memory to the twelve metrics; the other checkout's package is imported from its `src`. All
 must agree to 1e-9.
 
-With --memory, images are made one by one and added to one evaluation of ours; the peak of resident memory above the
-start is printed.
+With --memory, images are made one by one and evaluated as `boxwright evaluate` does, all but the detector: the metrics,
+and the folder with detections.json and truth.json. The peak of resident memory above the start is printed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,27 +68,80 @@ def made_up(images: int) -> Iterator[Arrays]:
         }
 
 
-def ours(images: Iterator[Arrays]) -> Callable[[], list[float]]:
+def as_ours(one: Arrays, name: str = "") -> tuple[Any, Any]:
+    """Return an image's objects and detections as our evaluation takes them."""
+    from boxwright.types import FoundObjects, Sample
+
+    pixels = np.zeros((SIDE, SIDE, 0), np.uint8)
+    sample = Sample(pixels, one["objects"], one["labels"], is_crowd=one["crowd"], id=name)
+    return sample, FoundObjects(one["boxes"], one["scores"], one["found"], (SIDE, SIDE))
+
+
+def classes() -> Any:
+    """Return the made-up classes."""
+    from boxwright.types import Categories, Category
+
+    return Categories(tuple(Category(n, n + 1, str(n)) for n in range(CLASSES)))
+
+
+def ours(images: list[Arrays]) -> Callable[[], list[float]]:
     """Return our evaluation."""
     from boxwright.metrics.coco import CocoMetrics
-    from boxwright.types import Categories, Category, FoundObjects, Sample
 
-    categories = Categories(tuple(Category(n, n + 1, str(n)) for n in range(CLASSES)))
-    pixels = np.zeros((SIDE, SIDE, 0), np.uint8)
-
-    def values(one: Arrays) -> tuple[Any, Any]:
-        sample = Sample(pixels, one["objects"], one["labels"], is_crowd=one["crowd"])
-        return sample, FoundObjects(one["boxes"], one["scores"], one["found"], (SIDE, SIDE))
+    categories, given = classes(), [as_ours(one) for one in images]
 
     def evaluate() -> list[float]:
         metrics = CocoMetrics(categories)
         for one in given:
-            metrics.add(*values(one) if isinstance(one, dict) else one)
+            metrics.add(*one)
         return [float(value) for value in metrics.compute().values.values()]
 
-    # A list is evaluated in every round; a generator once, image by image.
-    given: Any = [values(one) for one in images] if isinstance(images, list) else images
     return evaluate
+
+
+class MadeUp:
+    """As many images without pixels; each is made when it is read, its detections with it."""
+
+    name = "made up"
+
+    def __init__(self, count: int) -> None:
+        """Make none yet."""
+        self._count, self._found = count, deque[Any]()
+        self.categories = classes()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, _: object, indices: Sequence[int]) -> Iterator[Any]:
+        """Yield the samples of all indices."""
+        for index, one in zip(indices, made_up(self._count), strict=True):
+            sample, found = as_ours(one, str(index))
+            self._found.append(found)
+            yield sample
+
+    def detect(self, samples: list[Any], _: int) -> Iterator[tuple[Any, dict[str, float]]]:
+        """Yield the detections in samples that were just read."""
+        for _ in samples:
+            yield self._found.popleft(), {}
+
+
+def evaluate_whole(count: int) -> dict[str, Any]:
+    """Evaluate made-up detections into a folder, and return AP and the size of what was written."""
+    from boxwright.builders.evaluation import EvaluationPlan
+    from boxwright.evaluation.data import EvaluationData
+    from boxwright.evaluation.image_results import ImageResults
+    from boxwright.evaluation.images import evaluate_images
+    from boxwright.evaluation.summary import summarize
+    from boxwright.evaluation.write import write_evaluation
+
+    images: Any = MadeUp(count)
+    plan = EvaluationPlan(batch_size=8, num_pictures=0, losses=False)
+    with tempfile.TemporaryDirectory() as folder, ImageResults(folder) as results:
+        evaluated = evaluate_images(images.detect, EvaluationData("", images, plan), images.read)
+        evaluation = summarize(evaluated, plan, images.categories, results.add)
+        write_evaluation(evaluation, results, folder)
+        size = sum(path.stat().st_size for path in Path(folder).glob("*.json"))
+    return {"AP": evaluation.metrics["DetectionBoxes_Precision/mAP"], "GiB written": round(size / 2**30, 3)}
 
 
 def theirs(images: list[Arrays], name: str) -> Callable[[], list[float]]:
@@ -131,7 +186,7 @@ def theirs(images: list[Arrays], name: str) -> Callable[[], list[float]]:
 def wait_and_evaluate(name: str, count: int) -> None:
     """Build the input; for each line of standard input, evaluate and print the seconds and the metrics."""
     images = list(made_up(count))
-    evaluate = ours(images) if name == "boxwright" else theirs(images, name)  # type: ignore[arg-type]
+    evaluate = ours(images) if name == "boxwright" else theirs(images, name)
     del images
     answers, sys.stdout = sys.stdout, sys.stderr
     print("ready", file=answers, flush=True)
@@ -215,12 +270,9 @@ def main() -> None:
         return
     if given.memory:
         count = given.images or 118_287
-        evaluate = ours(made_up(count))
-        evaluate_few = ours(made_up(10))
-        evaluate_few()
+        evaluate_whole(10)
         start, began = resident(), time.perf_counter()
-        values = evaluate()
-        found = {"images": count, "detections": count * DETECTIONS, "AP": values[0]}
+        found = {"images": count, "detections": count * DETECTIONS, **evaluate_whole(count)}
         found |= {"GiB above the start": round(resident() - start, 3), "seconds": round(time.perf_counter() - began)}
     else:
         found = race(given.images or 5000, given.rounds, given.before)

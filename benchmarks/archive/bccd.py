@@ -34,8 +34,9 @@ from boxwright.checkpoints.restore import restore_detector
 from boxwright.config.load import load_config
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.voc import VocDataset
+from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.network import evaluate_on_dataset
-from boxwright.evaluation.results import write_evaluation
+from boxwright.evaluation.write import write_evaluation
 from boxwright.metrics.coco import CocoMetrics
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.log import Event, Scalars
@@ -131,8 +132,10 @@ def run_ours(
         took = time.monotonic() - began
         detector, config, _ = restore_detector(Path(scratch) / "run", use_average=True)
     dataset = build_dataset(config.eval_input_reader[0], "eval_input_reader")
-    evaluation = evaluate_on_dataset(detector, dataset, EvaluationPlan(batch_size=8, num_pictures=12))
-    write_evaluation(evaluation, out)
+    plan = EvaluationPlan(batch_size=8, num_pictures=12)
+    with ImageResults(out) as results:
+        evaluation = evaluate_on_dataset(detector, dataset, plan, keep=results.add)
+        write_evaluation(evaluation, results, out)
     print(json.dumps(evaluation.metrics, indent=1))
     images = (done + warm) * (config.train_config.batch_size if config.train_config else 0)
     return {"AP": evaluation.metrics[AP], "AP50": evaluation.metrics[AP50], "images": images, "seconds": took}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from boxwright.config import parse_message
 from boxwright.config.support import broken_rules
 from boxwright.data.label_map import load_label_map
 from boxwright.evaluation.evaluate import evaluate_on_reader
-from boxwright.evaluation.results import write_evaluation
+from boxwright.evaluation.image_results import ImageResults, rows_of
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.evaluation.write import write_evaluation
 
 
 @pytest.mark.slow
@@ -36,10 +38,11 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
     lines = (tmp_path / "m" / "metrics.jsonl").read_text()
     assert "NaN" not in lines
     assert '"PascalBoxes_PerformanceByCategory/AP@0.5IOU/unicorn": null' in lines
-    evaluation = evaluate_on_reader(config, bw.restore_detector(tmp_path / "m")[0])
+    with ImageResults(tmp_path / "out") as results:
+        evaluation = evaluate_on_reader(config, bw.restore_detector(tmp_path / "m")[0], keep=results.add)
+        write_evaluation(evaluation, results, tmp_path / "out")
     assert evaluation.metrics["DetectionBoxes_PerformanceByCategory/mAP/unicorn"] == -1
     assert any("NaN for classes without objects: unicorn" in note for note in evaluation.notes)
-    write_evaluation(evaluation, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert written["OpenImagesV2_PerformanceByCategory/AP@0.5IOU/unicorn"] is None
     assert written["PascalBoxes_Precision/mAP@0.5IOU"] is not None
@@ -49,9 +52,18 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
 def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config)
     detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
-    alone, with_two = (evaluate_on_reader(config, detector, EvaluationSettings(workers=workers)) for workers in (0, 2))
+    rows: dict[int, list[Any]] = {0: [], 2: []}
+    alone, with_two = (
+        evaluate_on_reader(
+            config,
+            detector,
+            EvaluationSettings(workers=workers),
+            keep=lambda *of_image, kept=kept: kept.extend(rows_of(*of_image)),  # type: ignore[misc]
+        )
+        for workers, kept in rows.items()
+    )
     assert alone.metrics == with_two.metrics
-    assert alone.rows == with_two.rows
+    assert rows[0] == rows[2]
     assert list(alone.pictures) == list(with_two.pictures)
 
 

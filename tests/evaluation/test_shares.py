@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import boxwright as bw
 from boxwright.evaluation.evaluate import evaluate_on_reader
+from boxwright.evaluation.image_results import rows_of
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.shares import evaluate_by_workers
 
@@ -23,15 +25,27 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
     config = bw.load_config(small_config, ["train_config.num_steps=2"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
     detector, _, _ = bw.restore_detector(tmp_path / "m")
-    alone = evaluate_on_reader(config, detector.optimize(), EvaluationSettings(workers=0))
+    rows: dict[str, list[Any]] = {"alone": [], "shared": []}
+    alone = evaluate_on_reader(
+        config,
+        detector.optimize(),
+        EvaluationSettings(workers=0),
+        keep=lambda *of_image: rows["alone"].extend(rows_of(*of_image)),
+    )
     settings = EvaluationSettings(workers=0, engine=engine, shares=2, device="cpu")
-    shared = evaluate_by_workers(tmp_path / "m", config, settings, detector.categories)
+    shared = evaluate_by_workers(
+        tmp_path / "m",
+        config,
+        settings,
+        detector.categories,
+        lambda *of_image: rows["shared"].extend(rows_of(*of_image)),
+    )
     if engine == "ray":
         import ray
 
         ray.shutdown()
-    assert len(alone.rows) > 0
-    assert shared.rows == alone.rows
+    assert len(rows["alone"]) > 0
+    assert rows["shared"] == rows["alone"]
     assert shared.notes == alone.notes
     assert shared.metrics.keys() == alone.metrics.keys()
     for name, value in alone.metrics.items():

@@ -21,9 +21,12 @@ from boxwright.config.preset import preset_text
 from boxwright.data.batch import Batch, stack_targets
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
-from boxwright.evaluation.results import Evaluation, detection_rows, write_evaluation
+from boxwright.evaluation.image_results import ImageResults
+from boxwright.evaluation.images import EvaluatedImage
+from boxwright.evaluation.results import Evaluation, detection_rows
+from boxwright.evaluation.write import write_evaluation
 from boxwright.training.log import Evaluated, Inputs, JsonLines, Scalars, TensorBoard, TrainingLog, draw_inputs
-from boxwright.types import Sample
+from boxwright.types import Categories, Category, Sample
 from tests.conftest import SMALL_MODEL, Silent, found_objects
 
 LOUD = bw.RunSettings(workers=0, log_every_n=1, summarize_every_n=1, checkpoint_every_n=2)
@@ -281,10 +284,15 @@ def test_ids_of_any_text_have_a_picture_each(tmp_path: Path) -> None:
         f"{name}" if name else "none": np.full((2, 2, 3), n, np.uint8) for n, name in enumerate(dict.fromkeys(IDS))
     }
     found = found_objects(torch.zeros(1, 4), torch.ones(1), torch.zeros(1, dtype=torch.int64), (2, 2))
-    rows = [row for name in IDS for row in detection_rows(found, name, None)]
-    write_evaluation(Evaluation({"mAP": float("nan")}, [], rows, pictures), tmp_path / "e")
+    none, pixels = np.zeros((0, 4), np.float32), np.zeros((2, 2, 0), np.uint8)
+    with ImageResults(tmp_path / "e") as results:
+        for number, name in enumerate(IDS):
+            sample = Sample(pixels, none, np.zeros(0, np.int64), id=name)
+            results.add(EvaluatedImage(number, sample, found, {}, None, None), Categories((Category(0, 1, "a"),)))
+        write_evaluation(Evaluation({"mAP": float("nan")}, [], pictures), results, tmp_path / "e")
     assert len(list((tmp_path / "e" / "pictures").iterdir())) == len(pictures)
     assert [row["image_id"] for row in json.loads((tmp_path / "e" / "detections.json").read_text())] == IDS
+    assert [row["id"] for row in json.loads((tmp_path / "e" / "truth.json").read_text())["images"]] == IDS
     assert detection_rows(found, "123", None)[0]["image_id"] == 123
     assert detection_rows(found, "0123", None)[0]["image_id"] == "0123"
 

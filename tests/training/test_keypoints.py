@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from boxwright.data.batch import collate, to_input
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.evaluation.evaluate import evaluate_on_reader
+from boxwright.evaluation.image_results import rows_of
 from boxwright.types import Categories, Category, Sample
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 
@@ -98,8 +100,13 @@ def test_keypoint_metrics_of_a_run(config: str, tmp_path: Path) -> None:
     assert len(names) == 10
     assert all(name.endswith("ByCategory/c1") for name in names)
     assert "DetectionBoxes_Precision/mAP" in run.metrics
-    evaluation = evaluate_on_reader(bw.load_config(config, changes), bw.restore_detector(tmp_path / "m")[0])
-    rows = [row for row in evaluation.rows if row["category_id"] == 2]
+    every: list[Any] = []
+    evaluate_on_reader(
+        bw.load_config(config, changes),
+        bw.restore_detector(tmp_path / "m")[0],
+        keep=lambda *of_image: every.extend(rows_of(*of_image)),
+    )
+    rows = [row for row in every if row["category_id"] == 2]
     assert rows
     truth = COCO()
     points = [[5, 6, 2], [7, 8, 2]]
@@ -109,7 +116,7 @@ def test_keypoint_metrics_of_a_run(config: str, tmp_path: Path) -> None:
         | {"keypoints": [value for point in points for value in point], "num_keypoints": 2}
         for n in range(4)
     ]
-    order = list(dict.fromkeys(row["image_id"] for row in evaluation.rows))
+    order = list(dict.fromkeys(row["image_id"] for row in every))
     with contextlib.redirect_stdout(io.StringIO()):
         truth.createIndex()
         found = truth.loadRes([{**row, "image_id": order.index(row["image_id"])} for row in rows])

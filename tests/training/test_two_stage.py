@@ -64,12 +64,14 @@ def test_evaluates_masks_and_draws_them(shapes_data: Path, tmp_path: Path) -> No
     assert {"Loss/RPNLoss/objectness_loss", "Loss/BoxClassifierLoss/mask_loss"} <= terms
     detector, _, _ = bw.restore_detector(tmp_path / "m")
     from boxwright.evaluation.evaluate import evaluate_on_reader
-    from boxwright.evaluation.results import write_evaluation
+    from boxwright.evaluation.image_results import ImageResults
+    from boxwright.evaluation.write import write_evaluation
 
-    evaluation = evaluate_on_reader(bw.load_config(path), detector)
+    with ImageResults(tmp_path / "eval") as results:
+        evaluation = evaluate_on_reader(bw.load_config(path), detector, keep=results.add)
+        write_evaluation(evaluation, results, tmp_path / "eval")
     assert "DetectionMasks_Precision/mAP" in evaluation.metrics
     assert "Loss/BoxClassifierLoss/mask_loss" in evaluation.metrics
-    write_evaluation(evaluation, tmp_path / "eval")
     found = json.loads((tmp_path / "eval" / "detections.json").read_text())
     assert found
     from pycocotools import mask as coco_mask

@@ -11,8 +11,9 @@ from boxwright.base.settings import with_options
 from boxwright.config import dump_message
 from boxwright.evaluation.about import about_evaluation
 from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
-from boxwright.evaluation.results import write_evaluation
+from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.evaluation.write import write_evaluation
 from boxwright.loading.configuration import configuration_of
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import source_of_evaluation
@@ -40,7 +41,9 @@ def report_on(model: Path, folder: Path, out: Path | None = None, **settings: An
     chosen = with_options(EvaluationSettings(workers=0), others, "report", sorted(shown))
     config = configuration_of(model, None, ["eval_config.include_metrics_per_category=true"])
     opened = open_for_evaluation(model, config.message, chosen)
-    evaluation = evaluate_on_reader(config.message, opened.opened, chosen)
-    write_evaluation(evaluation, folder, opened.step, about=about_evaluation(opened, chosen, config.path))
+    with ImageResults(folder) as results:
+        evaluation = evaluate_on_reader(config.message, opened.opened, chosen, keep=results.add)
+        about = about_evaluation(opened, chosen, config.path)
+        write_evaluation(evaluation, results, folder, opened.step, about=about)
     write_whole(folder / "pipeline.config", dump_message(config.message))
     return write_report(source_of_evaluation(folder), out or folder / "report", reporting)

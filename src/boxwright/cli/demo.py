@@ -91,14 +91,18 @@ def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Pa
     from boxwright.config.load import dump_message
     from boxwright.evaluation.about import about_evaluation
     from boxwright.evaluation.evaluate import evaluate_on_reader
-    from boxwright.evaluation.results import write_evaluation
+    from boxwright.evaluation.image_results import ImageResults
     from boxwright.evaluation.settings import EvaluationSettings
+    from boxwright.evaluation.write import write_evaluation
     from boxwright.loading.open_model import OpenModel
 
     detector, _, step = restore_detector(model_dir)
     settings = EvaluationSettings(workers=0)
-    evaluation = evaluate_on_reader(config, detector, settings, lambda items, title: count_progress(title)(items))
     about = about_evaluation(OpenModel(model_dir, detector, step), settings, config_path)
-    write_evaluation(evaluation, folder, step, about=about)
+    with ImageResults(folder) as results:
+        evaluation = evaluate_on_reader(
+            config, detector, settings, lambda items, title: count_progress(title)(items), results.add
+        )
+        write_evaluation(evaluation, results, folder, step, about=about)
     write_whole(folder / "pipeline.config", dump_message(config))
     return evaluation

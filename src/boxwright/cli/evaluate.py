@@ -93,7 +93,8 @@ def _evaluate(
     from boxwright.config import dump_message
     from boxwright.evaluation.about import about_evaluation
     from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
-    from boxwright.evaluation.results import write_evaluation
+    from boxwright.evaluation.image_results import ImageResults
+    from boxwright.evaluation.write import write_evaluation
     from boxwright.loading.configuration import run_folder
     from boxwright.loading.open_model import require_adjustable
 
@@ -101,16 +102,17 @@ def _evaluate(
     found = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
     config = found.message
     opened = open_for_evaluation(model_dir, config, settings)
-    if settings.engine:
-        from boxwright.evaluation.shares import evaluate_by_workers
-
-        evaluation = evaluate_by_workers(model_dir, config, settings, opened.categories)
-    else:
-        evaluation = evaluate_on_reader(config, opened.opened, settings, _progress)
     folder = out or run_folder(model_dir) / "eval"
     rates = learning_rates(config)
     rate = None if rates is None else rates(opened.step)
-    write_evaluation(evaluation, folder, opened.step, rate, about_evaluation(opened, settings, found.path))
+    with ImageResults(folder) as results:
+        if settings.engine:
+            from boxwright.evaluation.shares import evaluate_by_workers
+
+            evaluation = evaluate_by_workers(model_dir, config, settings, opened.categories, results.add)
+        else:
+            evaluation = evaluate_on_reader(config, opened.opened, settings, _progress, results.add)
+        write_evaluation(evaluation, results, folder, opened.step, rate, about_evaluation(opened, settings, found.path))
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))
     console.print(_title(opened.step, rate))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.config import messages as m
 from boxwright.evaluation.data import EvaluationData, counted_categories, open_evaluation_data
 from boxwright.evaluation.exported import export_on_samples, samples_by_threads
+from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
@@ -41,14 +44,18 @@ def evaluate_on_reader(
     detector: Detector | ExportedDetector,
     settings: EvaluationSettings = _DEFAULTS,
     progress: Progress = silent,
+    keep: Keep = keep_nothing,
 ) -> Evaluation:
-    """Return metrics, detections and pictures of a detector on the data that the settings choose.
+    """Return metrics and pictures of a detector on the data that the settings choose.
 
     A missing reader, other classes than the detector's, or several scales for an export are a ConfigError.
+
+    Args:
+        keep: Gets each evaluated image, such as `ImageResults.add`.
     """
     data = open_evaluation_data(config, settings, detector.categories)
-    images = _evaluated_images(detector, data, settings, progress)
-    return summarize(images, data.plan, counted_categories(data))
+    with closing(_evaluated_images(detector, data, settings, progress)) as images:
+        return summarize(images, data.plan, counted_categories(data), keep)
 
 
 def evaluate_share(
@@ -60,7 +67,7 @@ def evaluate_share(
     """Return the evaluated images of a share (number from 0, count) of the data that the settings choose."""
     data = open_evaluation_data(config, settings, detector.categories)
     number, count = share
-    return _evaluated_images(detector, data, settings, share=lambda batches: batches[number::count])
+    return list(_evaluated_images(detector, data, settings, share=lambda batches: batches[number::count]))
 
 
 def _evaluated_images(
@@ -69,15 +76,17 @@ def _evaluated_images(
     settings: EvaluationSettings,
     progress: Progress = silent,
     share: Share = all_batches,
-) -> list[EvaluatedImage]:
+) -> Generator[EvaluatedImage]:
     if isinstance(detector, ExportedDetector):
         if data.plan.own_size:
             raise ConfigError(
                 "eval_config.force_no_resize: an exported detector resizes images; evaluate its checkpoint"
             )
         read = partial(samples_by_threads, workers=settings.workers)
-        return evaluate_images(export_on_samples(detector, settings), data, read, progress, share)
+        yield from evaluate_images(export_on_samples(detector, settings), data, read, progress, share)
+        return
     from boxwright.evaluation.network import evaluate_network
     from boxwright.models.multi_scale import at_scales
 
-    return evaluate_network(at_scales(detector, settings.multi_scale), data, progress, share, workers=settings.workers)
+    scaled = at_scales(detector, settings.multi_scale)
+    yield from evaluate_network(scaled, data, progress, share, workers=settings.workers)

@@ -58,8 +58,8 @@ def evaluate_images(
     read: Read,
     progress: Progress = silent,
     share: Share = all_batches,
-) -> list[EvaluatedImage]:
-    """Return the evaluated images of a share; pictures are spread evenly over all the data."""
+) -> Iterator[EvaluatedImage]:
+    """Yield the evaluated images of a share, in its order; pictures are spread evenly over all the data."""
     plan, dataset = data.plan, data.dataset
     indices = range(0, len(dataset), plan.every_nth)
     step = max(len(indices) // max(plan.num_pictures, 1), 1)
@@ -68,11 +68,8 @@ def evaluate_images(
     batches = [indices[start : start + size] for start in range(0, len(indices), size)]
     mine = [index for batch in share(batches) for index in batch]
     with closing(read(dataset, mine)) as samples:  # type: ignore[type-var]  # generators, all of them
-        return [
-            image
-            for batch in _batches(zip(progress(mine, "evaluate"), samples, strict=True), size)
-            for image in _evaluate_batch(detect, data, batch, drawn)
-        ]
+        for batch in _batches(zip(progress(mine, "evaluate"), samples, strict=True), size):
+            yield from _evaluate_batch(detect, data, batch, drawn)
 
 
 def _evaluate_batch(

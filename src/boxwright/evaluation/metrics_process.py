@@ -20,7 +20,7 @@ from boxwright.base.errors import BoxwrightError
 from boxwright.builders.evaluation import EvaluationPlan
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.summary import summarize_without_rows
+from boxwright.evaluation.summary import in_order, summarize
 from boxwright.types import Categories
 
 # Number of images. The metrics of fewer are ready before a process has started.
@@ -32,18 +32,18 @@ _LOG = logging.getLogger("boxwright.run")
 def summarize_in_process(
     images: Sequence[EvaluatedImage], plan: EvaluationPlan, categories: Categories
 ) -> Future[Evaluation]:
-    """Return the future evaluation of all images: metrics, notes and pictures, without rows and curves.
+    """Return the future evaluation of all images: metrics, notes and pictures, without curves.
 
     It is complete already if there are few images. If the other process fails, this one logs that and computes it.
     """
-    future: Future[Evaluation] = Future()
+    images, future = in_order(images), Future[Evaluation]()
     if len(images) < WORTH_A_PROCESS:
         try:
-            future.set_result(_without_curves(summarize_without_rows(images, plan, categories)))
+            future.set_result(_without_curves(summarize(images, plan, categories)))
         except BoxwrightError as error:
             future.set_exception(error)
         return future
-    question = pickle.dumps((list(images), plan, categories))
+    question = pickle.dumps((images, plan, categories))
     # A daemon, so that the program's exit does not wait for it.
     threading.Thread(target=_answered, args=(future, question), name="metrics", daemon=True).start()
     return future
@@ -69,7 +69,7 @@ def _ask_process(question: bytes) -> Evaluation:
         lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else str(error)
         _LOG.warning("the metrics process failed (%s): metrics are computed in this process, which is slower", reason)
-        return _without_curves(summarize_without_rows(*pickle.loads(question)))  # our own
+        return _without_curves(summarize(*pickle.loads(question)))  # our own
     if isinstance(answer, BoxwrightError):
         raise answer
     evaluation: Evaluation = answer
@@ -87,7 +87,7 @@ def _answer() -> None:
     os.dup2(2, 1)  # keeps what libraries print out of the answer
     answer: Evaluation | BoxwrightError
     try:
-        answer = _without_curves(summarize_without_rows(*pickle.load(sys.stdin.buffer)))  # of our own parent
+        answer = _without_curves(summarize(*pickle.load(sys.stdin.buffer)))  # of our own parent
     except BoxwrightError as error:
         answer = error
     with answers:

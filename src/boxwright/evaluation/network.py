@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from boxwright.data.loader import samples_in_order
 from boxwright.device import random_devices
 from boxwright.distributed import Processes
 from boxwright.evaluation.data import EvaluationData, counted_categories
+from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize
@@ -38,10 +39,16 @@ def evaluate_on_dataset(
     progress: Progress = silent,
     *,
     workers: int = 0,
+    keep: Keep = keep_nothing,
 ) -> Evaluation:
-    """Return metrics, detections and pictures of a network on a data set; pictures are spread evenly over it."""
+    """Return metrics and pictures of a network on a data set; pictures are spread evenly over it.
+
+    Args:
+        keep: Gets each evaluated image.
+    """
     data = EvaluationData("", dataset, plan)
-    return summarize(evaluate_network(detector, data, progress, workers=workers), plan, counted_categories(data))
+    with closing(evaluate_network(detector, data, progress, workers=workers)) as images:
+        return summarize(images, plan, counted_categories(data), keep)
 
 
 def evaluate_in_processes(
@@ -52,7 +59,7 @@ def evaluate_in_processes(
     Args:
         run: The run's folder, for the workers' sockets.
     """
-    images = evaluate_network(detector, data, share=processes.share, workers=workers, run=run)
+    images = list(evaluate_network(detector, data, share=processes.share, workers=workers, run=run))
     return [image for some in processes.gather(images) for image in some]
 
 
@@ -64,8 +71,8 @@ def evaluate_network(
     *,
     workers: int = 0,
     run: Path | None = None,
-) -> list[EvaluatedImage]:
-    """Return the evaluated images of a share; the network's training mode is restored.
+) -> Generator[EvaluatedImage]:
+    """Yield the evaluated images of a share; the network's training mode is restored at the end.
 
     Args:
         run: The run's folder, for the workers' sockets.
@@ -73,7 +80,7 @@ def evaluate_network(
     read = partial(samples_in_order, workers=workers, run=run)
     module = detector.detector if isinstance(detector, MultiScaleDetector) else detector
     with evaluation_mode(module), _at_own_size(detector) if data.plan.own_size else nullcontext():
-        return evaluate_images(partial(detect_with_losses, detector, data.plan), data, read, progress, share)
+        yield from evaluate_images(partial(detect_with_losses, detector, data.plan), data, read, progress, share)
 
 
 @contextmanager

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.data.image_io import encode_png
-from boxwright.metrics.metric import MetricResult, without_nan
+from boxwright.metrics.metric import MetricResult
 from boxwright.ops.pasted_masks import mask_run_lengths
 from boxwright.ops.run_lengths import RunLengths
 from boxwright.types import Categories, FoundObjects
@@ -31,18 +28,14 @@ class Evaluation:
 
     Attributes:
         notes: Explanations of metrics that are 0, -1 or NaN.
-        rows: All detections in COCO's result format, image by image.
         pictures: Detections beside ground truth, by image id.
         results: The results of each metric set, with curves.
-        truth: Images, objects and classes as a COCO data set; empty if it was not kept.
     """
 
     metrics: dict[str, float]
     notes: list[str]
-    rows: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     results: list[MetricResult] = field(default_factory=list)
-    truth: dict[str, Any] = field(default_factory=dict)
 
 
 def image_identity(image_id: str) -> str | int:
@@ -141,34 +134,3 @@ def keypoints_of_classes(found: FoundObjects, categories: Categories | None) -> 
         # A detector of one class has the points of that alone, whatever their ids.
         listed.append(own[places] if places and max(places) < len(own) else own)
     return listed
-
-
-def write_evaluation(
-    evaluation: Evaluation,
-    folder: str | Path,
-    step: int | None = None,
-    learning_rate: float | None = None,
-    about: Mapping[str, Any] | None = None,
-) -> None:
-    """Write metrics.json, detections.json, truth.json if it is known, and the pictures.
-
-    `step` and `learning_rate`, if known, stand beside the metrics.
-
-    Args:
-        about: Model, settings and versions (`about_evaluation`), for evaluation.json; None for no such file.
-
-    Raises:
-        OutputError: If the disk is full or the folder cannot be written; it stays marked as unfinished.
-    """
-    with unfinished(folder, "an evaluation") as whole:
-        pictures, taken = make_folder(whole / "pictures"), set[str]()
-        for name, picture in evaluation.pictures.items():
-            write_whole(pictures / f"{unique_stem(name, taken)}.png", encode_png(picture))
-        write_whole(whole / "detections.json", json.dumps(evaluation.rows) + "\n")
-        if evaluation.truth:
-            write_whole(whole / "truth.json", json.dumps(evaluation.truth) + "\n")
-        if about is not None:
-            write_whole(whole / "evaluation.json", json.dumps({**about, "notes": evaluation.notes}, indent=2) + "\n")
-        beside = {"step": step, "learning_rate": learning_rate}
-        known = {name: value for name, value in beside.items() if value is not None}
-        write_whole(whole / "metrics.json", json.dumps(known | without_nan(evaluation.metrics), indent=2) + "\n")

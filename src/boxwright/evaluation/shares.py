@@ -10,17 +10,27 @@ from boxwright.config.load import dump_message, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.evaluation.data import counted_categories, open_evaluation_data
 from boxwright.evaluation.evaluate import evaluate_share, open_for_evaluation
+from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.evaluation.summary import summarize
+from boxwright.evaluation.summary import in_order, summarize
 from boxwright.types import Categories
 
 
 def evaluate_by_workers(
-    model: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None
+    model: Path,
+    config: TrainEvalPipelineConfig,
+    settings: EvaluationSettings,
+    trained: Categories | None,
+    keep: Keep = keep_nothing,
 ) -> Evaluation:
     """Return an evaluation computed by as many workers as there are shares, each of which opens the model.
+
+    All detections are in memory at once, as arrays: workers answer in any order.
+
+    Args:
+        keep: Gets each evaluated image, in the data's order.
 
     Raises:
         BoxwrightError: As for `evaluate_on_reader`, and for an unknown engine.
@@ -28,10 +38,10 @@ def evaluate_by_workers(
     make = partial(_worker, model, dump_message(config), settings)
     shares = [(number, settings.shares) for number in range(settings.shares)]
     done = engine_of(settings.engine, settings.device)(make, shares, settings.shares)
-    images = [image for share in done for image in share]
+    images = in_order(image for share in done for image in share)
     # Opened here too, for the plan and the classes; no image is read.
     data = open_evaluation_data(config, settings, trained)
-    return summarize(images, data.plan, counted_categories(data))
+    return summarize(images, data.plan, counted_categories(data), keep)
 
 
 def _worker(model: Path, text: str, settings: EvaluationSettings) -> partial[list[EvaluatedImage]]:
