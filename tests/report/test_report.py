@@ -108,7 +108,7 @@ def test_what_cannot_be_reported(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             source_of_files(*made.write(tmp_path, content, [row]))
     (tmp_path / "results.json").write_text("{}")
-    with pytest.raises(DataError, match="expected a list of detections"):
+    with pytest.raises(DataError, match=r"results\.json: not JSON that is a list of objects: expected \["):
         source_of_files(tmp_path / "instances.json", tmp_path / "results.json")
     with pytest.raises(DataError, match="no detections.json"):
         source_of_evaluation(tmp_path)

@@ -25,7 +25,8 @@ _LEAST_KEYPOINT_SCORE = 0.3
 
 def has_shapes(tables: Tables) -> bool:
     """Return whether an object or a detection has a mask or keypoints."""
-    return any(row.get("segmentation") or row.get("keypoints") for row in (*tables.truth_rows, *tables.found_rows))
+    truth = any(row.get("segmentation") or row.get("keypoints") for row in tables.truth_rows)
+    return truth or bool(tables.found_rows)
 
 
 def shape_part(tables: Tables, outcomes: Outcomes, start: int, stop: int) -> dict[int, dict[str, Any]]:
@@ -36,7 +37,7 @@ def shape_part(tables: Tables, outcomes: Outcomes, start: int, stop: int) -> dic
         found, thing = int(outcomes.found[event]), int(outcomes.objects[event])
         rows = {
             "truth": {} if thing == NOTHING else tables.truth_rows[thing],
-            "found": {} if found == NOTHING else tables.found_rows[int(tables.found.rows[found])],
+            "found": {} if found == NOTHING else tables.found_rows.get(int(tables.found.rows[found]), {}),
         }
         drawn = {name: _drawn(row, (int(size[0]), int(size[1]))) for name, row in rows.items()}
         if known := {name: one for name, one in drawn.items() if one}:

@@ -16,7 +16,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.evaluation.about import DATA_SETTINGS
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.report.tables import Tables, read_rows, tables_of
+from boxwright.report.tables import Tables, tables_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +53,12 @@ def source_of_evaluation(folder: str | Path) -> Source:
     if not is_file(folder / "truth.json"):
         raise DataError(f"{shown(folder)}: no truth.json: an older version evaluated here; evaluate again")
     dataset = CocoDataset(folder / "truth.json", folder, num_keypoints=None, allow_paths_outside=True)
-    rows = read_rows(folder / "detections.json")
     about, metrics = (_read_object(folder / name) for name in ("evaluation.json", "metrics.json"))
     config = load_config(folder / "pipeline.config") if is_file(folder / "pipeline.config") else None
     images, problem = _evaluated_images(config, about.get("settings") or {})
     return Source(
         title=str(about.get("model") or folder),
-        tables=tables_of(dataset, rows, str(folder / "detections.json")),
+        tables=tables_of(dataset, folder / "detections.json"),
         metrics={name: value for name, value in metrics.items() if name not in ("step", "learning_rate")},
         about=about,
         config=config,
@@ -75,7 +74,7 @@ def source_of_files(truth: str | Path, detections: str | Path, image_folder: str
         DataError: If they are not COCO's, or do not belong together.
     """
     dataset = CocoDataset(truth, image_folder, num_keypoints=None, allow_paths_outside=True)
-    tables = tables_of(dataset, read_rows(detections), str(detections))
+    tables = tables_of(dataset, detections)
     first = dataset.folder / tables.names[0]
     problem = "" if is_file(first) else f"{shown(first)} is missing; name the images' folder with --image_folder"
     about = {"detections": str(detections), "truth": str(truth)}

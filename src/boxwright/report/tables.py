@@ -5,9 +5,9 @@ Dimensions: I images, N objects, D detections.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import read_file, shown
+from boxwright.base.files import shown
+from boxwright.base.json_list import read_json_list
 from boxwright.data.coco import CocoDataset
 from boxwright.types import Categories
 
@@ -85,7 +86,7 @@ class Tables:
         sizes: int64 [I, 2]; height and width.
         places: int64 [I]; the index of each image in the data that was evaluated.
         truth_rows: The annotation of each object, for masks, keypoints and ids.
-        found_rows: The rows of detections, in the file's order.
+        found_rows: The rows of detections that have a mask or keypoints, by their index in the file.
     """
 
     categories: Categories
@@ -96,7 +97,7 @@ class Tables:
     objects: Objects
     found: Found
     truth_rows: Sequence[dict[str, Any]] = field(default_factory=list)
-    found_rows: Sequence[dict[str, Any]] = field(default_factory=list)
+    found_rows: Mapping[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def class_names(self) -> list[str]:
@@ -129,27 +130,11 @@ def read_tables(truth: str | Path, detections: str | Path, image_folder: str | P
     Raises:
         DataError: If they are not COCO's, or detections are of images or classes that the truth lacks.
     """
-    dataset = CocoDataset(truth, image_folder, allow_paths_outside=True)
-    return tables_of(dataset, read_rows(detections), str(detections))
+    return tables_of(CocoDataset(truth, image_folder, allow_paths_outside=True), detections)
 
 
-def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Return the rows of COCO's file of results; DataError if it is none."""
-    try:
-        rows = json.loads(read_file(path).decode())
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{shown(path)}: not JSON: {str(error)[:200]}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{shown(path)}: expected a list of detections, as COCO's results have it")
-    return rows
-
-
-def tables_of(dataset: CocoDataset, rows: Sequence[dict[str, Any]], where: str) -> Tables:
-    """Return the tables of a data set's truth and rows of results.
-
-    Args:
-        where: The rows' file, for errors.
-    """
+def tables_of(dataset: CocoDataset, detections: str | Path) -> Tables:
+    """Return the tables of a data set's truth and of COCO's file of results."""
     samples, heads, truth_rows = [], [], []
     for index in range(len(dataset)):
         head, annotations = dataset.rows(index)
@@ -166,6 +151,7 @@ def tables_of(dataset: CocoDataset, rows: Sequence[dict[str, Any]], where: str) 
         crowd=np.concatenate([none, *(one.is_crowd for one in samples)]).astype(np.bool_),
     )
     ids = [head["id"] for head in heads]
+    found, found_rows = _found(detections, ids, dataset)
     return Tables(
         categories=dataset.categories,
         ids=ids,
@@ -173,9 +159,9 @@ def tables_of(dataset: CocoDataset, rows: Sequence[dict[str, Any]], where: str) 
         sizes=np.array([one.image.shape[:2] for one in samples], np.int64).reshape(-1, 2),
         places=np.array([_place(head, number) for number, head in enumerate(heads)], np.int64),
         objects=objects,
-        found=_found(rows, ids, dataset, where),
+        found=found,
         truth_rows=truth_rows,
-        found_rows=rows,
+        found_rows=found_rows,
     )
 
 
@@ -184,23 +170,30 @@ def _place(head: dict[str, Any], number: int) -> int:
     return given if isinstance(given, int) and given >= 0 else number
 
 
-def _found(rows: Sequence[dict[str, Any]], ids: Sequence[int | str], dataset: CocoDataset, where: str) -> Found:
-    """Return the rows as arrays, sorted by image and score."""
+def _found(path: str | Path, ids: Sequence[int | str], dataset: CocoDataset) -> tuple[Found, dict[int, dict[str, Any]]]:
+    """Return a file's rows as arrays, sorted by image and score; and those with masks or keypoints by index."""
     index_of = {str(identity): index for index, identity in enumerate(ids)}
     label_of = {str(category.id): category.label for category in dataset.categories}
-    images = np.zeros(len(rows), np.int64)
-    labels, scores, boxes = images.copy(), np.zeros(len(rows)), np.zeros((len(rows), 4))
-    for number, row in enumerate(rows):
+    # As dictionaries, the ten million rows of a large evaluation would be ten gigabytes.
+    images_, labels_, scores_, boxes_ = array("q"), array("q"), array("d"), array("d")
+    shapes: dict[int, dict[str, Any]] = {}
+    where = shown(path)
+    for number, row in enumerate(read_json_list(path)):
         image, label = index_of.get(str(row.get("image_id"))), label_of.get(str(row.get("category_id")))
         if image is None or label is None:
             name = "image_id" if image is None else "category_id"
             raise DataError(f"{where}: row {number}: {name} {str(row.get(name))[:60]!r} is not in {dataset.name}")
-        images[number], labels[number] = image, label
-        boxes[number] = _numbers(row.get("bbox"), 4, f"{where}: row {number}: bbox")
-        scores[number] = _numbers([row.get("score")], 1, f"{where}: row {number}: score")[0]
+        images_.append(image)
+        labels_.append(label)
+        boxes_.extend(_numbers(row.get("bbox"), 4, f"{where}: row {number}: bbox"))
+        scores_.extend(_numbers([row.get("score")], 1, f"{where}: row {number}: score"))
+        if row.get("segmentation") or row.get("keypoints"):
+            shapes[number] = row
+    images, labels, scores = np.array(images_), np.array(labels_), np.array(scores_)
+    boxes = np.array(boxes_).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     order = np.lexsort((-scores, images))
-    return Found(images[order], labels[order], boxes[order], scores[order], order)
+    return Found(images[order], labels[order], boxes[order], scores[order], order), shapes
 
 
 def _numbers(given: Any, count: int, where: str) -> list[float]:
