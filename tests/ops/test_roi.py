@@ -166,7 +166,7 @@ def test_stored_masks_are_cut_and_moved_with_their_images() -> None:
     assert np.array_equal(stored.dense(0)[:1].numpy(), whole[1])
 
 
-def test_each_map_cropped_by_products_is_cropped_by_a_gather() -> None:
+def test_each_map_cropped_row_by_row_is_cropped_by_a_gather() -> None:
     """Boxes within, at the border, beyond it, mirrored and of one point."""
     generator = torch.Generator().manual_seed(0)
     maps = torch.rand(7, 9, 12, generator=generator)

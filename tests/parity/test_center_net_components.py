@@ -382,7 +382,7 @@ def check_instance_masks(case: Case) -> None:
     boxes = xyxy(case.array("in/boxes")) * sizes.flip(-1).repeat(1, 2)[:, None]
     decode = MaskDecoder((options["mask_height"], options["mask_width"]), options["score_threshold"])
     labels = torch.from_numpy(case.array("in/classes")).long()
-    found = decode(own_maps(maps_of(case, "masks"), labels), boxes)
+    found = decode(*own_maps(maps_of(case, "masks"), labels), boxes)
     assert found.int().tolist() == case.array("out/0").tolist()
 
 

@@ -142,25 +142,31 @@ def corner_taps(boxes: Tensor, extent: Size, size: Size, *, fade: bool = False) 
     return axes[0], axes[1]
 
 
-def crop_each(maps: Tensor, boxes: Tensor, size: Size) -> Tensor:
-    """Return the region of each map that its box spans, as `crop_and_resize`, by products with few weights.
+def crop_each(maps: Tensor, boxes: Tensor, size: Size, owners: Tensor | None = None) -> Tensor:
+    """Return the region that each box spans of its map, as `crop_and_resize`, for maps of one channel each.
 
-    For maps of one channel each, of which the gather of `crop_and_resize` takes seven times as long.
+    Whole rows are weighed, then whole columns; the gather of `crop_and_resize`, number by number, takes many times as
+    long.
 
     Args:
-        maps: float32 [N, H, W].
+        maps: float32 [M, H, W].
         boxes: float32 [N, 4], xyxy in units of the map.
+        owners: int64 [N]; the map of each box. None where each has its own, in their order.
 
     Returns:
         float32 [N, h, w]; 0 for samples outside the map.
     """
-    extent = (maps.shape[-2], maps.shape[-1])
-    rows, columns = (
-        # The two taps of a sample are the same place on a border, where one of them weighs 0.
-        torch.zeros(boxes.shape[0], cells, length, device=maps.device).scatter_add(2, axis.places, axis.weights)
-        for cells, length, axis in zip(size, extent, corner_taps(boxes, extent, size), strict=True)
-    )
-    return rows.bmm(maps).bmm(columns.transpose(1, 2))
+    rows, columns = corner_taps(boxes, (maps.shape[-2], maps.shape[-1]), size)
+    found = _sampled_rows(maps, rows, owners)
+    return _sampled_rows(found.transpose(1, 2), columns).transpose(1, 2)
+
+
+def _sampled_rows(maps: Tensor, cells: Taps, owners: Tensor | None = None) -> Tensor:
+    """Return for N cells the weighted sums of the rows of maps [M, H, W] that they have taps on, [N, h, W]."""
+    count, (height, width) = cells.places.shape[0], maps.shape[1:]
+    own = torch.arange(count, device=maps.device) if owners is None else owners
+    places, weights = (height * own[:, None, None] + cells.places).flatten(0, 1), cells.weights.flatten(0, 1)
+    return _weighted_rows(maps.reshape(-1, width), places, weights).view(count, -1, width)
 
 
 def grid_align(

@@ -122,7 +122,7 @@ class Preprocessor(nn.Module):
         Returns:
             float32 [B, C, H, W], channels last in memory.
         """
-        scaled = pixels.float() * self.scale + self.offset
+        scaled = (pixels.float() * self.scale).add_(self.offset)
         # The one resizer that never pads; the others' padding is filled in after scaling.
         if not isinstance(self.resizer, FixedShapeResizer):
             height, width = pixels.shape[-2:]

@@ -82,8 +82,8 @@ class CenterNetPostprocessor:
                 found = _rows(found, order)
         if self.masks is not None and maps.masks is not None:
             # Few of the classes are detected, so only their maps become probabilities.
-            probabilities = own_maps(maps.masks.float(), found.labels).sigmoid()
-            found = replace(found, masks=self.masks(probabilities, found.boxes))
+            own, owners = own_maps(maps.masks.float(), found.labels)
+            found = replace(found, masks=self.masks(own.sigmoid_(), owners, found.boxes))
         if self.surface is not None and maps.surface is not None:
             found = self.surface(maps.surface, found)
         if maps.temporal_offsets is not None:
@@ -111,9 +111,8 @@ class CenterNetPostprocessor:
         heatmap = raw.scores.transpose(1, 2).unflatten(2, grid)
         # TF compares cells with pixels, so most of the padding takes part.
         axes = [torch.arange(count, device=heatmap.device) < sizes[:, i, None] for i, count in enumerate(grid)]
-        peaks = best_peaks(
-            heatmap * (axes[0][:, None, :, None] & axes[1][:, None, None]), self.max_detections, self.window
-        )
+        inside = axes[0][:, None, :, None] & axes[1][:, None, None]
+        peaks = best_peaks(heatmap, self.max_detections, self.window, inside)
         places = peaks.cells[..., 0] * grid[1] + peaks.cells[..., 1]
         on_grid = clip_boxes(of_anchors(raw.boxes, places), float(grid[0] * STRIDE), float(grid[1] * STRIDE))
         found = PaddedDetections(
