@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,13 +18,17 @@ import pytest
 from numpy.typing import NDArray
 
 import boxwright as bw
-from boxwright.base.errors import ConfigError, DataError, ExportError
+from boxwright.base.errors import ConfigError, DataError, ExportError, OutputError
+from boxwright.checkpoints import weights_digest
 from boxwright.cli.main import app
 from boxwright.cli.serve import _exported as exported_for_serving
 from boxwright.exporters import cache
 from boxwright.exporters.runtime_choice import choose_export, saves_time
+from boxwright.inference.finders import ModelSource
+from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.shards import PLAN
 from boxwright.loading.open_model import OpenModel, open_model
+from boxwright.runtime.formats import EXPORTED_FOR
 from tests.api.models import DATA, small_run
 from tests.cli.test_commands import RUNNER, run
 
@@ -43,10 +49,12 @@ class Exporter:
     def __init__(self) -> None:
         self.made, self.error = 0, ""
 
-    def __call__(self, detector: bw.Detector, path: Path, **how: Any) -> None:
+    def __call__(
+        self, model: OpenModel, runtime: str, path: Path, pictures: Sequence[NDArray[np.uint8]], source: str
+    ) -> None:
         self.made += 1
-        assert how["format"] == "onnx"
-        assert len(how["images"]) > 0
+        assert runtime == "onnxruntime"
+        assert len(pictures) > 0
         if self.error:
             raise ExportError(self.error)
         shutil.copyfile(small_run().onnx, path)
@@ -56,7 +64,7 @@ class Exporter:
 def exporter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Exporter:
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
     exporter = Exporter()
-    monkeypatch.setattr(cache, "export", exporter)
+    monkeypatch.setattr(cache, "_export", exporter)
     return exporter
 
 
@@ -102,8 +110,10 @@ def test_a_damaged_export_is_made_again(exporter: Exporter, caplog: pytest.LogCa
     path = cache.make_export(opened(), "onnxruntime", sample).path
     path.write_bytes(path.read_bytes()[:-100])
     with caplog.at_level(logging.WARNING, "boxwright"):
-        assert cache.make_export(opened(), "onnxruntime", sample).detector.detect(PICTURES[:1])
-    assert "it is made again" in caplog.text
+        found = choose_export(opened(), "onnxruntime", sample=sample)
+    assert found is not None
+    assert found.detector.detect(PICTURES[:1])
+    assert "it is not used" in caplog.text
     assert exporter.made == 2
 
 
@@ -121,12 +131,12 @@ def test_what_cannot_be_exported_is_remembered(exporter: Exporter, caplog: pytes
 def test_two_at_once_make_one(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     started, may_end = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any, **how: Any) -> None:
+    def slow(*arguments: Any) -> None:
         started.set()
         assert may_end.wait(60)
-        exporter(*arguments, **how)
+        exporter(*arguments)
 
-    monkeypatch.setattr(cache, "export", slow)
+    monkeypatch.setattr(cache, "_export", slow)
     paths: list[Path] = []
 
     def make() -> None:
@@ -244,8 +254,73 @@ def test_unreadable_pictures_leave_it_to_pytorch(exporter: Exporter) -> None:
         choose_export(opened(), "onnxruntime", sample=unreadable)
 
 
+def test_what_is_killed_or_refused_leaves_little(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = cache.make_export(opened(), "onnxruntime", sample).path
+    path.unlink()
+    (path.parent / ".detector.onnx.x1").mkdir()  # where a killed process was writing
+    cache.make_export(opened(), "onnxruntime", sample)
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    monkeypatch.setattr(cache, "_MOST_EXPORTS", 2)
+    exporter.error = "differs from the detector"
+    for number in range(1, 4):
+        model = opened()
+        next(iter(model.detector.parameters())).data[0] += number
+        with pytest.raises(ExportError, match="differs"):
+            cache.make_export(model, "onnxruntime", sample)
+    root = path.parent.parent
+    assert len([one for one in root.iterdir() if one.is_dir()]) == 2
+    assert {one.suffix for one in root.iterdir() if one.is_file()} == {".lock"}
+
+
+def test_a_cache_that_cannot_be_written(exporter: Exporter, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    assert choose_export(opened(), "auto", sample=sample) is None
+    assert "detecting with PyTorch, as there is no export" in caplog.text
+    with pytest.raises(OutputError, match="cannot be created"):
+        choose_export(opened(), "onnxruntime", sample=sample)
+
+
+def test_exports_that_another_process_removes(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(path: Path) -> None:
+        shutil.rmtree(path)
+        raise FileNotFoundError(path)
+
+    kept = cache.make_export(opened(), "onnxruntime", sample).path
+    with monkeypatch.context() as patched:
+        patched.setattr(cache.os, "utime", gone)
+        assert cache.find_export(opened(), "onnxruntime") is not None
+    assert not kept.is_file()
+    assert cache._bytes_in(kept.parent) == 0
+    assert cache.find_export(opened(), "onnxruntime") is None
+
+
+def test_weights_are_hashed_once(exporter: Exporter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hashed, digest = [], weights_digest.weights_sha256
+
+    def counted(detector: bw.Detector) -> str:
+        hashed.append(detector)
+        return digest(detector)
+
+    monkeypatch.setattr(weights_digest, "weights_sha256", counted)
+    for runtime in ("torch", "onnxruntime", "auto"):
+        hashed.clear()
+        settings = PredictionSettings(runtime=runtime, device="cpu")
+        ModelSource(small_run().folder, settings).open(sample=sample, count=None)
+        assert len(hashed) == 1
+
+
+def test_pytorch_needs_no_exporter() -> None:
+    script = """
+import sys
+from boxwright.exporters.runtime_choice import choose_export
+print([name for name in ("boxwright.exporters.export", "torch", "onnx", "openvino") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", cache.RUNTIMES)
+@pytest.mark.parametrize("runtime", EXPORTED_FOR)
 def test_a_real_export(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
     found = choose_export(opened(), runtime, sample=sample)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from boxwright.api.pictures import Picture, is_one, pictures_of
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
-from boxwright.base.files import cache_folder, is_folder
 from boxwright.loading.memory import remember
 from boxwright.loading.open_model import OpenModel, open_model
-from boxwright.runtime.formats import CACHED_EXPORTS
+from boxwright.runtime.formats import AUTO
 from boxwright.types.categories import Categories
 
 if TYPE_CHECKING:
@@ -73,8 +72,6 @@ def load(
 
 def _in_runtime(opened: OpenModel, runtime: str, unsupported: str) -> OpenModel | None:
     """Return the model's export for a runtime; None if PyTorch detects, or the file is an export itself."""
-    if runtime == "auto" and (opened.is_exported or not is_folder(cache_folder() / CACHED_EXPORTS)):
-        return None
     from boxwright.exporters.runtime_choice import choose_export
 
     def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
@@ -82,7 +79,7 @@ def _in_runtime(opened: OpenModel, runtime: str, unsupported: str) -> OpenModel 
 
         return pictures_of_data(opened.config, opened.detector)
 
-    asked = sample if runtime != "auto" else None
+    asked = sample if runtime != AUTO else None
     export = choose_export(opened, runtime, sample=asked, unsupported=unsupported)
     return None if export is None else replace(opened, opened=export.detector)
 

@@ -11,7 +11,7 @@ import typer
 
 from boxwright.base.errors import ConfigError, DataError, ExportError
 from boxwright.cli.console import console
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import EXPORTED_FOR, EXPORTS
 from boxwright.serving.settings import ServerSettings
 
 
@@ -93,14 +93,14 @@ def _exported(source: Path) -> Path:
     """
     from boxwright.api.export import pictures_of_data
     from boxwright.cli.paths import require_checkpoint
-    from boxwright.exporters.cache import RUNTIMES, default_runtime
+    from boxwright.exporters.cache import default_runtime
     from boxwright.exporters.runtime_choice import choose_export
     from boxwright.loading.open_model import open_model
 
     require_checkpoint(source)
     runtime = default_runtime()
     if runtime is None:
-        needed = " or ".join(f"boxwright[{format}]" for format in RUNTIMES.values())
+        needed = " or ".join(f"boxwright[{one.format}]" for one in EXPORTED_FOR.values())
         raise ExportError(f"{source}: only exported detectors are served, and no exporter is installed: {needed}")
     opened = open_model(source, device="cpu")
     try:

@@ -1,7 +1,8 @@
 """Exports kept beside other caches, so that a checkpoint is detected with by the fastest runtime that is installed.
 
-A folder for each export, named by what determines it: the weights, configuration and classes, the runtime, and the
-versions of what writes and runs it. A detector that cannot be exported exactly is remembered too, with the reason.
+A folder for each export, named by what determines it: the weights, configuration and classes, the runtime and its
+device, and the versions of what writes and runs it. A detector that cannot be exported exactly is remembered too, with
+the reason.
 """
 
 from __future__ import annotations
@@ -13,28 +14,24 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError
-from boxwright.base.files import cache_folder, make_folder, write_whole
+from boxwright.base.errors import ExportError, OutputError
+from boxwright.base.files import cache_folder, cause, is_folder, make_folder, shown, size_of, write_whole
 from boxwright.base.locks import lock
 from boxwright.config.load import dump_message
-from boxwright.exporters.export import FORMATS, About, export
 from boxwright.loading.exports import open_export
 from boxwright.loading.open_model import OpenModel
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import CACHED_EXPORTS
+from boxwright.runtime.formats import CACHED_EXPORTS, EXPORTED_FOR
 from boxwright.runtime.optional import installed_versions
 
 _LOG = logging.getLogger("boxwright")
-# A runtime's name for users → the export's format; the first that is installed is the default. ONNX Runtime took 0.26
-# of eager PyTorch's time and OpenVINO 0.43 (FPNLite-320, one image, two cores).
-RUNTIMES = {"onnxruntime": "onnx", "openvino": "openvino"}
 _MOST_EXPORTS = 16
 _MOST_BYTES = 4 << 30
 _REASON = "not-exact.txt"
@@ -54,27 +51,24 @@ class CachedExport:
 
 def default_runtime() -> str | None:
     """Return the first runtime that is installed together with what writes its format; None without any."""
-    for runtime, format in RUNTIMES.items():
-        libraries = FORMATS[format].libraries
-        if len(installed_versions(*libraries)) == len(libraries):
+    for runtime, format in EXPORTED_FOR.items():
+        if len(installed_versions(*format.libraries)) == len(format.libraries):
             return runtime
     return None
 
 
+def has_exports() -> bool:
+    """Return whether there may be an export of any detector, without computing a digest."""
+    return is_folder(_root())
+
+
 def find_export(model: OpenModel, runtime: str, threads: int = 0) -> CachedExport | None:
     """Return the cached export of a detector for a runtime, opened; None if there is none, or it is damaged."""
-    folder = _folder(model, runtime)
-    path = folder / f"detector{FORMATS[RUNTIMES[runtime]].suffix}"
-    if not path.is_file():
-        return None
     try:
-        opened = open_export(path, threads)
+        return _opened(_folder(model, runtime), runtime, threads)
     except ExportError as error:
-        _LOG.warning("%s; it is made again", error)
-        shutil.rmtree(folder, ignore_errors=True)
+        _LOG.warning("%s; it is not used", error)
         return None
-    os.utime(folder)  # for the order of removal
-    return CachedExport(path, runtime, opened)
 
 
 def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0) -> CachedExport:
@@ -82,7 +76,7 @@ def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0
 
     Args:
         model: A detector on the CPU, not yet optimized.
-        runtime: A key of `RUNTIMES`.
+        runtime: A key of `EXPORTED_FOR`.
         sample: Called if there is no cached export.
 
     Raises:
@@ -91,41 +85,72 @@ def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0
     """
     folder = _folder(model, runtime)
     with _alone(folder):
-        found = find_export(model, runtime, threads)
-        if found is not None:
-            return found
+        with suppress(ExportError):  # of a damaged file
+            found = _opened(folder, runtime, threads)
+            if found is not None:
+                return found
         if (folder / _REASON).is_file():
             raise ExportError((folder / _REASON).read_text().strip())
-        path = make_folder(folder) / f"detector{FORMATS[RUNTIMES[runtime]].suffix}"
         pictures, source = sample()
-        about = About(config=dump_message(model.config), step=model.step, source=source)
+        # What is there is damaged, or of a process that was killed.
+        shutil.rmtree(folder, ignore_errors=True)
+        path = make_folder(folder) / f"detector{EXPORTED_FOR[runtime].suffix}"
         try:
-            export(model.detector, path, images=pictures, format=RUNTIMES[runtime], about=about)  # type: ignore[arg-type]
+            _export(model, runtime, path, pictures, source)
         except ExportError as error:
-            write_whole(folder / _REASON, f"{error}\n".encode())
+            write_whole(folder / _REASON, f"{error}\n")
             raise
-        _remove_oldest(folder)
-    return CachedExport(path, runtime, open_export(path, threads))
+        finally:
+            _remove_oldest(folder)
+        return CachedExport(path, runtime, open_export(path, threads))
+
+
+def _opened(folder: Path, runtime: str, threads: int) -> CachedExport | None:
+    path = folder / f"detector{EXPORTED_FOR[runtime].suffix}"
+    if not path.is_file():
+        return None
+    opened = open_export(path, threads)
+    # For the order of removal; a cache may be another user's, or be cleaned at this moment.
+    with suppress(OSError):
+        os.utime(folder)
+    return CachedExport(path, runtime, opened)
+
+
+def _export(model: OpenModel, runtime: str, path: Path, pictures: Sequence[NDArray[np.uint8]], source: str) -> None:
+    from boxwright.exporters.export import About, export  # takes seconds to import
+
+    about = About(config=dump_message(model.config), step=model.step, source=source)
+    export(model.detector, path, images=pictures, format=EXPORTED_FOR[runtime].format, about=about)  # type: ignore[arg-type]
+
+
+def _root() -> Path:
+    return cache_folder() / CACHED_EXPORTS
 
 
 def _folder(model: OpenModel, runtime: str) -> Path:
-    format = FORMATS[RUNTIMES[runtime]]
     known = {
         "weights": model.weights_sha256(),
         "config": dump_message(model.config),
         "classes": None if model.categories is None else model.categories.to_list(),
         "runtime": runtime,
-        "versions": installed_versions("boxwright", "torch", "torchvision", *format.libraries),
+        "versions": installed_versions("boxwright", "torch", "torchvision", *EXPORTED_FOR[runtime].libraries),
     }
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-    return cache_folder() / CACHED_EXPORTS / digest[:32]
+    return _root() / digest[:32]
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of an export, so that of two processes one makes it and the other waits for it."""
-    path = make_folder(folder.parent) / f"{folder.name}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Hold an export's lock, so that of two processes one makes it and the other waits for it.
+
+    There are 16 locks, of the exports whose names begin alike: files for each would pile up, as removing a lock's file
+    lets two processes hold locks of the same name.
+    """
+    path = make_folder(folder.parent) / f"{folder.name[0]}.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise OutputError(f"{shown(path)}: could not be written: {cause(error)}") from None
     try:
         waited = False
         while True:
@@ -134,7 +159,7 @@ def _alone(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if not waited:
-                    _LOG.info("another process exports this detector; waiting for it")
+                    _LOG.info("another process is exporting a detector; waiting for it")
                 waited = True
                 time.sleep(0.2)
         yield
@@ -144,11 +169,25 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _remove_oldest(newest: Path) -> None:
     """Remove exports that were not used for longest until the cache is within its bounds."""
-    folders = sorted(
-        (one for one in newest.parent.iterdir() if one.is_dir()), key=lambda one: one.stat().st_mtime, reverse=True
-    )
     held = 0
-    for number, folder in enumerate(folders):
-        held += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    for number, folder in enumerate(_by_use(newest.parent)):
+        held += _bytes_in(folder)
         if folder != newest and (number >= _MOST_EXPORTS or held > _MOST_BYTES):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _by_use(root: Path) -> list[Path]:
+    """Return the exports' folders, the last used first."""
+    times = {}
+    for folder in root.iterdir():
+        with suppress(OSError):  # another process may remove it
+            if folder.is_dir():
+                times[folder] = folder.stat().st_mtime
+    return sorted(times, key=lambda folder: times[folder], reverse=True)
+
+
+def _bytes_in(folder: Path) -> int:
+    held = 0
+    for path, _, names in os.walk(folder):
+        held += sum(size_of(os.path.join(path, name)) for name in names)
+    return held

@@ -34,6 +34,7 @@ from boxwright.models.detector import Detector
 from boxwright.models.network import evaluation_mode
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
+from boxwright.runtime.formats import EXPORTED_FOR
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
@@ -101,8 +102,8 @@ def _litert_inputs(file: ExportFile) -> Inputs:
 
 
 FORMATS: dict[str, _Kind] = {
-    "onnx": _Kind(".onnx", ("onnx", "onnxscript", "onnxruntime"), _onnx, _save_onnx, OnnxSession, _onnx_inputs),
-    "openvino": _Kind(".xml", ("openvino", "onnx", "onnxscript"), _openvino, save_openvino, OpenVinoSession),
+    "onnx": _Kind(".onnx", EXPORTED_FOR["onnxruntime"].libraries, _onnx, _save_onnx, OnnxSession, _onnx_inputs),
+    "openvino": _Kind(".xml", EXPORTED_FOR["openvino"].libraries, _openvino, save_openvino, OpenVinoSession),
     "litert": _Kind(
         ".tflite",
         ("ai-edge-litert",),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from boxwright.base.errors import ConfigError, DataError, ExportError, OutputError
-from boxwright.exporters.cache import RUNTIMES, CachedExport, Sample, default_runtime, find_export, make_export
+from boxwright.exporters.cache import CachedExport, Sample, default_runtime, find_export, has_exports, make_export
 from boxwright.loading.open_model import OpenModel
-from boxwright.models.detector import Detector
+from boxwright.runtime.formats import AUTO, EXPORTED_FOR, TORCH
+
+if TYPE_CHECKING:
+    from boxwright.models.detector import Detector
 
 _LOG = logging.getLogger("boxwright")
-AUTO, TORCH = "auto", "torch"
 # Exporting and comparing takes some 15 seconds and 30 detections, and saves about half of each later detection's time.
 _EXPORT_SECONDS = 15.0
 _EXPORT_DETECTIONS = 30
@@ -35,7 +38,7 @@ def choose_export(
 
     Args:
         model: As opened, not yet optimized.
-        runtime: "auto", "torch", or a key of `RUNTIMES`.
+        runtime: "auto", "torch", or a key of `EXPORTED_FOR`.
         sample: The pictures on which a new export is compared; without them none is made.
         count: The number of pictures to detect in; None if it is unknown, as of streams.
         unsupported: Why an export cannot do what is requested; empty if it can.
@@ -45,13 +48,15 @@ def choose_export(
         ConfigError: For an unknown runtime.
         ExportError: If a runtime other than "auto" is requested and cannot be used.
     """
-    if runtime not in (AUTO, TORCH, *RUNTIMES):
-        raise ConfigError(f"runtime {runtime}: expected {AUTO}, {TORCH}, {', '.join(RUNTIMES)}")
+    if runtime not in (AUTO, TORCH, *EXPORTED_FOR):
+        raise ConfigError(f"runtime {runtime}: expected {AUTO}, {TORCH}, {', '.join(EXPORTED_FOR)}")
     reason = _fixed(model, runtime) or unsupported or _why_torch(model)
     name = default_runtime() if runtime == AUTO else runtime
     if runtime != AUTO and reason and (runtime != TORCH or model.is_exported):
         raise ExportError(f"runtime {runtime}: {reason}")
     if runtime == TORCH or model.is_exported or reason or name is None:
+        return None
+    if runtime == AUTO and sample is None and not has_exports():
         return None
     try:
         found = find_export(model, name, threads)

@@ -18,7 +18,7 @@ from boxwright.inference.tracking import least_score
 from boxwright.loading.memory import remember
 from boxwright.loading.open_model import OpenModel, fixed, open_model, require_adjustable
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import AUTO, EXPORTS, TORCH
 from boxwright.runtime.thresholds import above_thresholds, read_thresholds, require_same_model
 from boxwright.types import Categories, Finder, FoundObjects
 
@@ -45,7 +45,7 @@ class ImageDetector:
     categories: Categories | None
     weights: str
     channels: int = 3
-    runtime: str = "torch"
+    runtime: str = TORCH
 
     def require_colors(self, what: str) -> None:
         """Raise a ConfigError if it takes more channels than files of pictures have; `what` has them."""
@@ -109,7 +109,7 @@ class ModelSource:
         self, opened: OpenModel, threads: int, sample: Sample | None, count: int | None
     ) -> tuple[OpenModel, str]:
         """Return the model or its export for the requested runtime, and the runtime's name."""
-        if opened.is_exported and self.settings.runtime == "auto":
+        if opened.is_exported and self.settings.runtime == AUTO:
             return opened, self.path.suffix
         from boxwright.exporters.runtime_choice import choose_export
 
@@ -121,7 +121,7 @@ class ModelSource:
             unsupported=_only_torch(self.settings),
             threads=threads,
         )
-        return (opened, "torch") if export is None else (replace(opened, opened=export.detector), export.runtime)
+        return (opened, TORCH) if export is None else (replace(opened, opened=export.detector), export.runtime)
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
         """Return the configuration and classes that replace the model's own; None for no replacement."""

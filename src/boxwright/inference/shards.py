@@ -30,6 +30,7 @@ from boxwright.inference.finders import ImageDetector, ModelSource, finder_with
 from boxwright.inference.parquet_rows import Row, counts, parquet_bytes, row_of
 from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store, open_parquet
+from boxwright.runtime.formats import EXPORTED_FOR, TORCH
 from boxwright.types import Finder
 
 PLAN = "_plan.json"
@@ -108,8 +109,7 @@ def planned_runtime(out: str) -> str | None:
         return None
     with store.open(PLAN) as file:
         weights = json.loads(file.read())["weights"]
-    formats = {"onnx": "onnxruntime", "openvino": "openvino"}
-    return next((runtime for format, runtime in formats.items() if f" {format} " in weights), "torch")
+    return next((name for name, one in EXPORTED_FOR.items() if f" {one.format} " in weights), TORCH)
 
 
 # What changes the results; a run may be resumed on another device, or in another precision.

@@ -6,6 +6,7 @@ PyTorch is imported only for checkpoints and for its own programs (.pt2).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,9 +76,14 @@ class OpenModel:
         return self.own_config
 
     def weights_sha256(self) -> str:
-        """Return the SHA-256 of the weights as stored; an export has that of the detector it was made from."""
-        if self.original_sha256:
-            return self.original_sha256
+        """Return the SHA-256 of the weights as stored; an export has that of the detector it was made from.
+
+        It is computed once, which takes a second for a gigabyte: ask before the weights are changed.
+        """
+        return self.original_sha256 or self._sha256
+
+    @cached_property
+    def _sha256(self) -> str:
         if isinstance(self.opened, ExportedDetector):
             return self.opened.metadata.weights_sha256
         from boxwright.checkpoints.weights_digest import weights_sha256
