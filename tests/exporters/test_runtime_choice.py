@@ -23,10 +23,13 @@ from boxwright.checkpoints import weights_digest
 from boxwright.cli.main import app
 from boxwright.cli.serve import _exported as exported_for_serving
 from boxwright.exporters import cache
+from boxwright.exporters import export as export_module
+from boxwright.exporters.parity import Report, Stage
 from boxwright.exporters.runtime_choice import choose_export, saves_time
 from boxwright.inference.finders import ModelSource
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.shards import PLAN
+from boxwright.loading.exports import open_export
 from boxwright.loading.open_model import OpenModel, open_model
 from boxwright.runtime.formats import EXPORTED_FOR
 from tests.api.models import DATA, small_run
@@ -239,7 +242,7 @@ def test_a_job_is_resumed_in_its_runtime(exporter: Exporter, tmp_path: Path) -> 
 
 
 def test_a_run_is_served_by_its_export(exporter: Exporter, tmp_path: Path) -> None:
-    path = exported_for_serving(small_run().folder)
+    path = exported_for_serving(small_run().folder, "cpu")
     assert path.name == "detector.onnx"
     assert open_model(path).is_exported
     assert "only an exported file is watched" in refusal("serve", small_run().folder, "--watch")
@@ -317,6 +320,89 @@ print([name for name in ("boxwright.exporters.export", "torch", "onnx", "openvin
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def evaluated(out: Path, *more: object) -> tuple[str, dict[str, Any], dict[str, float]]:
+    """Return what an evaluation of the run prints, `evaluation.json`, and its metrics."""
+    text = run("evaluate", "--model_dir", small_run().folder, "--out", out, "--workers", "0", *more)
+    about = json.loads((out / "evaluation.json").read_text())
+    return text, about, json.loads((out / "metrics.json").read_text())
+
+
+def test_evaluate(exporter: Exporter, tmp_path: Path) -> None:
+    _, about, own = evaluated(tmp_path / "torch")
+    assert about["runtime"] == "torch"
+    assert exporter.made == 0
+    text, about, exported = evaluated(tmp_path / "onnx", "--runtime", "onnxruntime", "--device", "cpu")
+    assert "runtime: onnxruntime" in text
+    assert (about["runtime"], about["device"]) == ("onnxruntime", "cpu")
+    assert about["weights_sha256"] == opened().weights_sha256()
+    assert "onnxruntime" in about["versions"]
+    name = "DetectionBoxes_Precision/mAP"
+    assert own[name] > 0
+    assert exported[name] == pytest.approx(own[name], abs=1e-4)
+    assert any("Loss" in name for name in own)
+    assert not any("Loss" in name for name in exported)
+    # The same export as that of predict: the configuration of an evaluation does not change the detector.
+    assert exporter.made == 1
+    assert cache.find_export(opened(), "onnxruntime") is not None
+    # Of so few images PyTorch has detected before an export is made.
+    shutil.rmtree(tmp_path / "cache")
+    assert evaluated(tmp_path / "auto", "--runtime", "auto")[1]["runtime"] == "torch"
+
+
+def test_evaluate_by_workers(exporter: Exporter, tmp_path: Path) -> None:
+    words = ("--runtime", "onnxruntime", "--sample_1_of_n_eval_examples", "2")
+    one = evaluated(tmp_path / "one", *words)[2]
+    _, about, two = evaluated(tmp_path / "two", *words, "--engine", "local", "--shares", "2")
+    assert about["runtime"] == "onnxruntime"
+    assert two == one
+    words = ("evaluate", "--model_dir", small_run().folder, "--runtime", "onnxruntime")
+    assert "--engine ray needs PyTorch" in refusal(*words, "--engine", "ray")
+    assert "--multi_scale needs PyTorch" in refusal(*words, "--multi_scale", "refinedet320-voc")
+    assert "force_no_resize needs PyTorch" in refusal(*words, "--set", "eval_config.force_no_resize=true")
+    watched = (*words, "--watch", "--pipeline_config_path", small_run().config)
+    assert "--watch evaluates each checkpoint in PyTorch" in refusal(*watched)
+    exported = ("evaluate", "--model_dir", small_run().onnx, "--runtime", "openvino")
+    assert "is exported, and runs in onnxruntime" in refusal(*exported)
+
+
+def test_devices(exporter: Exporter, tmp_path: Path) -> None:
+    folder, picture = small_run().folder, small_run().picture
+    for command in (("predict", picture, "--out", tmp_path / "out"), ("evaluate", "--out", tmp_path / "out")):
+        words = (*command, "--model_dir", folder)
+        for device, message in (("cuda", "has no CUDAExecutionProvider"), ("gpu", "runs exports on cpu, cuda")):
+            assert message in refusal(*words, "--runtime", "onnxruntime", "--device", device)
+        assert "OpenVINO finds CPU here" in refusal(*words, "--runtime", "openvino", "--device", "npu")
+        assert "add --runtime onnxruntime" in refusal(*words, "--device", "tensorrt")
+    with pytest.raises(ExportError, match="has no TensorrtExecutionProvider"):
+        bw.load(folder, runtime="onnxruntime", device="tensorrt")
+    assert "has no CUDAExecutionProvider" in refusal("serve", folder, "--device", "cuda")
+    assert "has no CUDAExecutionProvider" in refusal("serve", small_run().onnx, "--device", "cuda")
+    assert exporter.made == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_is_compared_on_its_device(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[str] = []
+
+    def on_cpu(path: Path, threads: int, device: str) -> Any:
+        places.append(device)
+        return open_export(path, threads)
+
+    def verified(detector: bw.Detector, path: Path, pictures: object, *, device: str) -> Any:
+        return Report([], {}) if device == "cuda" else differs
+
+    differs = Report([Stage("detections", "scores", 1.0, 0.0)], {})
+    monkeypatch.setattr(cache, "open_export", on_cpu)
+    monkeypatch.setattr(export_module, "verify", verified)
+    first = cache.make_export(opened(), "onnxruntime", sample, device="cuda")
+    assert places == ["cuda"]
+    with pytest.raises(ExportError, match="on cuda:1, the export differs from the detector"):
+        cache.make_export(opened(), "onnxruntime", sample, device="cuda:1")
+    assert cache.find_export(opened(), "onnxruntime", device="cuda:1") is None
+    assert cache.make_export(opened(), "onnxruntime", sample).path != first.path
+    assert exporter.made == 3
 
 
 @pytest.mark.slow

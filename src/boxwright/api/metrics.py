@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from boxwright.api.evaluated import open_evaluated
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import with_overrides
-from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
+from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.loading.configuration import configuration_of
 from boxwright.loading.open_model import OpenModel
 
 # A process that reads images pays off in long evaluations only.
 _DEFAULTS = EvaluationSettings(workers=0)
-_OF_COMMANDS, _OF_OPENING = ("engine", "shares"), ("device", "tf32", "precision", "compile")
+_OF_COMMANDS, _OF_OPENING = ("engine", "shares"), ("device", "runtime", "tf32", "precision", "compile")
 
 
 def metrics_of(
@@ -56,5 +57,5 @@ def metrics_of(
         plan = with_overrides(config, overrides)
     else:
         plan = configuration_of(model, config, overrides, allow_edited=chosen.allow_edited).message
-    opened = model if isinstance(model, OpenModel) else open_for_evaluation(model, plan, chosen)
+    opened = model if isinstance(model, OpenModel) else open_evaluated(model, plan, chosen).model
     return evaluate_on_reader(plan, opened.opened, chosen).metrics

@@ -13,6 +13,7 @@ from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
 from boxwright.loading.memory import remember
 from boxwright.loading.open_model import OpenModel, open_model
+from boxwright.runtime.devices import opening_device
 from boxwright.runtime.formats import AUTO
 from boxwright.types.categories import Categories
 
@@ -40,7 +41,8 @@ def load(
     Args:
         source: A run's folder (its newest checkpoint), a checkpoint, a model zoo archive, a SavedModel, a frozen graph,
             or an exported .onnx, .xml, .tflite or .pt2; PyTorch is imported for .pt2 and checkpoints alone.
-        device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU.
+        device: cpu, cuda, cuda:1, or auto for a GPU if available. Exports run on the CPU for auto, or where their
+            runtime can: ONNX Runtime on cuda and tensorrt, OpenVINO on gpu and npu.
         config: The configuration, for TensorFlow weights without a pipeline.config.
         label_map: Class names (.pbtxt), if the source has none.
         allow_edited: Whether to open an exported file that was changed after `boxwright export` wrote it.
@@ -60,17 +62,18 @@ def load(
 
     opened = open_model(
         source,
-        device=device,
+        device=opening_device(Path(source), device, runtime),
         config=load_config(config) if isinstance(config, str | Path) else config,
         categories=None if label_map is None else load_label_map(label_map),
         allow_edited=allow_edited,
     )
     if context is not None:
         remember(opened.detector, context)
-    return Model(opened, _in_runtime(opened, runtime, "a camera's memory is kept in PyTorch" if context else ""))
+    unsupported = "a camera's memory is kept in PyTorch" if context else ""
+    return Model(opened, _in_runtime(opened, runtime, device, unsupported))
 
 
-def _in_runtime(opened: OpenModel, runtime: str, unsupported: str) -> OpenModel | None:
+def _in_runtime(opened: OpenModel, runtime: str, device: str, unsupported: str) -> OpenModel | None:
     """Return the model's export for a runtime; None if PyTorch detects, or the file is an export itself."""
     from boxwright.exporters.runtime_choice import choose_export
 
@@ -80,7 +83,7 @@ def _in_runtime(opened: OpenModel, runtime: str, unsupported: str) -> OpenModel 
         return pictures_of_data(opened.config, opened.detector)
 
     asked = sample if runtime != AUTO else None
-    export = choose_export(opened, runtime, sample=asked, unsupported=unsupported)
+    export = choose_export(opened, runtime, sample=asked, unsupported=unsupported, device=device)
     return None if export is None else replace(opened, opened=export.detector)
 
 

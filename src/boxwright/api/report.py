@@ -6,11 +6,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from boxwright.api.evaluated import open_evaluated
 from boxwright.base.files import write_whole
 from boxwright.base.settings import with_options
 from boxwright.config import dump_message
 from boxwright.evaluation.about import about_evaluation
-from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
+from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.write import write_evaluation
@@ -40,10 +41,10 @@ def report_on(model: Path, folder: Path, out: Path | None = None, **settings: An
     others = {name: value for name, value in settings.items() if name not in shown}
     chosen = with_options(EvaluationSettings(workers=0), others, "report", sorted(shown))
     config = configuration_of(model, None, ["eval_config.include_metrics_per_category=true"])
-    opened = open_for_evaluation(model, config.message, chosen)
+    evaluated = open_evaluated(model, config.message, chosen)
     with ImageResults(folder) as results:
-        evaluation = evaluate_on_reader(config.message, opened.opened, chosen, keep=results.add)
-        about = about_evaluation(opened, chosen, config.path)
-        write_evaluation(evaluation, results, folder, opened.step, about=about)
+        evaluation = evaluate_on_reader(config.message, evaluated.model.opened, chosen, keep=results.add)
+        about = about_evaluation(evaluated.model, chosen, config.path, evaluated.runtime)
+        write_evaluation(evaluation, results, folder, evaluated.model.step, about=about)
     write_whole(folder / "pipeline.config", dump_message(config.message))
     return write_report(source_of_evaluation(folder), out or folder / "report", reporting)

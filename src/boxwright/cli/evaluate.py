@@ -14,6 +14,7 @@ from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.report.settings import ReportSettings
+from boxwright.runtime.formats import TORCH
 
 if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
@@ -69,6 +70,8 @@ def evaluate_command(
             raise ConfigError("--report is of one evaluation; evaluate without --watch")
         if pipeline_config_path is None:
             raise ConfigError("--watch starts before any checkpoint exists: add --pipeline_config_path")
+        if settings.runtime != TORCH:
+            raise ConfigError(f"--runtime {settings.runtime}: --watch evaluates each checkpoint in PyTorch; remove it")
         from boxwright.evaluation.watch import watch
 
         config = _configuration(model_dir, pipeline_config_path, set_ or []).message
@@ -88,11 +91,12 @@ def _evaluate(
     """Evaluate once; write and print the result, and return its folder."""
     # Before the imports below, which take seconds.
     require_checkpoint(model_dir)
+    from boxwright.api.evaluated import open_evaluated
     from boxwright.base.files import write_whole
     from boxwright.builders.learning_rate import learning_rates
     from boxwright.config import dump_message
     from boxwright.evaluation.about import about_evaluation
-    from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
+    from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.image_results import ImageResults
     from boxwright.evaluation.write import write_evaluation
     from boxwright.loading.configuration import run_folder
@@ -101,7 +105,10 @@ def _evaluate(
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
     found = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
     config = found.message
-    opened = open_for_evaluation(model_dir, config, settings)
+    evaluated = open_evaluated(model_dir, config, settings)
+    opened = evaluated.model
+    if evaluated.runtime != TORCH and settings.runtime != TORCH:
+        console.print(f"runtime: {evaluated.runtime}; an export computes no losses")
     folder = out or run_folder(model_dir) / "eval"
     rates = learning_rates(config)
     rate = None if rates is None else rates(opened.step)
@@ -109,10 +116,11 @@ def _evaluate(
         if settings.engine:
             from boxwright.evaluation.shares import evaluate_by_workers
 
-            evaluation = evaluate_by_workers(model_dir, config, settings, opened.categories, results.add)
+            evaluation = evaluate_by_workers(evaluated.path, config, settings, opened.categories, results.add)
         else:
             evaluation = evaluate_on_reader(config, opened.opened, settings, _progress, results.add)
-        write_evaluation(evaluation, results, folder, opened.step, rate, about_evaluation(opened, settings, found.path))
+        about = about_evaluation(opened, settings, found.path, evaluated.runtime)
+        write_evaluation(evaluation, results, folder, opened.step, rate, about)
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))
     console.print(_title(opened.step, rate))

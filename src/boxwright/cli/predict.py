@@ -19,7 +19,8 @@ from boxwright.cli.console import console, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.inference.settings import ManySettings, PredictionSettings
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.devices import is_cpu
+from boxwright.runtime.formats import AUTO, EXPORTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +100,8 @@ def predict_command(
     count = _count(opened, settings)
     detector = model.open(sample=_sample_of(opened), count=count)
     if detector.runtime != "torch" and model_dir.suffix not in EXPORTS:
-        console.print(f"runtime: {detector.runtime}")
+        on_cpu = is_cpu(settings.device) or settings.runtime == AUTO
+        console.print(f"runtime: {detector.runtime} on {'cpu' if on_cpu else settings.device}")
     for source in opened:
         if not isinstance(source, ArraySource):
             detector.require_colors(source.name)

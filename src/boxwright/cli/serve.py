@@ -56,7 +56,7 @@ def serve_command(
     from boxwright.serving.server import Server
 
     if model.suffix not in EXPORTS:
-        model = _exported(model)
+        model = _exported(model, settings.device)
     # Before the runtime and the server start threads, each of which would get an arena.
     share_arenas()
     counters = Counters()
@@ -85,7 +85,7 @@ def serve_command(
     server.run(sockets=sockets)
 
 
-def _exported(source: Path) -> Path:
+def _exported(source: Path, device: str) -> Path:
     """Return the cached export of a run or checkpoint, made now if there is none.
 
     Raises:
@@ -96,16 +96,19 @@ def _exported(source: Path) -> Path:
     from boxwright.exporters.cache import default_runtime
     from boxwright.exporters.runtime_choice import choose_export
     from boxwright.loading.open_model import open_model
+    from boxwright.runtime.devices import runtime_of
 
     require_checkpoint(source)
-    runtime = default_runtime()
+    runtime = runtime_of(device) or default_runtime()
     if runtime is None:
         needed = " or ".join(f"boxwright[{one.format}]" for one in EXPORTED_FOR.values())
         raise ExportError(f"{source}: only exported detectors are served, and no exporter is installed: {needed}")
     opened = open_model(source, device="cpu")
     try:
         with console.status("exporting …"):
-            found = choose_export(opened, runtime, sample=lambda: pictures_of_data(opened.config, opened.detector))
+            found = choose_export(
+                opened, runtime, sample=lambda: pictures_of_data(opened.config, opened.detector), device=device
+            )
     except DataError as error:
         raise ExportError(
             f"{source} is exported before it is served, and cannot be compared with its export on its evaluation data: "

@@ -22,7 +22,14 @@ class EvaluationSettings:
     eval_on_train_data: bool = setting(
         False, "Evaluate on the training data, by default every 5th image: does it learn at all?"
     )
-    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available.")
+    device: str = setting(
+        "auto",
+        "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available; a runtime may have others, such as tensorrt.",
+    )
+    runtime: str = setting(
+        "torch",
+        "torch, which also computes losses; onnxruntime, openvino: an export, made once; auto: the fastest on a CPU.",
+    )
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     precision: str = setting("float32", "float32, bfloat16, or fastest, by measuring both.")
     compile: bool = setting(False, "Compile the network, which takes a minute or more.")

@@ -27,6 +27,7 @@ from boxwright.base.locks import lock
 from boxwright.config.load import dump_message
 from boxwright.loading.exports import open_export
 from boxwright.loading.open_model import OpenModel
+from boxwright.runtime.devices import CPU, is_cpu
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import CACHED_EXPORTS, EXPORTED_FOR
 from boxwright.runtime.optional import installed_versions
@@ -62,31 +63,33 @@ def has_exports() -> bool:
     return is_folder(_root())
 
 
-def find_export(model: OpenModel, runtime: str, threads: int = 0) -> CachedExport | None:
+def find_export(model: OpenModel, runtime: str, threads: int = 0, device: str = CPU) -> CachedExport | None:
     """Return the cached export of a detector for a runtime, opened; None if there is none, or it is damaged."""
     try:
-        return _opened(_folder(model, runtime), runtime, threads)
+        return _opened(_folder(model, runtime, device), runtime, threads, device)
     except ExportError as error:
         _LOG.warning("%s; it is not used", error)
         return None
 
 
-def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0) -> CachedExport:
+def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0, device: str = CPU) -> CachedExport:
     """Return the export of a detector for a runtime, opened: the cached one, or a new one.
 
     Args:
         model: A detector on the CPU, not yet optimized.
         runtime: A key of `EXPORTED_FOR`.
         sample: Called if there is no cached export.
+        threads: The runtime's number of threads; 0 for its default.
+        device: That of the runtime; on another than the CPU, the export is compared with the detector there too.
 
     Raises:
         ExportError: If the runtime is not installed, or its results differ from the detector's.
         OutputError: If the cache cannot be written.
     """
-    folder = _folder(model, runtime)
+    folder = _folder(model, runtime, device)
     with _alone(folder):
         with suppress(ExportError):  # of a damaged file
-            found = _opened(folder, runtime, threads)
+            found = _opened(folder, runtime, threads, device)
             if found is not None:
                 return found
         if (folder / _REASON).is_file():
@@ -97,19 +100,22 @@ def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0
         path = make_folder(folder) / f"detector{EXPORTED_FOR[runtime].suffix}"
         try:
             _export(model, runtime, path, pictures, source)
+            if not is_cpu(device):
+                _require_same(model, path, pictures, device)
         except ExportError as error:
+            path.unlink(missing_ok=True)
             write_whole(folder / _REASON, f"{error}\n")
             raise
         finally:
             _remove_oldest(folder)
-        return CachedExport(path, runtime, open_export(path, threads))
+        return CachedExport(path, runtime, open_export(path, threads, device))
 
 
-def _opened(folder: Path, runtime: str, threads: int) -> CachedExport | None:
+def _opened(folder: Path, runtime: str, threads: int, device: str) -> CachedExport | None:
     path = folder / f"detector{EXPORTED_FOR[runtime].suffix}"
     if not path.is_file():
         return None
-    opened = open_export(path, threads)
+    opened = open_export(path, threads, device)
     # For the order of removal; a cache may be another user's, or be cleaned at this moment.
     with suppress(OSError):
         os.utime(folder)
@@ -123,16 +129,28 @@ def _export(model: OpenModel, runtime: str, path: Path, pictures: Sequence[NDArr
     export(model.detector, path, images=pictures, format=EXPORTED_FOR[runtime].format, about=about)  # type: ignore[arg-type]
 
 
+def _require_same(model: OpenModel, path: Path, pictures: Sequence[NDArray[np.uint8]], device: str) -> None:
+    """Raise an ExportError if an export's results on a device differ from the detector's."""
+    from boxwright.exporters.export import verify
+
+    report = verify(model.detector, path, pictures, device=device)
+    if not report.passed:
+        raise ExportError(f"on {device}, the export differs from the detector: {report.problem()}")
+
+
 def _root() -> Path:
     return cache_folder() / CACHED_EXPORTS
 
 
-def _folder(model: OpenModel, runtime: str) -> Path:
+def _folder(model: OpenModel, runtime: str, device: str) -> Path:
+    # Not of its data: a configuration that evaluates otherwise, or elsewhere, has the same detector.
+    config = (model.config.model, model.config.train_config)
     known = {
         "weights": model.weights_sha256(),
-        "config": dump_message(model.config),
+        "config": [None if part is None else dump_message(part) for part in config],
         "classes": None if model.categories is None else model.categories.to_list(),
         "runtime": runtime,
+        "device": CPU if is_cpu(device) else device.lower(),
         "versions": installed_versions("boxwright", "torch", "torchvision", *EXPORTED_FOR[runtime].libraries),
     }
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()

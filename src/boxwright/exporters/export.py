@@ -32,13 +32,14 @@ from boxwright.exporters.pt2_file import save_pt2
 from boxwright.loading.pt2_session import Pt2Session
 from boxwright.models.detector import Detector
 from boxwright.models.network import evaluation_mode
+from boxwright.runtime.devices import CPU, is_cpu
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTED_FOR
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
-from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
+from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session, session_of
 from boxwright.types import Finder
 
 Format = Literal["onnx", "openvino", "litert", "pt2"]
@@ -332,7 +333,13 @@ def _kind_of_file(path: str | Path) -> _Kind:
 
 
 def verify(
-    detector: Detector, path: str | Path, images: Pictures, source: str = "", *, allow_edited: bool = False
+    detector: Detector,
+    path: str | Path,
+    images: Pictures,
+    source: str = "",
+    *,
+    device: str = CPU,
+    allow_edited: bool = False,
 ) -> Report:
     """Compare an exported file with its detector again, for example on the machine that will run it.
 
@@ -341,6 +348,7 @@ def verify(
         path: The file.
         images: Real pictures, uint8 [H, W, 3].
         source: Where they come from, for the report.
+        device: The device of the file's runtime; "cpu", or another that it has.
         allow_edited: Whether to compare a file that was modified.
 
     Returns:
@@ -350,7 +358,7 @@ def verify(
         ExportError: If the file was exported from another detector, is damaged or modified.
     """
     kind, file = _kind_of_file(path), read_checked(path, allow_edited=allow_edited)
-    session = kind.session(file)
+    session = kind.session(file) if is_cpu(device) else session_of(file, 0, device)
     if session.metadata.weights_sha256 != weights_sha256(detector):
         raise ExportError(f"{path} was exported from a detector with other weights")
     with evaluation_mode(detector):

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from boxwright.base.errors import ConfigError, DataError, ExportError, OutputError
 from boxwright.exporters.cache import CachedExport, Sample, default_runtime, find_export, has_exports, make_export
 from boxwright.loading.open_model import OpenModel
+from boxwright.runtime.devices import CPU
 from boxwright.runtime.formats import AUTO, EXPORTED_FOR, TORCH
+from boxwright.runtime.sessions import require_device
 
 if TYPE_CHECKING:
     from boxwright.models.detector import Detector
@@ -30,6 +32,7 @@ def choose_export(
     count: int | None = None,
     unsupported: str = "",
     threads: int = 0,
+    device: str = AUTO,
 ) -> CachedExport | None:
     """Return the export that detects in a detector's place; None if PyTorch does.
 
@@ -43,6 +46,7 @@ def choose_export(
         count: The number of pictures to detect in; None if it is unknown, as of streams.
         unsupported: Why an export cannot do what is requested; empty if it can.
         threads: The runtime's number of threads; 0 for its default.
+        device: That of the runtime: "auto" is the CPU.
 
     Raises:
         ConfigError: For an unknown runtime.
@@ -58,11 +62,13 @@ def choose_export(
         return None
     if runtime == AUTO and sample is None and not has_exports():
         return None
+    place = CPU if runtime == AUTO else device  # with "auto", the device is PyTorch's
+    require_device(name, place)
     try:
-        found = find_export(model, name, threads)
+        found = find_export(model, name, threads, place)
         if found is None and sample is not None and (runtime != AUTO or _is_worthwhile(model.detector, sample, count)):
             _LOG.info("exporting for %s, which is done once for these weights", name)
-            found = make_export(model, name, sample, threads)
+            found = make_export(model, name, sample, threads, place)
     except (ExportError, OutputError, DataError) as error:
         if runtime != AUTO:
             raise

@@ -17,6 +17,7 @@ from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
 from boxwright.loading.memory import remember
 from boxwright.loading.open_model import OpenModel, fixed, open_model, require_adjustable
+from boxwright.runtime.devices import opening_device
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import AUTO, EXPORTS, TORCH
 from boxwright.runtime.thresholds import above_thresholds, read_thresholds, require_same_model
@@ -89,7 +90,7 @@ class ModelSource:
         config, categories = self._changes()
         opened = open_model(
             self.path,
-            device=settings.device,
+            device=opening_device(self.path, settings.device, settings.runtime),
             tf32=settings.tf32,
             threads=threads,
             config=config,
@@ -120,6 +121,7 @@ class ModelSource:
             count=count,
             unsupported=_only_torch(self.settings),
             threads=threads,
+            device=self.settings.device,
         )
         return (opened, TORCH) if export is None else (replace(opened, opened=export.detector), export.runtime)
 
@@ -148,6 +150,7 @@ def _only_torch(settings: PredictionSettings) -> str:
         "--precision": settings.precision != "float32",
         "--compile": settings.compile,
         "--context": settings.context,
+        "--tf32": settings.tf32,
     }
     return next((f"{name} needs PyTorch" for name, given in asked.items() if given), "")
 

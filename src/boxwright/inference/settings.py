@@ -28,7 +28,10 @@ class PredictionSettings:
     )
     max_boxes: int = setting(100, "The most boxes drawn in a picture.", least=0)
     multi_scale: str = setting("", "Detect at many scales and in mirror images, and vote; such as refinedet320-voc.")
-    device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one.")
+    device: str = setting(
+        "auto",
+        "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one; a runtime may have others, such as tensorrt.",
+    )
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     runtime: str = setting(
         "auto", "torch, onnxruntime, openvino; auto: on a CPU, an export that is made once, if enough images are left."

@@ -138,7 +138,8 @@ def open_model(
     """Open a run's folder (its newest checkpoint), a checkpoint, an archive of the model zoo, or an exported file.
 
     Args:
-        device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU.
+        device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU for auto, or on a
+            device of their runtime (`runtime/devices.py`).
         tf32: Whether a GPU rounds factors of float32 products to 10 bits.
         threads: The number of threads; 0 for the runtime's default.
         config: The configuration of the model, instead of the checkpoint's own.
@@ -154,9 +155,7 @@ def open_model(
     if path.suffix in EXPORTS and is_file(path):
         if config is not None or categories is not None:
             raise fixed(path)
-        if device not in ("auto", "cpu"):
-            raise ExportError(f"{shown(path)} is exported and runs on the CPU; device={device!r} is for checkpoints")
-        exported = open_export(path, threads, allow_edited=allow_edited)
+        exported = open_export(path, threads, device, allow_edited=allow_edited)
         return OpenModel(path, exported, exported.metadata.step)
     import torch
 

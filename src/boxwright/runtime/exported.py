@@ -15,6 +15,7 @@ from PIL import Image
 
 from boxwright.base.errors import DataError, ExportError
 from boxwright.data.image_io import decode_image
+from boxwright.runtime.devices import CPU
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import Session, open_session
 from boxwright.types.categories import Categories
@@ -109,18 +110,21 @@ def found_objects(
     )
 
 
-def open_exported(path: str | Path, threads: int = 0, *, allow_edited: bool = False) -> ExportedDetector:
+def open_exported(
+    path: str | Path, threads: int = 0, device: str = CPU, *, allow_edited: bool = False
+) -> ExportedDetector:
     """Open an exported file.
 
     Args:
         path: The file: .onnx, OpenVINO's .xml, or .tflite.
         threads: How many its runtime may use; 0 for its default.
+        device: "cpu", or another that its runtime has.
         allow_edited: Whether to open a file that was modified.
 
     Raises:
         ExportError: As `open_session`.
     """
-    return ExportedDetector(open_session(path, threads, allow_edited=allow_edited))
+    return ExportedDetector(open_session(path, threads, device, allow_edited=allow_edited))
 
 
 def _picture(image: Any, number: int, channels: int) -> NDArray[np.uint8]:

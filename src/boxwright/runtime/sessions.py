@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import ExportError, translated
 from boxwright.base.files import shown
 from boxwright.base.threads import runtime_threads
+from boxwright.runtime.devices import CPU, is_cpu, onnx_providers, openvino_device, require_cpu, require_provider
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.litert_session import LitertSession
@@ -54,18 +55,20 @@ _LARGE_BYTES, _MEDIUM_BYTES, _LESS, _SMALL_RUNS = 64 * 2**20, 4 * 2**20, 4, 64
 
 
 class OnnxSession:
-    """An ONNX file in ONNX Runtime, on the CPU."""
+    """An ONNX file in ONNX Runtime."""
 
-    def __init__(self, file: ExportFile, threads: int = 0) -> None:
+    def __init__(self, file: ExportFile, threads: int = 0, device: str = CPU) -> None:
         """Open a file.
 
         Args:
             threads: How many it may use; 0 for OMP_NUM_THREADS or a container's quota, else the runtime's default.
+            device: As for `onnx_providers`.
 
         Raises:
-            ExportError: If the file is damaged or not ours.
+            ExportError: If the file is damaged or not ours, or the device cannot be used.
         """
         runtime = require_library("onnxruntime", "onnx")
+        providers = onnx_providers(device, runtime.get_available_providers())
         self._name = file.name
         _refuse_external_data(file)
         options = runtime.SessionOptions()
@@ -73,8 +76,9 @@ class OnnxSession:
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or runtime_threads()
         with translated(ExportError, f"{file.name} cannot be opened by ONNX Runtime"):
-            self._session = runtime.InferenceSession(file.data, options, providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(file.data, options, providers=providers)
             text = self._session.get_modelmeta().custom_metadata_map.get(KEY)
+        require_provider(device, providers, self._session.get_providers())
         self.metadata = Metadata.from_json(text, file.name)
         self.output_names = tuple(output.name for output in self._session.get_outputs())
         inputs = self._session.get_inputs()
@@ -127,23 +131,25 @@ def _openvino_core() -> Any:
 
 
 class OpenVinoSession:
-    """An OpenVINO model (.xml with its .bin) on the CPU."""
+    """An OpenVINO model (.xml with its .bin)."""
 
-    def __init__(self, file: ExportFile, threads: int = 0) -> None:
+    def __init__(self, file: ExportFile, threads: int = 0, device: str = CPU) -> None:
         """Open a file, the bytes of the .xml and the .bin.
 
         Args:
             threads: How many it may use; 0 for OMP_NUM_THREADS or a container's quota, else the runtime's default.
+            device: As for `openvino_device`.
 
         Raises:
-            ExportError: If the file is damaged or not ours.
+            ExportError: If the file is damaged or not ours, or the device is not there.
         """
         core = _openvino_core()
+        place = openvino_device(device, core.available_devices)
         if not file.data.startswith((b"<?xml", b"<net")):  # it would also read other formats, and their files
             raise ExportError(f"{file.name} is not an OpenVINO model, or damaged")
         self._name = file.name
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
-        if count := threads or runtime_threads():
+        if (count := threads or runtime_threads()) and is_cpu(device):
             settings["INFERENCE_NUM_THREADS"] = count
         text = None
         with translated(ExportError, f"{file.name} cannot be opened by OpenVINO"):
@@ -152,7 +158,7 @@ class OpenVinoSession:
                 text = model.get_rt_info(KEY).astype(str)
         self.metadata = Metadata.from_json(text, file.name)
         with translated(ExportError, f"{file.name} cannot be compiled by OpenVINO"):
-            self._compiled = core.compile_model(model, "CPU", settings)
+            self._compiled = core.compile_model(model, place, settings)
             self.output_names = tuple(output.get_any_name() for output in self._compiled.outputs)
             (given,) = self._compiled.inputs
         self._dtype = np.float32 if given.get_element_type().get_type_name().startswith("f") else np.uint8
@@ -164,35 +170,42 @@ class OpenVinoSession:
             return {name: np.array(outputs[name]) for name in names or self.output_names}
 
 
-_SESSIONS: dict[str, Callable[[ExportFile, int], Session]] = {
+def _litert(file: ExportFile, threads: int, device: str) -> LitertSession:
+    require_cpu(device, "LiteRT")
+    return LitertSession(file, threads)
+
+
+_SESSIONS: dict[str, Callable[[ExportFile, int, str], Session]] = {
     ".onnx": OnnxSession,
     ".xml": OpenVinoSession,
-    ".tflite": LitertSession,
+    ".tflite": _litert,
 }
 # A malformed file can crash or hang these runtimes; a missing input is enough.
 _TRIED_FIRST = (".tflite", ".xml")
 
 
-def session_of(file: ExportFile, threads: int = 0) -> Session:
+def session_of(file: ExportFile, threads: int = 0, device: str = CPU) -> Session:
     """Open an export's bytes in the runtime of its format, without checking them.
 
     Args:
         threads: How many the runtime may use; 0 for its default.
+        device: "cpu", or another that the runtime has (`devices.py`).
 
     Raises:
-        ExportError: If the file has another format, is damaged or not ours, or its runtime is not installed.
+        ExportError: If the file has another format, is damaged or not ours, or its runtime or device is missing.
     """
     if file.suffix not in _SESSIONS:
         raise ExportError(f"{file.name}: expected {' or '.join(RUNTIMES)}")
-    return _SESSIONS[file.suffix](file, threads)
+    return _SESSIONS[file.suffix](file, threads, device)
 
 
-def open_session(path: str | Path, threads: int = 0, *, allow_edited: bool = False) -> Session:
+def open_session(path: str | Path, threads: int = 0, device: str = CPU, *, allow_edited: bool = False) -> Session:
     """Open an exported file in the runtime of its format.
 
     Args:
         path: The file: .onnx, OpenVINO's .xml, or .tflite.
         threads: How many the runtime may use; 0 for its default.
+        device: "cpu", or another that the runtime has.
         allow_edited: Whether to open a file that was modified.
 
     Raises:
@@ -203,4 +216,12 @@ def open_session(path: str | Path, threads: int = 0, *, allow_edited: bool = Fal
     file = read_checked(path, allow_edited=allow_edited)
     if file.suffix in _TRIED_FIRST:
         try_in_child(file, __name__)
-    return session_of(file, threads)
+    return session_of(file, threads, device)
+
+
+def require_device(runtime: str, device: str) -> None:
+    """Raise an ExportError if a runtime, a key of `EXPORTED_FOR`, is not installed or has no such device."""
+    if runtime == "openvino":
+        openvino_device(device, _openvino_core().available_devices)
+    else:
+        onnx_providers(device, require_library("onnxruntime", "onnx").get_available_providers())

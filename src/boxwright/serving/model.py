@@ -76,7 +76,7 @@ class ServedModel:
         if not self._allow_edited:
             check_seal(file)
         try_in_child(file, self._opener, self._closing.is_set)
-        session = import_module(self._opener).session_of(file, self._settings.threads)
+        session = import_module(self._opener).session_of(file, self._settings.threads, self._settings.device)
         verdict = session.metadata.parity.get("verdict")
         if verdict != "passed":
             raise ExportError(f"{self.path} failed the comparison with its detector; it is not served")

@@ -19,6 +19,7 @@ class ServerSettings:
     max_batch: int = setting(8, "The largest batch of pictures.", least=1)
     batch_wait_ms: float = setting(2.0, "Milliseconds that the first picture of a batch waits for others.", least=0)
     threads: int = setting(0, "Threads of the runtime; 0 for its default.", least=0)
+    device: str = setting("cpu", "cpu; cuda or tensorrt for ONNX Runtime, gpu or npu for OpenVINO, where installed.")
     decoders: int = setting(0, "Processes that decode pictures; 0 for one per usable CPU, 2 to 4.", least=0)
     allow_host: tuple[str, ...] = setting(
         (),

@@ -1,0 +1,91 @@
+"""The model of an evaluation: in PyTorch, or in the runtime that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.evaluation.data import EvaluationData, open_evaluation_data
+from boxwright.evaluation.evaluate import open_for_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.loading.open_model import OpenModel, open_model
+from boxwright.runtime.devices import opening_device
+from boxwright.runtime.formats import EXPORTS, RUNTIMES, TORCH
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedModel:
+    """A model that is evaluated.
+
+    Attributes:
+        model: The detector, optimized by the settings, or an export.
+        path: What a worker opens: the model's path, or that of its cached export.
+        runtime: What detects, such as "torch" or "onnxruntime".
+    """
+
+    model: OpenModel
+    path: Path
+    runtime: str
+
+
+def open_evaluated(path: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings) -> EvaluatedModel:
+    """Return a run, checkpoint or exported file, opened in the runtime that the settings name.
+
+    Raises:
+        BoxwrightError: If there is no detector, or a runtime other than "auto" is named that cannot be used.
+    """
+    device = opening_device(path, settings.device, settings.runtime)
+    if path.suffix in EXPORTS or settings.runtime == TORCH:
+        return _as_it_is(path, config, settings)
+    from boxwright.exporters.pictures import varied
+    from boxwright.exporters.runtime_choice import choose_export
+
+    opened = open_model(path, device=device, tf32=settings.tf32, config=config)
+    data = open_evaluation_data(config, settings, opened.categories)
+
+    def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
+        return varied(lambda number: data.dataset[number].image, len(data.dataset)), data.dataset.name
+
+    export = choose_export(
+        opened,
+        settings.runtime,
+        sample=sample,
+        count=len(range(0, len(data.dataset), data.plan.every_nth)),
+        unsupported=_only_torch(opened, settings, data),
+        device=settings.device,
+    )
+    if export is None:
+        return EvaluatedModel(opened.optimized(settings.precision, compile=settings.compile), path, TORCH)
+    return EvaluatedModel(replace(opened, opened=export.detector), export.path, export.runtime)
+
+
+def _as_it_is(path: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings) -> EvaluatedModel:
+    """Return a model in PyTorch, or an exported file in the runtime of its format."""
+    opened = open_for_evaluation(path, config, settings)
+    if opened.is_exported and settings.runtime != TORCH:
+        from boxwright.exporters.runtime_choice import choose_export
+
+        choose_export(opened, settings.runtime)  # raises if it is of another runtime
+    return EvaluatedModel(opened, path, RUNTIMES.get(path.suffix, TORCH))
+
+
+def _only_torch(model: OpenModel, settings: EvaluationSettings, data: EvaluationData) -> str:
+    """Return what of an evaluation only PyTorch supports; empty for nothing."""
+    from boxwright.models.faster_rcnn import FasterRCNN
+
+    network = model.detector.network
+    asked = {
+        "--multi_scale": settings.multi_scale,
+        "--precision": settings.precision != "float32",
+        "--compile": settings.compile,
+        "--tf32": settings.tf32,
+        "--engine ray": settings.engine == "ray",  # the other machines have no such file
+        "eval_config.force_no_resize": data.plan.own_size,
+        "context_config": isinstance(network, FasterRCNN) and network.attention is not None,
+    }
+    return next((f"{name} needs PyTorch" for name, given in asked.items() if given), "")
