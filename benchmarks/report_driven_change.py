@@ -3,11 +3,10 @@
     BOXWRIGHT_DATA=folder-that-holds-bccd python benchmarks/report_driven_change.py WORK
         [--steps 250] [--seeds 3] [--json FILE]
 
-The detector of bccd.config learns from scratch on BCCD's training images at 192×144 (batches of 8), by the commands
-that a user types: train, and evaluate, with a report on the validation images. By the first seed's report the change
-was chosen: no anchor fits the platelets, and `finer` has a level with smaller anchors. The test images judge it. The
-difference's interval is of draws of the images, the same for all runs; that of the mean over seeds leaves out how
-much seeds differ, which stands beside it.
+The detector of bccd.config learns from scratch on BCCD's training images at 192×144, in batches of 8. The first seed
+has a report on the validation images, by which the change was chosen: no anchor fits the platelets, and `finer` has a
+level with smaller anchors. The test images judge it. The difference's interval is of draws of the images, the same for
+all runs; that of the mean over seeds leaves out how much seeds differ, which stands beside it.
 
 WORK keeps runs, evaluations and pages: what is there is not run again, and an interrupted training goes on.
 """
@@ -18,17 +17,23 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import boxwright as bw
+from boxwright.config import dump_message
+from boxwright.evaluation.about import about_evaluation
+from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
+from boxwright.evaluation.image_results import ImageResults
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.evaluation.write import write_evaluation
 from boxwright.report.bootstrap import interval
 from boxwright.report.compare import Comparison, compare
 from boxwright.report.matching import mean_ap
 from boxwright.report.sources import source_of_evaluation
+from boxwright.report.write import write_report
 
 HERE = Path(__file__).parent
 # What is replaced in the configuration.
@@ -56,31 +61,34 @@ def configuration(variant: str, steps: int) -> str:
     return text
 
 
-def boxwright(*words: str | Path) -> None:
-    """Run a command; the script ends if it fails."""
-    command = [sys.executable, "-m", "boxwright", *map(str, words)]
-    print("$ boxwright", *words, flush=True)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
 def run(variant: str, seed: int, steps: int, work: Path) -> Path:
     """Train and evaluate once, and return the run's folder."""
     folder = work / f"{variant}-{seed}"
-    config = work / f"{variant}.config"
-    config.write_text(configuration(variant, steps))
+    path = work / f"{variant}.config"
+    path.write_text(configuration(variant, steps))
     if not (folder / f"ckpt-{steps}.pt").is_file():
-        train = ["--seed", str(seed), "--device", "cpu", "--no_evaluate", "--checkpoint_every_n", "100"]
-        boxwright("train", "--config", config, "--model_dir", folder, *train)
-        if not (folder / f"ckpt-{steps}.pt").is_file():
+        settings = bw.RunSettings(seed=seed, evaluate=False, checkpoint_every_n=50, workers=0, device="cpu")
+        if bw.train(bw.load_config(path), folder, settings).step < steps:
             raise SystemExit("training was stopped; the same command goes on")
     for split in SPLITS:
-        if (folder / split / "metrics.json").is_file():
-            continue
-        report = ["--report", str(folder / "report")] if split == "val" and not seed else []
-        images = f'eval_input_reader[0].voc_input_reader.image_set="{split}"'
-        where = ["--model_dir", str(folder), "--out", str(folder / split), "--device", "cpu"]
-        boxwright("evaluate", *where, "--set", images, *report)
+        if not (folder / split / "metrics.json").is_file():
+            evaluate(folder, path, split)
+    if not seed and not (folder / "report" / "report.json").is_file():
+        write_report(source_of_evaluation(folder / "val"), folder / "report")
+    print(folder.name, "ended", flush=True)
     return folder
+
+
+def evaluate(folder: Path, path: Path, split: str) -> None:
+    """Evaluate a run on the images of a split, as `boxwright evaluate --out` does."""
+    config = bw.load_config(path, [f'eval_input_reader[0].voc_input_reader.image_set="{split}"'])
+    settings = EvaluationSettings(workers=0, device="cpu")
+    opened = open_for_evaluation(folder, config, settings)
+    with ImageResults(folder / split) as results:
+        evaluation = evaluate_on_reader(config, opened.opened, settings, keep=results.add)
+        about = about_evaluation(opened, settings, path)
+        write_evaluation(evaluation, results, folder / split, opened.step, about=about)
+    (folder / split / "pipeline.config").write_text(dump_message(config))
 
 
 def largest_losses(page: Path) -> list[dict[str, Any]]:

@@ -28,6 +28,8 @@ _SIZES = ("small", "medium", "large")
 # Of near-duplicates.
 _MOST_GROUPS = 100
 _PREFIX = "DetectionBoxes_"
+# What comes before a class's name in the name of its average precision by other things than boxes.
+_BY_CLASS = {"masks": "DetectionMasks_PerformanceByCategory/mAP/", "keypoints": "Keypoints_Precision/mAP ByCategory/"}
 _ERRORS = {
     "classification": "The right place, another class.",
     "localization": "The right class, but the box shares only a tenth to a half of its area with the object.",
@@ -50,13 +52,16 @@ def page_content(
     most = max((part.gain.value for part in parts), default=0.0) or 1.0
     metrics = _metrics(source, analysis)
     errors = _errors(analysis)
-    classes = _classes(tables, analysis)
+    kinds = [kind for kind, start in _BY_CLASS.items() if any(name.startswith(start) for name in source.metrics)]
+    classes = _classes(source, analysis, kinds)
     return {
         "title": source.title,
         "facts": _facts(source, analysis, photos),
         "metrics": metrics,
         "draws": len(analysis.drawn),
         "classes": classes,
+        "kinds": kinds,
+        "shapes": has_shapes(tables),
         "counts": _counts(tables),
         "chosen": _chosen(analysis.chosen),
         "threshold": analysis.threshold,
@@ -119,8 +124,8 @@ def _metrics(source: Source, analysis: Analysis) -> list[dict[str, Any]]:
             "interval": intervals.get(name),
         }
         for name, value in values.items()
-        # The classes have a table of their own.
-        if "ByCategory" not in name
+        # The classes have a table of their own, but for the many numbers of keypoints, of which each class has others.
+        if "ByCategory" not in name or name.startswith("Keypoints_")
     ]
 
 
@@ -156,14 +161,14 @@ def _counts(tables: Tables) -> list[tuple[str, int]]:
     return [(name, int((sizes == number).sum())) for number, name in enumerate(_SIZES)]
 
 
-def _classes(tables: Tables, analysis: Analysis) -> list[dict[str, Any]]:
-    rows = []
-    for number, (name, curve) in enumerate(zip(tables.class_names, analysis.curves, strict=True)):
+def _classes(source: Source, analysis: Analysis, kinds: list[str]) -> list[dict[str, Any]]:
+    rows, categories = [], source.tables.categories
+    for number, (category, curve) in enumerate(zip(categories, analysis.curves, strict=True)):
         found, chosen = analysis.class_interval(number), analysis.by_class[number]
         judged = score_curve([curve]).at(analysis.threshold)
         rows.append(
             {
-                "name": name,
+                "name": category.title,
                 "objects": int(curve.objects.sum()),
                 "images": int((curve.objects > 0).sum()),
                 "detections": len(curve.rows),
@@ -175,9 +180,16 @@ def _classes(tables: Tables, analysis: Analysis) -> list[dict[str, Any]]:
                 "recall": judged.recall,
                 "f1": judged.f1,
                 "threshold": None if chosen is None else chosen.threshold,
+                **{f"ap_of_{kind}": _of_class(source, kind, category.name) for kind in kinds},
             }
         )
     return rows
+
+
+def _of_class(source: Source, kind: str, name: str) -> float | None:
+    """Return a class's average precision by masks or keypoints; None where it has none."""
+    value = source.metrics.get(_BY_CLASS[kind] + name)
+    return None if value is None or value < 0 else value
 
 
 def _chosen(chosen: Chosen | None) -> dict[str, Any] | None:

@@ -7,6 +7,20 @@ import re
 
 # The first pattern that a name contains tells what it is.
 _SENTENCES = (
+    (
+        r"^Keypoints_Precision/mAP@\.(\d\d)",
+        r"Average precision of a class's keypoints where a similarity (OKS) of 0.\1 is enough.",
+    ),
+    (
+        r"^Keypoints_Precision/mAP \((medium|large)\)",
+        r"Average precision of a class's keypoints, on \1 objects by COCO's bounds.",
+    ),
+    (
+        r"^Keypoints_Precision/mAP",
+        "Average precision of a class's keypoints, mean over similarities (OKS) 0.50 to 0.95: how near are they to the"
+        " true places, by the object's size and each point's own tolerance.",
+    ),
+    (r"^Keypoints_Recall", "Objects of a class whose keypoints are found: recall by similarity (OKS)."),
     (r"mAP \(small\)", "Average precision on objects of fewer than 32² pixels."),
     (r"mAP \(medium\)", "Average precision on objects of 32² to 96² pixels."),
     (r"mAP \(large\)", "Average precision on objects of more than 96² pixels."),
@@ -21,7 +35,6 @@ _SENTENCES = (
     ),
     (r"Precision/mAP ByCategory|PerformanceByCategory/mAP/", "Average precision of one class."),
     (r"PerformanceBySuperCategory", "Average precision, mean over a group of classes."),
-    (r"DetectionMasks_Precision/mAP$", "Average precision of masks: mean over classes and overlaps 0.50 to 0.95."),
     (r"Precision/mAP$", "Average precision, mean over classes and overlaps 0.50 to 0.95: COCO's headline number."),
     (r"AP@0\.5IOU|mAP@0\.5IOU", "Average precision at an overlap of 0.5, as PASCAL VOC or Open Images define it."),
     (r"_AP$", "Average precision by LVIS's rules: only classes that were looked for in an image count there."),
@@ -31,17 +44,19 @@ _SENTENCES = (
     (r"_AP([rcf])$", "LVIS's, of classes in fewer than 10 (r), 10 to 99 (c) or more (f) training images."),
     (r"_AR[sml]?@300$", "Objects found with at most 300 detections of an image, by LVIS's rules."),
     (r"CorLoc", "The share of images in which at least one object of a class is found."),
-    (r"Keypoints", "Average precision of keypoints, by the distance to their true places (OKS)."),
     (r"^Loss/", "A loss of training, on these images."),
     (r"easy|medium|hard", "Average precision on WIDER FACE's faces of this difficulty."),
 )
+
+_OF_MASKS = "DetectionMasks_"
 
 
 def sentence(name: str) -> str:
     """Return what a metric is; empty if it is not known here."""
     for pattern, text in _SENTENCES:
         if found := re.search(pattern, name):
-            return found.expand(text) if "\\1" in text else text
+            own = found.expand(text) if "\\1" in text else text
+            return f"{own} Objects share areas of masks, not of boxes." if name.startswith(_OF_MASKS) else own
     return ""
 
 
