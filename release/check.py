@@ -55,7 +55,7 @@ def the(pattern: str) -> Path:
 def build() -> str:
     """Build the sdist, and from it the wheel."""
     shutil.rmtree(DIST, ignore_errors=True)
-    run(TOOLS / "uv", "build", "--quiet", "--out-dir", DIST, ROOT)
+    run(TOOLS / "uv", "build", "--out-dir", DIST, ROOT, PYTHONDONTWRITEBYTECODE="1")
     (DIST / ".gitignore").unlink(missing_ok=True)  # uv's own, which would be uploaded
     return ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.2f} MB)" for path in sorted(DIST.iterdir()))
 
