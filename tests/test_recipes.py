@@ -156,6 +156,7 @@ def test_later_recipe(name: str, tmp_path: Path) -> None:
         assert plan.stream.batch_size == 16
 
 
+@pytest.mark.slow_except("kerod_resnet50_fpn_coco", "torchvision_fasterrcnn_resnet50_fpn_coco")
 @pytest.mark.parametrize("name", recipes(TWO_STAGE))
 def test_two_stage_configuration(name: str, tmp_path: Path) -> None:
     text = "\n".join(header(name))
@@ -172,15 +173,7 @@ def test_two_stage_configuration(name: str, tmp_path: Path) -> None:
         assert 41e6 < numbers < 45e6
 
 
-@pytest.mark.slow_cases(
-    "refinedet320_resnet101_coco",
-    "refinedet320_resnet101_voc",
-    "refinedet512_resnet101_coco",
-    "refinedet512_resnet101_voc",
-    "refinedet_mobilenet_v2_bccd",
-    "refinedet_resnext101_coco",
-    "refinedetpp512_vgg16_voc",
-)
+@pytest.mark.slow_except("refinedet320_vgg16_voc", "ssd512_vgg16_voc")
 @pytest.mark.parametrize("name", recipes(ONE_STAGE))
 def test_configuration(name: str, tmp_path: Path) -> None:
     text = "\n".join(header(name))
@@ -204,7 +197,7 @@ def test_configuration(name: str, tmp_path: Path) -> None:
         assert predictions.class_logits.shape[2] == classes + 1
 
 
-@pytest.mark.slow_cases("refinedet512_resnet101_coco")
+@pytest.mark.slow_except("refinedet320_vgg16_coco", "refinedet512_vgg16_coco", "refinedet512_vgg16_voc")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_recipe(name: str, tmp_path: Path) -> None:
     """The authors' solver files: rate, momentum, decay of kernels alone, biases twice as fast, augmentation."""

@@ -169,6 +169,19 @@ ODD: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.slow_except(
+    "seed-model {",
+    "samples-1208925819614629174706176",
+    "samples-x",
+    "categories--1",
+    "categories-value11",
+    "categories-value12",
+    "network-value15",
+    "optimizer-value18",
+    "selection-value21",
+    "selection-value22",
+    "format-value24",
+)
 @pytest.mark.filterwarnings("ignore:.*using the previous one")
 @pytest.mark.parametrize(("field", "value"), ODD)
 def test_fields_of_other_types(tmp_path: Path, field: str, value: Any) -> None:
@@ -180,6 +193,7 @@ def test_fields_of_other_types(tmp_path: Path, field: str, value: Any) -> None:
         resume(tmp_path)
 
 
+@pytest.mark.slow_except("format", "network", "optimizer", "parts", "scaler")
 @pytest.mark.parametrize("field", sorted(small_checkpoint()[1]))
 def test_fields_that_are_missing(tmp_path: Path, field: str) -> None:
     content = {name: value for name, value in small_checkpoint()[1].items() if name != field}

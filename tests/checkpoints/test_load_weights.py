@@ -52,7 +52,13 @@ def quick_first(kinds: Iterable[str]) -> list[Any]:
     ]
 
 
-@pytest.mark.slow_cases("ssd_mobiledet_cpu", "ssd_inception_v2", "ssd_efficientnet-b0_bifpn_keras")
+@pytest.mark.slow_except(
+    "ssd_mobilenet_v1",
+    "ssd_mobilenet_v1_fpn",
+    "ssd_mobilenet_v1_ppn",
+    "embedded_ssd_mobilenet_v1",
+    "ssd_mobilenet_v1_fpn_keras",
+)
 @pytest.mark.parametrize("kind", quick_first(kind for kind in KINDS if not kind.startswith("timm")))
 def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     """Every parameter and statistic is written under a key of its own, and comes back to the same bits."""

@@ -168,9 +168,7 @@ def differences(path: Path, name: str) -> dict[str, tuple[Any, Any]]:
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-@pytest.mark.slow_cases(
-    "center_net_deepmac_1024_coco", "center_net_deepmac_1024_non_voc", "center_net_deepmac_1024_voc"
-)
+@pytest.mark.slow_except("center_net_resnet101_v2_512", "center_net_resnet50_v1_fpn_512_keypoints")
 @pytest.mark.parametrize("name", sorted(CENTER_NETS.values()))
 def test_center_nets_know_the_persons_keypoints(name: str) -> None:
     """COCO's 17, in its order; from data whose class is called person, or coded with that display name."""

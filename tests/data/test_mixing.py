@@ -218,6 +218,12 @@ TEXTS = [
 ]
 
 
+@pytest.mark.slow_except(
+    "large_scale_jitter { height: 40 width: 50 }",
+    "random_erasing { probability: 1.0 }",
+    "random_tile { height: 30 width: 20 }",
+    "data_anchor_sampling { size: 50 }",
+)
 @pytest.mark.parametrize("text", TEXTS)
 def test_masks_boxes_and_image_stay_together(text: str) -> None:
     step = chain(text)

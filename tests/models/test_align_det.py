@@ -103,6 +103,7 @@ def test_roi_align_of_a_flat_map() -> None:
     assert WindowConv(1, 1, 3, PLAIN)(torch.zeros(1, 1, 8, 8), boxes, 8.0).shape == (1, 1, 8, 8)
 
 
+@pytest.mark.slow_except("ignore_finest: true-LEARNED", "ignore_finest: true-GUIDED")
 @pytest.mark.parametrize("kind", EVERY_SAMPLING)
 @pytest.mark.parametrize("finest", ["", "ignore_finest: true"])
 def test_every_sampling_learns_and_detects(kind: str, finest: str) -> None:

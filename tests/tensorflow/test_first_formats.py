@@ -91,6 +91,7 @@ def write(arrays: Arrays, kind: str, folder: Path) -> Path:
 KINDS = ("bundle", "slices", "graph")
 
 
+@pytest.mark.slow_except("path-graph", "folder-bundle")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("inside", [False, True], ids=["path", "folder"])
 def test_a_detector_comes_back(kind: str, inside: bool, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def network(text: str) -> Network:
         return build_detector(parse_message(text, bw.config.messages.DetectionModel)).network
 
 
+@pytest.mark.slow_except("ssd_mobiledet_gpu")
 @pytest.mark.parametrize("kind", SIZES)
 def test_sizes_of_networks(kind: str) -> None:
     pyramid = "mnasfpn" in kind
