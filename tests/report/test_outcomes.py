@@ -9,6 +9,7 @@ import pytest
 
 from boxwright.report.matching import class_curves, match
 from boxwright.report.outcomes import TYPES, confusion, outcomes_of
+from boxwright.report.suspects import as_coco, suspects
 from boxwright.report.thresholds import choose, score_curve
 from tests.report import made
 
@@ -76,3 +77,18 @@ def images_of(count: int) -> np.ndarray:
     assert not (first & second).any()
     assert (first | second).all()
     return first
+
+
+def test_images_of_label_errors_have_numbers(tmp_path: Path) -> None:
+    """Annotation tools take no other ids; numbers stay as they are."""
+    content = made.truth([(300, 300)] * 2, [(0, 0, (10, 10, 20, 20)), (1, 0, (10, 10, 20, 20))], ["a"])
+    rows = made.found([(1, 0, (100, 100, 50, 50), 0.9)])
+    for ids, expected in (([7, 9], 9), (["x", "y"], 2), ([7, "y"], 2)):
+        for number, identity in enumerate(ids):
+            content["images"][number]["id"] = content["annotations"][number]["image_id"] = identity
+        rows[0]["image_id"] = ids[1]
+        tables = made.tables(tmp_path, content, rows)
+        outcomes = outcomes_of(tables, match(tables), 0.5)
+        found = as_coco(tables, outcomes, suspects(tables, outcomes))
+        assert [image["id"] for image in found["images"]] == [row["image_id"] for row in found["annotations"]]
+        assert found["images"] == [{"id": expected, "file_name": "2.jpg", "width": 300, "height": 300}]

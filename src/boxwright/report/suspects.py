@@ -32,7 +32,11 @@ def suspects(tables: Tables, outcomes: Outcomes) -> Indices:
 
 
 def as_coco(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[str, Any]:
-    """Return events as a COCO data set for an annotation tool: boxes with `score`, `reason` and the object's own id."""
+    """Return events as a COCO data set for an annotation tool: boxes with `score`, `reason` and the object's own id.
+
+    Tools expect images to have numbers: where an id is none, all are counted from 1.
+    """
+    ids = tables.ids if all(isinstance(one, int) for one in tables.ids) else range(1, len(tables.ids) + 1)
     images, annotations = set[int](), []
     for number, event in enumerate(chosen.tolist()):
         image, found = int(outcomes.images[event]), int(outcomes.found[event])
@@ -41,7 +45,7 @@ def as_coco(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[str, An
         x_min, y_min, x_max, y_max = (round(float(one), 3) for one in tables.found.boxes[found])
         row: dict[str, Any] = {
             "id": number + 1,
-            "image_id": tables.ids[image],
+            "image_id": ids[image],
             "category_id": tables.categories.by_label(int(tables.found.labels[found])).id,
             "bbox": [x_min, y_min, round(x_max - x_min, 3), round(y_max - y_min, 3)],
             "area": round((x_max - x_min) * (y_max - y_min), 3),
@@ -54,7 +58,7 @@ def as_coco(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[str, An
         annotations.append(row)
     rows = [
         {
-            "id": tables.ids[image],
+            "id": ids[image],
             "file_name": tables.names[image],
             "width": int(tables.sizes[image, 1]),
             "height": int(tables.sizes[image, 0]),

@@ -139,6 +139,7 @@ function matrixTable(host, rows, columns, cell, chosen) {
 for (const table of document.querySelectorAll("table.sortable")) {
   table.querySelectorAll("thead th").forEach((head, index) => {
     const title = head.textContent;
+    if (!title) return;
     const button = element("button", { type: "button", title: "sort" }, title);
     let down = true;
     button.addEventListener("click", () => {
