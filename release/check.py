@@ -167,8 +167,8 @@ def bill_of_materials() -> str:
 
 
 def answer(address: str, data: bytes | None = None) -> bytes:
-    """Return what a server that is starting answers; half a minute is waited for it."""
-    until = time.monotonic() + 30
+    """Return what a server that is starting answers; two minutes are waited for it."""
+    until = time.monotonic() + 120
     while True:
         try:
             return bytes(urllib.request.urlopen(address, data, timeout=10).read())
