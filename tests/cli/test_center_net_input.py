@@ -124,7 +124,7 @@ def test_what_the_files_show_is_said_by_config_check(
             with_masks(),
             "load_instance_masks: true mask_type: PNG_MASKS",
             6,
-            "learns masks, but the records have none; add",
+            "train.record: sample 0 (train.record:0): the detector learns masks, but the records have none; add",
         ),
         (CENTER_NET, "num_keypoints: 3", 5, "record 0: 5 and 5 keypoint coordinates for 2 boxes of 3 keypoints"),
     ],

@@ -190,6 +190,11 @@ class BatchStream:
         """How many batches workers prefetch; 0 without workers."""
         return self._loader.num_workers * (self._loader.prefetch_factor or 0)
 
+    def origin(self, batch: Batch) -> str:
+        """Return where a batch's first sample comes from, for messages."""
+        examples, where = self._loader.dataset, f"sample {batch.keys[0][1]} ({batch.ids[0][:60]})" if batch.keys else ""
+        return f"{examples.dataset.name}: {where}" if isinstance(examples, TrainingExamples) else where
+
     def __iter__(self) -> Iterator[Batch | BoxwrightError]:
         """Yield batches, and last the error that stopped the workers, if any. Workers exit with the iterator."""
         return (item for item in self.polled() if item is not None)

@@ -182,6 +182,8 @@ class Loop:
                 if error.batch is batch:
                     return None
                 continue  # it was the step before: this batch has still to be learned from
+            except DataError as error:  # of a loss, which does not know where its objects come from
+                raise DataError(f"{self.batches.origin(batch)}: {error}") from None
             self.progress.last, self.progress.skipped_in_a_row = report, 0
             return report
 
