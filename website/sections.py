@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "Frigate": "frigate.md",
         "Triton": "triton.md",
         "In Python": "python.md",
+        "With other libraries": "friends.md",
         "GPUs": "gpu.md",
         "Memory": "memory.md",
     },
