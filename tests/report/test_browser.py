@@ -85,6 +85,12 @@ def test_filters_and_a_click_on_the_matrix(page: Any) -> None:
     assert kinds
     assert set(kinds) == {"missed"}
     assert drawn(page) <= 100
+    # A wrong class is told from the right one, whether or not another detection found the object.
+    page.locator("#filters [name=type]").select_option(label="classification")
+    page.wait_for_function("document.querySelector('#gallery .card span:last-child').textContent === 'classification'")
+    texts = page.locator("#gallery .card span:first-of-type").all_inner_texts()
+    assert all((" found as " in text) != (", on " in text) for text in texts)
+    page.locator("#filters button[type=reset]").click()
     # A cell's number is that of its images.
     cell = page.locator("#matrix tbody tr").nth(0).locator("button").nth(2)
     count = int(cell.inner_text())

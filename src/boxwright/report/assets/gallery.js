@@ -35,8 +35,10 @@ const photo = (index) => picture({ width: images.width[index], height: images.he
 function words(event) {
   if (event.type === 0) return `${className(event.seen)} ${event.score}`;
   if (event.seen === NOTHING) return `${className(event.truth)}: missed`;
-  const about = event.truth !== NOTHING ? `${className(event.truth)} found as ` : "";
-  return `${about}${className(event.seen)} ${event.score}`;
+  const seen = `${className(event.seen)} ${event.score}`;
+  if (event.truth !== NOTHING) return `${className(event.truth)} found as ${seen}`;
+  // The object of another class was found by another detection.
+  return event.near !== NOTHING && event.near !== event.seen ? `${seen}, on ${className(event.near)}` : seen;
 }
 
 function eventCard(event, open) {
