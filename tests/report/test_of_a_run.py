@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError
@@ -14,6 +19,7 @@ from boxwright.report.sources import source_of_evaluation
 from boxwright.runtime.thresholds import read_thresholds
 from tests.api.models import small_run
 from tests.cli.test_commands import run
+from tests.report.test_tide import of_tidecv
 
 
 def test_a_report_of_a_run(tmp_path: Path) -> None:
@@ -32,6 +38,7 @@ def test_a_report_of_a_run(tmp_path: Path) -> None:
     assert len(list((tmp_path / "r" / "pictures").glob("*.jpg"))) == len(source_of_evaluation(out).tables.ids)
     factors = {part["factor"] for part in numbers["parts"]}
     assert {"size", "aspect", "border", "crowding", "anchors", "class frequency in training"} <= factors
+    of_others(out, numbers)
     about = json.loads((out / "evaluation.json").read_text())
     assert about["weights_sha256"] in (tmp_path / "r" / "index.html").read_text()
 
@@ -41,6 +48,31 @@ def test_a_report_of_a_run(tmp_path: Path) -> None:
     assert again == numbers
     if (tmp_path / "r" / "thresholds.json").exists():
         assert read_thresholds(tmp_path / "r" / "thresholds.json").weights_sha256 == about["weights_sha256"]
+
+
+def of_others(out: Path, numbers: dict[str, Any]) -> None:
+    """Of a detector's own detections, errors are tidecv's, and average precisions pycocotools'."""
+    content, rows = (json.loads((out / name).read_text()) for name in ("truth.json", "detections.json"))
+    number = {image["id"]: index + 1 for index, image in enumerate(content["images"])}
+    for image in content["images"]:
+        image["id"] = number[image["id"]]
+    for row in (*content["annotations"], *rows):
+        row["image_id"] = number[row["image_id"]]
+    _, gains, counts = of_tidecv(content, [dict(row) for row in rows])
+    for name, gain in gains.items():
+        assert numbers["errors"][name]["gain"] == pytest.approx(gain, abs=1e-9), name
+    assert {name: numbers["errors"][name]["count"] for name in counts} == counts
+    assert sum(counts.values()) > 100
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = content
+        truth.createIndex()
+        evaluator = COCOeval(truth, truth.loadRes(rows), "bbox")
+        evaluator.evaluate()
+        evaluator.accumulate()
+        evaluator.summarize()
+    ours = [numbers["intervals"][name][0] for name in ("Precision/mAP", "Precision/mAP@.50IOU", "Precision/mAP@.75IOU")]
+    assert ours == pytest.approx(evaluator.stats[:3].tolist(), abs=1e-9)
 
 
 def test_a_report_in_python(tmp_path: Path) -> None:
