@@ -194,6 +194,18 @@ def test_workers_make_the_same_rows(images: Path, tmp_path: Path) -> None:
     assert run(job(tmp_path / "b"), [str(images)], workers=2) == alone
 
 
+def test_a_unit_does_not_list_the_folder(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many units would list the files of all: by the square of their number."""
+    begin(job(tmp_path / "out"), (units := units_of([str(images)], 5)), "")
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "names", lambda store: pytest.fail("the folder was listed"))
+        made = make(job(tmp_path / "out", part_size=2), units)
+    assert sum(part.rows for part in made) == COUNT
+    assert Store(str(tmp_path / "out")).has(made[0].name)
+    assert not Store(str(tmp_path / "out")).has("part-000009-00000.parquet")
+    assert not Store(str(tmp_path / "none")).has(made[0].name)
+
+
 def test_another_job_may_not_go_on_in_a_folder(images: Path, tmp_path: Path) -> None:
     run(job(tmp_path / "out"), [str(images)])
     with pytest.raises(DataError, match="started with other .*part_size"):

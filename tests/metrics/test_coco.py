@@ -14,6 +14,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from boxwright.metrics.coco import ByCategory, CocoMetrics, verified_or_all
+from boxwright.metrics.coco_matching import are_known
 from boxwright.metrics.metric import verified_or_present
 from boxwright.metrics.pascal import PascalMetrics
 from boxwright.types import Categories, Category, FoundObjects, Sample
@@ -151,6 +152,14 @@ def test_every_metric_of_each_class_is_that_of_the_class_alone() -> None:
         ours = [found[f"DetectionBoxes_{name} ByCategory/{category.name}"] for name in names]
         assert ours == pytest.approx(expected, abs=1e-9)
     assert len(found) == 12 + 3 * 13
+
+
+def test_which_labels_are_known() -> None:
+    known = np.array([1, 4, 5], np.int64)
+    labels = np.array([0, 1, 2, 4, 5, 9, 1], np.int64)
+    assert are_known(labels, known).tolist() == [False, True, False, True, True, False, True]
+    assert are_known(labels, known[:0]).tolist() == [False] * 7
+    assert are_known(labels[:0], known).tolist() == []
 
 
 def test_groups_of_classes_have_the_mean_of_their_known_classes() -> None:

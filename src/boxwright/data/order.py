@@ -86,8 +86,10 @@ def _one_source(
             order = np.random.default_rng(entropy).permutation(indices)
         if settings.group and wide is not None:
             order = _grouped(order, wide[order], settings.batch_size, -epoch * len(indices) % settings.batch_size)
-        for index in order[skip:].tolist():
-            yield epoch, index
+        # Python's numbers take four times an array's memory: a part of the epoch at a time.
+        for at in range(skip, len(order), _BLOCK):
+            for index in order[at : at + _BLOCK].tolist():
+                yield epoch, index
         skip = 0
 
 

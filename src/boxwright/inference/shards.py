@@ -131,7 +131,8 @@ def finished(job: Job) -> list[Part]:
 def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     """Compute the missing parts of a unit, and yield each when it is written; OutputError if one cannot be."""
     store = Store(job.out)
-    there = [name for name in store.names() if name.startswith(_stem(unit))]
+    # Asked for one by one: a folder that each unit lists takes time by the square of the units.
+    there = list(itertools.takewhile(store.has, (_part(unit, number) for number in itertools.count())))
     # A unit's images have a fixed order, so that the rows written tell where to continue.
     skipped = sum(_counted(store, name).rows for name in there)
     items = itertools.islice(items_of(unit, job.column), skipped, None)
@@ -145,7 +146,7 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
         decoded = stages.ahead("decode", map(_decoded, stages.ahead("read", items)))
         rows = (row for batch in _batched(decoded, job.batch_size) for row in _detected(batch, detect))
         for number, part in enumerate(_batched(rows, job.part_size), start=len(there)):
-            name = f"{_stem(unit)}{number:05d}.parquet"
+            name = _part(unit, number)
             store.write(name, parquet_bytes(part, about))
             yield Part(name, len(part), sum("error" in row for row in part))
     store.write(_done(unit), f"{os.getpid()}\n".encode())
@@ -157,8 +158,8 @@ def worker(job: Job) -> Callable[[Unit], list[Part]]:
     return lambda unit: list(run_unit(unit, job, model))
 
 
-def _stem(unit: Unit) -> str:
-    return f"part-{unit.number:06d}-"
+def _part(unit: Unit, number: int) -> str:
+    return f"part-{unit.number:06d}-{number:05d}.parquet"
 
 
 def _done(unit: Unit) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.metrics.coco_curves import THRESHOLDS, ClassCurves, final_recall, precision_at_recalls
-from boxwright.metrics.coco_matching import RANGES, Truth, candidates_of, match_classes, select, unmatched
+from boxwright.metrics.coco_matching import RANGES, Truth, are_known, candidates_of, match_classes, select, unmatched
 from boxwright.metrics.judged import ByClass, Ledger
 from boxwright.metrics.metric import MetricResult, verified_or_present
 from boxwright.metrics.regions import BOXES, ImageMasks, Kind
@@ -85,7 +85,7 @@ class CocoMetrics:
         self._best = max(self._best, float(scores.max(initial=0.0)))
         every = candidates_of(self._images - 1, found, labels, scores)
         # As pycocotools, which drops worse detections before it matches any.
-        counted = (every.ranks < _LIMITS[-1]) & np.isin(every.labels, self._known)
+        counted = (every.ranks < _LIMITS[-1]) & are_known(every.labels, self._known)
         if self.labeled is not None and (classes := self.labeled(sample)) is not None:
             counted &= np.isin(every.labels, classes)
         judged = unmatched(select(every, counted))
@@ -129,7 +129,8 @@ class CocoMetrics:
         values: dict[str, float] = {}
         maps: dict[str, float] = {}
         for category in self.categories:
-            summary = self._summary({label: one for label, one in classes.items() if label == category.label})
+            own = classes.get(category.label)
+            summary = self._summary({} if own is None else {category.label: own})
             maps[category.name] = summary["Precision/mAP"]
             values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = maps[category.name]
             if wanted.every:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.metrics.coco_curves import THRESHOLDS, ClassCurves, final_recall, precision_at_recalls
-from boxwright.metrics.coco_matching import RANGES, Truth, candidates_of, match_classes, select, unmatched
+from boxwright.metrics.coco_matching import RANGES, Truth, are_known, candidates_of, match_classes, select, unmatched
 from boxwright.metrics.judged import Ledger
 from boxwright.metrics.metric import MetricResult
 from boxwright.metrics.regions import BOXES, ImageMasks, Kind
@@ -69,7 +69,8 @@ class LvisMetrics:
         best[np.argsort(-scores, kind="stable")[:_MOST]] = True
         every = candidates_of(self._images - 1, found, detections.labels, scores)
         judging = np.union1d(sample.labels, sample.negative_labels)
-        counted = best[every.detections] & np.isin(every.labels, np.intersect1d(judging, self._known))
+        judging = judging[are_known(judging, self._known)]
+        counted = best[every.detections] & np.isin(every.labels, judging)
         judged = unmatched(select(every, counted))
         no_crowd = np.zeros(len(sample.labels), np.bool_)
         objects = Truth(truth, sample.labels, sample.areas.astype(np.float64), no_crowd)
