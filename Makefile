@@ -74,7 +74,7 @@ docs: install    ## run every code block of the documentation, and build the sit
 	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --group docs
 	cd build/website && ../../$(DOCS)/bin/zensical build --strict
 	$(BIN)/python -m website.links build/website/site
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs_python.py tests/test_readme.py tests/test_add_a_detector.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs_blocks.py tests/test_docs_python.py tests/test_readme.py tests/test_add_a_detector.py
 
 # The public interface, `import boxwright`, where every argument is documented.
 PUBLIC := $(addprefix src/boxwright/, api types builders/detector.py checkpoints/load_weights.py checkpoints/restore.py \
