@@ -22,6 +22,7 @@ copyright = "Version {version} · The Boxwright developers · Apache-2.0"
 docs_dir = "pages"
 site_dir = "site"
 use_directory_urls = false
+extra_css = ["site.css"]
 nav = [
 {nav}
 ]
@@ -103,6 +104,7 @@ def build(target: Path) -> None:
             shutil.copy(file, copy)
     for name, make in GENERATED.items():
         (pages / name).write_text(make(), encoding="utf-8")
+    shutil.copy(Path(__file__).parent / "site.css", pages)
     shown = {page for section in SECTIONS.values() for page in section.values()}
     there = set(written) | set(GENERATED)
     if shown != there:
