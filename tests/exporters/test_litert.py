@@ -23,17 +23,19 @@ import boxwright as bw
 from boxwright.base.errors import ExportError
 from boxwright.exporters.describe import describe
 from boxwright.exporters.export import About, export
+from boxwright.exporters.litert_center_net import LiteCenterNet
 from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, save_litert
-from boxwright.exporters.litert_operator import Lite, with_operator
+from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.postprocessing.nms import Nms, PerClass
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LABELS, LitertSession
 from boxwright.runtime.sessions import open_session
-from tests.center_nets import CENTER_NET
+from boxwright.types import Categories
+from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, of_one_class, with_masks, with_temporal_offsets
 from tests.center_nets import SIZE as SIZE_OF_CENTER_NET
-from tests.exporters.small_detectors import FAMILIES, SQUARE, build, fresh, pictures
+from tests.exporters.small_detectors import CATEGORIES, FAMILIES, SQUARE, build, fresh, pictures
 
 SIZE, ANCHORS, COLUMNS = (8, 6), 16, 5  # 8·6·3 = 16·(4 + 5)
 Floats = NDArray[np.float32]
@@ -289,12 +291,55 @@ def test_what_the_operator_cannot_serve_is_refused(family: str, monkeypatch: pyt
         litert_model(fresh(FAMILIES[family]).eval(), "operator", 1, torch.uint8)
 
 
-def test_a_center_net_is_refused_by_name() -> None:
-    """TensorFlow's exporter for TFLite writes a whole graph of it, without the operator."""
-    detector = fresh(CENTER_NET.replace(SIZE_OF_CENTER_NET, SQUARE)).eval()
-    with pytest.raises(ExportError, match="a CenterNet has none; .* use --format onnx") as caught:
-        litert_model(detector, "operator", 1, torch.uint8)
+@pytest.mark.parametrize("keypoints", [False, True])
+def test_the_graph_of_a_center_net_finds_what_its_detector_finds(keypoints: bool, tmp_path: Path) -> None:
+    """From pixels to TensorFlow's outputs in its order, then what the gate compares, in PyTorch."""
+    (tmp_path / "map.pbtxt").write_text(KEYPOINT_LABEL_MAP)
+    text = of_one_class(tmp_path / "map.pbtxt", "") if keypoints else CENTER_NET
+    detector = fresh(text, Categories(CATEGORIES.items[:1]) if keypoints else CATEGORIES).eval()
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    with torch.no_grad():
+        boxes, classes, scores, count, *rest = LiteCenterNet(detector, (64, 96))(torch.from_numpy(image[None]).float())
+        (found,) = detector.detect([image])
+    most = int(count)
+    assert most == len(found) > 0
+    np.testing.assert_allclose(scores[0, :most], found.scores, rtol=1e-5)
+    np.testing.assert_array_equal(classes[0, :most], found.labels)
+    height, width = 64, 96
+    wanted = found.boxes[:, [1, 0, 3, 2]] / torch.tensor([height, width, height, width])
+    np.testing.assert_allclose(boxes[0, :most], wanted, atol=1e-5)
+    if keypoints:
+        points, marks = rest[:2]
+        assert found.keypoints is not None
+        np.testing.assert_allclose(
+            points[0, :most].flip(-1) * torch.tensor([width, height]), found.keypoints, atol=1e-3
+        )
+        np.testing.assert_allclose(marks[0, :most], found.keypoint_scores, atol=1e-5)
+    assert [tuple(one.shape[1:]) for one in rest[-2:]] == [(16 * 24, 4), (16 * 24, 1 if keypoints else 4)]
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (with_masks(), "boxes and keypoints, as in TensorFlow, not masks; use --format onnx"),
+        (with_temporal_offsets(CENTER_NET), "not temporal offsets; use --format onnx"),
+        (CENTER_NET.replace(SIZE_OF_CENTER_NET, SQUARE), "image_resizer: only fixed_shape_resizer"),
+        (CENTER_NET, "uv pip install"),
+    ],
+)
+def test_what_a_center_net_lacks_for_litert(model: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PYTHON, raising=False)
+    with pytest.raises(ExportError, match=line) as caught:
+        litert_model(fresh(model).eval(), "operator", 1, torch.uint8)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_outputs_of_a_whole_graph_are_named_and_others_kept() -> None:
+    lite = with_outputs(passing_network(), ["detection_boxes"], ["raw_scores"])
+    assert lite.output_names == ("detection_boxes",)
+    model = schema.ModelT.InitFromPackedBuf(lite.packed({}, {}), 0)
+    assert {b"detection_boxes", b"raw_scores"} <= {one.name for one in model.subgraphs[0].tensors}
+    assert [one.name for one in model.signatureDefs[0].outputs] == [b"detection_boxes"]
 
 
 def test_without_a_converter_the_way_is_told(detector: bw.Detector, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,3 +372,21 @@ def test_a_whole_detector(family: str, tmp_path: Path) -> None:
     told = json.loads((tmp_path / "detector.tflite.parity.json").read_text())
     assert told["verdict"] == "passed"
     assert io.BytesIO(path.read_bytes()).read().find(str(tmp_path).encode()) == -1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with litert-torch")
+@pytest.mark.parametrize("keypoints", [False, True])
+def test_a_whole_center_net(keypoints: bool, tmp_path: Path) -> None:
+    (tmp_path / "map.pbtxt").write_text(KEYPOINT_LABEL_MAP)
+    text = of_one_class(tmp_path / "map.pbtxt", "") if keypoints else CENTER_NET
+    detector = build(text, Categories(CATEGORIES.items[:1]) if keypoints else CATEGORIES)
+    path = tmp_path / "detector.tflite"
+    assert export(detector, path, images=pictures(), format="litert").passed
+    session = LitertSession(read_export_file(path))
+    names = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
+    points = ("detection_keypoints", "detection_keypoint_scores")
+    assert session.output_names == (names + points if keypoints else names)
+    (found,) = ExportedDetector(session).detect(pictures()[:1])
+    assert len(found)
+    assert (found.keypoints is not None) == keypoints

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ from boxwright.exporters.accuracy import Accuracy, compared_accuracy
 from boxwright.exporters.describe import describe
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.int8 import quantized
-from boxwright.exporters.litert_file import litert_input, litert_model, save_litert
+from boxwright.exporters.litert_file import litert_input, litert_model, litert_session, save_litert
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, with_output
 from boxwright.exporters.openvino_file import openvino_model, save_openvino
 from boxwright.exporters.parity import Report, compare
@@ -110,7 +109,7 @@ FORMATS: dict[str, _Kind] = {
         ("ai-edge-litert",),
         litert_model,
         save_litert,
-        partial(LitertSession, raw_outputs=True),
+        litert_session,
         _litert_inputs,
         litert_input,
     ),

@@ -1,6 +1,7 @@
 """LiteRT (TensorFlow Lite): a .tflite with TensorFlow's `TFLite_Detection_PostProcess`, made without TensorFlow.
 
-The input is that of `export_tflite_graph_tf2`: float32 [1, H, W, 3], already resized and scaled. The converter,
+The input is that of `export_tflite_graph_tf2`: float32 [1, H, W, 3], already resized and, except for CenterNet, which
+has no such operator (`litert_center_net.py`), scaled. The converter,
 litert-torch, needs an older PyTorch than Boxwright; so it may run in a separate interpreter, which takes a program and
 returns a network. The operator, the labels and the metadata are added here.
 
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,9 @@ from boxwright.base.errors import ExportError
 from boxwright.base.files import write_whole
 from boxwright.base.quiet import quiet
 from boxwright.exporters import litert_child
-from boxwright.exporters.litert_labels import model_metadata
-from boxwright.exporters.litert_operator import Lite, with_operator
+from boxwright.exporters.litert_center_net import center_net_program
+from boxwright.exporters.litert_labels import KEYPOINTS, model_metadata
+from boxwright.exporters.litert_operator import Lite, with_kept, with_operator, with_outputs
 from boxwright.exporters.program import Suppression
 from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
 from boxwright.models.detector import Detector
@@ -34,7 +37,8 @@ from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
 from boxwright.postprocessing.nms import PerClass, operator_arguments
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
-from boxwright.runtime.litert_session import INPUT, LABELS
+from boxwright.runtime.export_file import ExportFile
+from boxwright.runtime.litert_session import IN_GRAPH, INPUT, LABELS, OUTPUTS, LitertSession
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.seal import seal
 
@@ -72,9 +76,11 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
         ExportError: If the operator cannot represent the detector's suppression, or there is no converter.
     """
     del times, dtype
-    post, coder, resizer = _parts(detector, suppression)
-    python = _converter()
-    size = (resizer.height, resizer.width)
+    if isinstance(detector.postprocessor, CenterNetPostprocessor):
+        center_net, outputs, kept = center_net_program(detector, _input_size(detector, suppression))
+        return with_outputs(_converted(center_net, _converter()), outputs, kept)
+    post, coder = _parts(detector)
+    size, python = _input_size(detector, suppression), _converter()
     detector.network.lay_anchors(size, 3)
     network = LiteNetwork(detector, post, size).eval()
     example = torch.zeros(1, *size, 3)
@@ -106,13 +112,20 @@ def litert_input(detector: Detector) -> dict[str, Any]:
     resizer = detector.preprocessor.resizer
     center = PIXEL_CENTERS.get(resizer.resize, 0.0) if isinstance(resizer, FixedShapeResizer) else 0.0
     size = list(resizer.output_size or ())
+    whole = isinstance(detector.postprocessor, CenterNetPostprocessor)
     return {
         "dtype": f"float32 [1, {', '.join(map(str, size))}, 3]",
         "resizer": "stretched bilinearly, before the graph",
         "size": size,
         "pixel centre": center,
+        "scaled": IN_GRAPH if whole else "before the graph",
         "name": INPUT,
     }
+
+
+def litert_session(file: ExportFile) -> LitertSession:
+    """Return a session for the comparison, which also returns what comes before suppression."""
+    return LitertSession(replace(file, data=with_kept(file.data)), raw_outputs=True)
 
 
 def save_litert(model: Lite, metadata: Metadata, path: Path) -> None:
@@ -124,38 +137,42 @@ def save_litert(model: Lite, metadata: Metadata, path: Path) -> None:
     """
     names = [item["name"] for item in sorted(metadata.categories, key=lambda item: item["label"])]
     scale, offset = metadata.input["scaling"]["scale"], metadata.input["scaling"]["offset"]
+    if metadata.input["scaled"] == IN_GRAPH:
+        scale, offset = (1.0,) * _COLORS, (0.0,) * _COLORS
     height, width = metadata.input["size"]
-    described = model_metadata((height, width), scale, offset, LABELS if names else "")
+    further = len(model.output_names) - len(OUTPUTS)
+    described = model_metadata((height, width), scale, offset, LABELS if names else "", KEYPOINTS[:further])
     content = {KEY.upper(): metadata.to_json().encode(), "TFLITE_METADATA": described}
     packed = model.packed(content, {LABELS: "\n".join(names) + "\n"} if names else {})
     write_whole(path, seal([packed])[0])
 
 
-def _parts(
-    detector: Detector, suppression: Suppression
-) -> tuple[AnchorPostprocessor, FasterRcnnBoxCoder, FixedShapeResizer]:
-    """Return the parts that the operator needs, if it can do what the detector does."""
-    post, resizer = detector.postprocessor, detector.preprocessor.resizer
+def _input_size(detector: Detector, suppression: Suppression) -> tuple[int, int]:
+    """Return the (height, width) of the network's input, if LiteRT can have a detector's resizer and channels."""
+    resizer = detector.preprocessor.resizer
     if suppression != "operator":
         raise ExportError("litert: suppression is always TFLite_Detection_PostProcess; omit --nms")
-    if isinstance(post, CenterNetPostprocessor):
-        raise ExportError(
-            "litert: the operator decodes anchors, and a CenterNet has none; a graph that holds its peaks, as "
-            "TensorFlow exports it for TFLite, is not written; use --format onnx"
-        )
-    if not isinstance(post, AnchorPostprocessor) or type(post.box_coder) is not FasterRcnnBoxCoder:
-        raise ExportError("litert: only for one-stage detectors with TensorFlow's box coder, as SSD; use --format onnx")
     if detector.image_channels != _COLORS:
         raise ExportError("litert: pictures have red, green and blue alone; use --format onnx")
     if reason := refuse_resizer(resizer):
         raise ExportError(f"image_resizer: {reason}")
     if not isinstance(resizer, FixedShapeResizer) or resizer.convert_to_grayscale:
         raise ExportError("litert: image_resizer: only fixed_shape_resizer, in color, as in TensorFlow; use onnx")
+    return resizer.height, resizer.width
+
+
+def _parts(detector: Detector) -> tuple[AnchorPostprocessor, FasterRcnnBoxCoder]:
+    """Return the parts that the operator needs, if it can do what the detector does."""
+    post = detector.postprocessor
+    if not isinstance(post, AnchorPostprocessor) or type(post.box_coder) is not FasterRcnnBoxCoder:
+        raise ExportError(
+            "litert: only for one-stage detectors with TensorFlow's box coder, as SSD, and CenterNet; use --format onnx"
+        )
     nms = post.nms
     plain = post.candidates is None and nms.candidates is None and nms.lowering is None and nms.outside == "drop"
     if not isinstance(nms.suppression, PerClass) or not plain:
         raise ExportError("litert: post_processing: the operator only supports per-class suppression; use onnx")
-    return post, post.box_coder, resizer
+    return post, post.box_coder
 
 
 def _centered(anchors: Tensor, size: tuple[int, int]) -> Any:
@@ -177,7 +194,8 @@ def _converted(program: torch.export.ExportedProgram, python: str) -> bytes:
     """Return the program's network as a .tflite."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "network.pt2", Path(folder) / "network.tflite"
-        torch.export.save(program, source)
+        with quiet():  # it warns of constants that share memory
+            torch.export.save(program, source)
         words = [python, litert_child.__file__, str(source), str(target)]
         try:
             done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, cwd=folder)

@@ -14,15 +14,24 @@ _FEATURE, _IMAGE, _BOX = 1, 2, 3  # ContentProperties
 _NORMALIZATION = 1  # ProcessUnitOptions
 _RGB, _BOUNDARIES, _RATIO, _VALUE_LABELS = 1, 1, 0, 3
 _ORDER = (1, 0, 3, 2)  # indices of x_min, y_min, x_max, y_max in (ymin, xmin, ymax, xmax)
+# Names and descriptions of the outputs of keypoints, which have no properties of their own.
+KEYPOINTS = (("keypoints", "y, x in 0..1."), ("keypoint scores", "In 0..1."))
 Field = Callable[[int], Any]
 
 
-def model_metadata(size: tuple[int, int], scale: Sequence[float], offset: Sequence[float], labels: str) -> bytes:
+def model_metadata(
+    size: tuple[int, int],
+    scale: Sequence[float],
+    offset: Sequence[float],
+    labels: str,
+    more: Sequence[tuple[str, str]] = (),
+) -> bytes:
     """Return the flatbuffer.
 
     Args:
         scale: Per channel, of pixel values in 0..255.
         labels: The name of the packed file with the class names; empty for none.
+        more: Names and descriptions of outputs after the operator's four.
     """
     writer = _Writer()
     # The libraries compute (pixel - mean) / deviation.
@@ -47,6 +56,7 @@ def model_metadata(size: tuple[int, int], scale: Sequence[float], offset: Sequen
         writer.tensor("category", "From 0.", writer.content(_FEATURE, writer.table(), (1, 1)), None, None, file),
         writer.tensor("score", "Best first.", writer.content(_FEATURE, writer.table(), (1, 1))),
         writer.tensor("number of detections", "How many rows count.", writer.content(_FEATURE, writer.table())),
+        *(writer.tensor(name, told, writer.content(_FEATURE, writer.table())) for name, told in more),
     )
     graph = writer.table(None, None, writer.tables(given), found)
     name, version = writer.text("Boxwright detector"), writer.text("1.0.0")

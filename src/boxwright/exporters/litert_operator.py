@@ -1,4 +1,4 @@
-"""Appending TensorFlow Lite's detection operator to a network, by rewriting its flatbuffer.
+"""A network's outputs named, or TensorFlow Lite's detection operator appended, by rewriting its flatbuffer.
 
 Dimensions: A anchors, D detections.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ExportError
-from boxwright.runtime.litert_session import ANCHORS, INPUT, NETWORK_OUTPUTS, OUTPUTS
+from boxwright.runtime.litert_session import ANCHORS, INPUT, KEPT, NETWORK_OUTPUTS, OUTPUTS
 from boxwright.runtime.optional import require_library
 
 OPERATOR = "TFLite_Detection_PostProcess"
@@ -29,6 +30,12 @@ class Lite:
     def __init__(self, model: Any, schema: Any) -> None:
         """Take a `ModelT` and its schema's module."""
         self._model, self._schema = model, schema
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of its outputs, in their order."""
+        (graph,) = self._model.subgraphs
+        return tuple(bytes(graph.tensors[index].name).decode() for index in graph.outputs)
 
     def packed(self, metadata: dict[str, bytes], files: dict[str, str]) -> bytes:
         """Return the file's bytes; ExportError for a network of 2 GB or more.
@@ -89,16 +96,8 @@ def with_operator(network: bytes, anchors: NDArray[np.float32], options: dict[st
         network: A .tflite that returns box codes and scores, in this order.
         anchors: float32 [A, 4]; y and x of the center, height and width in 0..1.
     """
-    schema = require_library("ai_edge_litert.schema_py_generated", "litert")
-    model = schema.ModelT.InitFromPackedBuf(network, 0)
-    model.description = b"boxwright"
+    schema, model, given = _named_network(network, NETWORK_OUTPUTS)
     (graph,), (signature,) = model.subgraphs, model.signatureDefs
-    # The signature lists the outputs in the program's order; the graph may not.
-    given = [one.tensorIndex for one in sorted(signature.outputs, key=lambda one: one.name)]
-    for number, tensor in enumerate(graph.tensors):  # the converter's names are long and meaningless
-        tensor.name = f"t{number}".encode()
-    for name, index in zip((INPUT, *NETWORK_OUTPUTS), [*graph.inputs, *given], strict=True):
-        graph.tensors[index].name = name.encode()
     buffer = schema.BufferT()
     buffer.data = np.frombuffer(np.ascontiguousarray(anchors, "<f4").tobytes(), np.uint8)
     model.buffers.append(buffer)
@@ -108,9 +107,48 @@ def with_operator(network: bytes, anchors: NDArray[np.float32], options: dict[st
     found = [_tensor(schema, graph, name, shape, 0) for name, shape in zip(OUTPUTS, shapes, strict=True)]
     graph.operators.append(_operator(schema, model, [*given, laid], found, options))
     graph.outputs = found
-    signature.inputs[0].name = INPUT.encode()
     signature.outputs = [_named(schema, name, index) for name, index in zip(OUTPUTS, found, strict=True)]
     return Lite(model, schema)
+
+
+def with_outputs(network: bytes, outputs: Sequence[str], kept: Sequence[str]) -> Lite:
+    """Return a network that has its first outputs under these names; the others remain within, as named tensors."""
+    schema, model, given = _named_network(network, (*outputs, *kept))
+    (graph,), (signature,) = model.subgraphs, model.signatureDefs
+    graph.outputs = given[: len(outputs)]
+    signature.outputs = [_named(schema, name, index) for name, index in zip(outputs, graph.outputs, strict=True)]
+    return Lite(model, schema)
+
+
+def with_kept(data: bytes) -> bytes:
+    """Return a file whose graph also returns the tensors that were kept within it; an interpreter may fuse these."""
+    schema = require_library("ai_edge_litert.schema_py_generated", "litert")
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    (graph,) = model.subgraphs
+    places = {bytes(tensor.name).decode(): index for index, tensor in enumerate(graph.tensors)}
+    kept = [places[name] for name in KEPT if name in places]
+    if not kept:
+        return data
+    graph.outputs = [*graph.outputs, *kept]
+    model.signatureDefs = []  # these would have to name every output
+    return Lite(model, schema).packed({}, {})
+
+
+def _named_network(network: bytes, outputs: Sequence[str]) -> tuple[Any, Any, list[int]]:
+    """Return the schema, a model whose input and outputs have names, and the tensors of its outputs, in their order."""
+    schema = require_library("ai_edge_litert.schema_py_generated", "litert")
+    model = schema.ModelT.InitFromPackedBuf(network, 0)
+    model.description = b"boxwright"
+    (graph,), (signature,) = model.subgraphs, model.signatureDefs
+    # The signature lists the outputs in the program's order; the graph may not. output_10 comes after output_9.
+    ordered = sorted(signature.outputs, key=lambda one: (len(one.name), one.name))
+    given = [one.tensorIndex for one in ordered]
+    for number, tensor in enumerate(graph.tensors):  # the converter's names are long and meaningless
+        tensor.name = f"t{number}".encode()
+    for name, index in zip((INPUT, *outputs), [*graph.inputs, *given], strict=True):
+        graph.tensors[index].name = name.encode()
+    signature.inputs[0].name = INPUT.encode()
+    return schema, model, given
 
 
 def _tensor(schema: Any, graph: Any, name: str, shape: list[int], buffer: int) -> int:

@@ -21,8 +21,16 @@ from boxwright.runtime.optional import require_library
 INPUT, ANCHORS = "normalized_input_image_tensor", "anchors"
 # In the order that readers of such files expect.
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
+# Of a CenterNet's, those that follow if it learns keypoints.
+KEYPOINT_OUTPUTS = ("detection_keypoints", "detection_keypoint_scores")
 # The network's own outputs, which the operator takes.
 NETWORK_OUTPUTS = ("raw_box_codes", "raw_class_scores")
+# Tensors within a CenterNet's graph; the first are outputs in other formats.
+RAW_BOXES_AND_SCORES = ("raw_boxes", "raw_scores")
+KEPT = ("detection_anchor_indices", "detection_boxes_strided", *RAW_BOXES_AND_SCORES)
+RAW_OUTPUTS = ("raw_detection_boxes", "raw_detection_scores")
+# The value of the input's "scaled" where the graph scales pixels.
+IN_GRAPH = "within the graph"
 LABELS = "labelmap.txt"
 Floats = NDArray[np.float32]
 
@@ -52,38 +60,55 @@ class LitertSession:
                     model_content=file.data, num_threads=count, experimental_preserve_all_tensors=raw_outputs
                 )
             self._interpreter.allocate_tensors()
+        self._outputs = tuple(one["name"] for one in self._interpreter.get_output_details())
         self._raw = raw_outputs
-        self.output_names = (*OUTPUTS, *(("raw_detection_boxes", "raw_detection_scores") if raw_outputs else ()))
+        self.output_names = tuple(name for name in self._outputs if name not in KEPT)
 
     def run(self, images: NDArray[Any], names: Sequence[str] = ()) -> dict[str, Floats]:
-        """Return the named outputs, or all, for pictures uint8 [B, H, W, 3].
+        """Return the named outputs, or all, for pictures uint8 [B, H, W, 3]; with raw ones, more than `output_names`.
 
         Boxes are clipped to the picture and classes begin at 1, as in TensorFlow's outputs; the operator does neither.
         """
+        scaled = self.metadata.input.get("scaled") != IN_GRAPH
+        inputs = self.preprocessed(images) if scaled else self._fitted(images)
         with translated(ExportError, f"{self._name} cannot be run by LiteRT"):
-            outputs = [self._run(one[None]) for one in self.preprocessed(images)]
-        return {name: np.concatenate([one[name] for one in outputs]) for name in names or self.output_names}
+            outputs = [self._run(one[None]) for one in inputs]
+        return {name: np.concatenate([one[name] for one in outputs]) for name in names or outputs[0]}
 
     def preprocessed(self, images: NDArray[Any]) -> Floats:
         """Return the network's inputs float32 [B, H', W', 3] for pictures [B, H, W, 3]."""
+        scaling = self.metadata.input["scaling"]
+        scale, offset = (np.array(scaling[name], np.float32) for name in ("scale", "offset"))
+        return self._fitted(images) * scale + offset
+
+    def _fitted(self, images: NDArray[Any]) -> Floats:
+        """Return pictures of the input's size, float32 [B, H', W', 3]."""
         about = self.metadata.input
         pixels = images.astype(np.float32)
         for axis, length in enumerate(about["size"], start=1):
             pixels = _resized(pixels, axis, length, about["pixel centre"])
-        scale, offset = (np.array(about["scaling"][name], np.float32) for name in ("scale", "offset"))
-        return pixels * scale + offset
+        return pixels
 
     def _run(self, inputs: Floats) -> dict[str, Floats]:
         interpreter = self._interpreter
         interpreter.set_tensor(interpreter.get_input_details()[0]["index"], inputs)
         interpreter.invoke()
-        boxes, classes, scores, count = (
-            interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()
-        )
-        most = int(count[0])  # rows after the last detection are undefined
-        boxes[:, most:], classes[:, most:], scores[:, most:] = 0, 0, 0
-        outputs = dict(zip(OUTPUTS, (boxes.clip(0, 1), classes + 1, scores, count), strict=True))
-        return {**outputs, **self._raw_outputs()} if self._raw else outputs
+        details = zip(self._outputs, interpreter.get_output_details(), strict=True)
+        outputs: dict[str, Floats] = {name: interpreter.get_tensor(one["index"]) for name, one in details}
+        most = int(outputs["num_detections"][0])  # rows after the last detection are undefined
+        for name in self._outputs:
+            if name.startswith("detection"):
+                outputs[name][:, most:] = 0
+        outputs["detection_boxes"] = outputs["detection_boxes"].clip(0, 1)
+        outputs["detection_classes"] = outputs["detection_classes"] + 1
+        if not self._raw:
+            return outputs
+        pixels, scores = (outputs.pop(name, None) for name in RAW_BOXES_AND_SCORES)
+        if pixels is None or scores is None:
+            return {**outputs, **self._raw_outputs()}
+        height, width = self.metadata.input["size"]
+        boxes = np.asarray(pixels[..., [1, 0, 3, 2]] / np.array([height, width, height, width]), np.float32)
+        return {**outputs, **dict(zip(RAW_OUTPUTS, (boxes, scores), strict=True))}
 
     def _raw_outputs(self) -> dict[str, Floats]:
         """Return all boxes, decoded as the operator does it, and all scores."""
@@ -92,10 +117,7 @@ class LitertSession:
         anchors = self._interpreter.get_tensor(places[ANCHORS])
         center = codes[..., :2] / self._scales[:2] * anchors[:, 2:] + anchors[:, :2]
         half = np.exp(codes[..., 2:4] / self._scales[2:]) * anchors[:, 2:] / 2
-        return {
-            "raw_detection_boxes": np.concatenate([center - half, center + half], -1),
-            "raw_detection_scores": scores,
-        }
+        return dict(zip(RAW_OUTPUTS, (np.concatenate([center - half, center + half], -1), scores), strict=True))
 
 
 def _resized(pixels: Floats, axis: int, length: int, center: float) -> Floats:

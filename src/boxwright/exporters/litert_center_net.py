@@ -1,0 +1,77 @@
+"""A CenterNet as a whole graph for LiteRT, from pixels to detections (TF's `CenterNetModule` of its TFLite exporter).
+
+There are no anchors that `TFLite_Detection_PostProcess` could decode; its place is taken by plain operators.
+
+Dimensions: H W the network's input, D detections, P keypoints, A cells, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.base.errors import ExportError
+from boxwright.base.quiet import quiet
+from boxwright.exporters.graph import named_outputs
+from boxwright.models.detector import Detector
+from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
+from boxwright.runtime.litert_session import KEPT, KEYPOINT_OUTPUTS, OUTPUTS
+
+
+class LiteCenterNet(nn.Module):
+    """A detector whose input is pixels of the right size, and whose outputs are TensorFlow's, and `KEPT`."""
+
+    sizes: Tensor
+
+    def __init__(self, detector: Detector, size: tuple[int, int]) -> None:
+        """Take a detector in evaluation mode."""
+        super().__init__()
+        self.preprocessor, self.network = detector.preprocessor, detector.network
+        self.post = detector.postprocessor
+        self.register_buffer("sizes", torch.tensor([size]), persistent=False)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return float32 outputs of pixels float32 [1, H, W, 3] in 0..255.
+
+        Returns:
+            Boxes [1, D, 4] as ymin, xmin, ymax, xmax in 0..1, classes from 0 [1, D], scores [1, D], their number [1];
+            if it learns keypoints, these [1, D, P, 2] as y, x in 0..1, and their scores [1, D, P]; then what the gate
+            compares: cells of detections [1, D], boxes in cells [1, D, 4] if boxes are learned, and of all cells boxes
+            [1, A, 4], xyxy in pixels of the input, and scores [1, A, C].
+        """
+        inputs = self.preprocessor.normalize(images.permute(0, 3, 1, 2), self.sizes).contiguous()
+        predictions = self.network(inputs, self.sizes)
+        raw = self.post.decode(predictions)
+        found = named_outputs(inputs, raw, self.post.select(predictions, raw, self.sizes), self.sizes)
+        found["detection_classes"] = found["detection_classes"] - 1
+        found |= {"raw_boxes": raw.boxes, "raw_scores": raw.scores}
+        return tuple(found[name] for name in (*OUTPUTS, *KEYPOINT_OUTPUTS, *KEPT) if name in found)
+
+
+def center_net_program(
+    detector: Detector, size: tuple[int, int]
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...], tuple[str, ...]]:
+    """Return a detector as a program, the names of its outputs, and of those after them that only the gate reads.
+
+    Raises:
+        ExportError: If it learns more than boxes and keypoints, or suppresses.
+    """
+    post = detector.postprocessor
+    if not isinstance(post, CenterNetPostprocessor):
+        raise TypeError(f"expected a CenterNet's postprocessor, found {type(post).__name__}")
+    network = LiteCenterNet(detector, size).eval()
+    example = torch.zeros(1, *size, detector.image_channels)
+    with torch.no_grad(), quiet():
+        stage = network.network(example.permute(0, 3, 1, 2), network.sizes).stages[-1]
+        further = ("masks", "embeddings", "surface", "temporal_offsets", "identities")
+        if others := [name for name in further if getattr(stage, name) is not None]:
+            raise ExportError(
+                f"litert: of a CenterNet boxes and keypoints, as in TensorFlow, not {others[0].replace('_', ' ')}; "
+                "use --format onnx"
+            )
+        if post.nms is not None:
+            raise ExportError("litert: post_processing: of a CenterNet only without; use --format onnx")
+        program = torch.export.export(network, (example,), strict=False).run_decompositions()
+    named = (*OUTPUTS, *(KEYPOINT_OUTPUTS if post.keypoints else ()))
+    kept = tuple(name for name in KEPT if stage.sizes is not None or name != "detection_boxes_strided")
+    return program, named, kept
