@@ -57,6 +57,44 @@ def test_tiles_by_hand() -> None:
     assert len(tile_windows(640, 640, 640, 0.2)) == 1
 
 
+def compared_with_all(views: list[View]) -> list[int]:
+    """Return the rows that suppression keeps, each compared with all that were kept before; slow, and plain."""
+    found = [
+        (one.found.boxes[n], one.found.scores[n], one.found.labels[n], one.cut[n])
+        for one in views
+        for n in range(len(one.cut))
+    ]
+    kept: list[int] = []
+    for row in sorted(range(len(found)), key=lambda row: (found[row][3], -found[row][1])):
+        box, _, label, cut = found[row]
+        if not any(label == found[other][2] and yields(box, found[other][0], cut) for other in kept):
+            kept.append(row)
+    return sorted(kept, key=lambda row: -found[row][1])
+
+
+def yields(box: NDArray[np.float32], other: NDArray[np.float32], cut: bool) -> bool:
+    sides = np.minimum(box[2:], other[2:]) - np.maximum(box[:2], other[:2])
+    shared = float(np.prod(np.maximum(sides.astype(float), 0)))
+    own, their = (float(np.prod((one[2:] - one[:2]).astype(float))) for one in (box, other))
+    return shared / (own + their - shared) > 0.5 or bool(cut and shared / own >= 0.7)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_boxes_are_compared_with_all_that_they_overlap(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    views = []
+    for _ in range(3):
+        sides = np.exp(random.uniform(np.log(2), np.log(400 if seed % 2 else 40), (60, 2)))
+        corners = random.uniform(-20, 600, (60, 2))
+        boxes = np.concatenate([corners, corners + sides], 1).astype(np.float32)
+        scores = random.permutation(60).astype(np.float32) / 60 + random.random(60).astype(np.float32) / 1000
+        found = FoundObjects(boxes, scores, random.integers(0, 2, 60), (640, 640))
+        views.append(View(found, random.random(60) < 0.3))
+    merged = suppressed(views)
+    every = np.concatenate([one.found.boxes for one in views])
+    np.testing.assert_array_equal(merged.boxes, every[compared_with_all(views)])
+
+
 @pytest.mark.parametrize("merge", sorted(MERGES))
 def test_an_image_of_one_tile_is_looked_at_once_and_unchanged(merge: str) -> None:
     asked: list[tuple[int, ...]] = []

@@ -5,6 +5,7 @@ Dimensions: V views, D detections of all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -40,13 +41,15 @@ def suppressed(views: list[View]) -> FoundObjects:
     found, cut = _joined(views)
     boxes = found.boxes.astype(np.float64)
     kept: list[int] = []
+    places = _Places(boxes)
     # The last key sorts first: whole objects before those that a border may have cut, each by score.
-    for row in np.lexsort((-found.scores, cut)):
-        others = boxes[[other for other in kept if found.labels[other] == found.labels[row]]]
-        own = boxes[row : row + 1]
+    for row in np.lexsort((-found.scores, cut)).tolist():
+        label, own = int(found.labels[row]), boxes[row : row + 1]
+        others = boxes[places.near(label, own[0])]
         same = overlaps(own, others) > _SAME_SUPPRESSED
         if not (same.any() or (cut[row] and _lies_in(own, others))):
-            kept.append(int(row))
+            kept.append(row)
+            places.add(row, label, own[0])
     return _best_first(chosen(found, np.array(kept, np.int64)))
 
 
@@ -59,26 +62,56 @@ def fused_boxes(views: list[View]) -> FoundObjects:
     found, cut = _joined(views)
     groups: list[list[int]] = []
     boxes: list[NDArray[np.float64]] = []
-    for row in np.lexsort((-found.scores, cut)):
-        same = [number for number, group in enumerate(groups) if found.labels[group[0]] == found.labels[row]]
+    places = _Places(found.boxes.astype(np.float64))
+    for row in np.lexsort((-found.scores, cut)).tolist():
+        label, own = int(found.labels[row]), found.boxes[row : row + 1].astype(np.float64)
+        same = places.near(label, own[0])
         near = np.array([boxes[number] for number in same]).reshape(-1, 4)
-        own = found.boxes[row : row + 1].astype(np.float64)
         if cut[row] and _lies_in(own, near):
             continue
         overlap = overlaps(own, near)[0]
         if len(same) and overlap.max() > _SAME_FUSED:
             nearest = same[int(overlap.argmax())]
-            groups[nearest].append(int(row))
+            groups[nearest].append(row)
             boxes[nearest] = _weighted(found, groups[nearest])
         else:
-            groups.append([int(row)])
+            nearest = len(groups)
+            groups.append([row])
             boxes.append(own[0])
+        # A mean may reach into other cells than before.
+        places.add(nearest, label, boxes[nearest])
     best = chosen(found, np.array([max(group, key=lambda row: found.scores[row]) for group in groups], np.int64))
     scores = np.array([found.scores[group].mean() for group in groups], np.float32)
     return _best_first(replace(best, boxes=np.array(boxes, np.float32).reshape(-1, 4), scores=scores))
 
 
 MERGES = {"nms": suppressed, "wbf": fused_boxes}
+
+
+class _Places:
+    """Boxes by class and place, so that one is compared with those near it: a large image has tens of thousands."""
+
+    def __init__(self, boxes: NDArray[np.float64]) -> None:
+        """Start without any, with cells as large as the boxes [N, 4] are on average."""
+        sides = boxes[:, 2:] - boxes[:, :2]
+        self._side = max(float(sides.mean()), 1.0) if len(boxes) else 1.0
+        self._cells: dict[tuple[int, int, int], set[int]] = {}
+
+    def add(self, number: int, label: int, box: NDArray[np.float64]) -> None:
+        """Add a box [4] under a number, which may have others already."""
+        for cell in self._covered(label, box):
+            self._cells.setdefault(cell, set()).add(number)
+
+    def near(self, label: int, box: NDArray[np.float64]) -> list[int]:
+        """Return, in order, the numbers of a class's boxes that may overlap a box [4]."""
+        found: set[int] = set()
+        for cell in self._covered(label, box):
+            found |= self._cells.get(cell, set())
+        return sorted(found)
+
+    def _covered(self, label: int, box: NDArray[np.float64]) -> Iterator[tuple[int, int, int]]:
+        left, top, right, bottom = np.floor(box / self._side).astype(np.int64).tolist()
+        return ((label, row, column) for row in range(top, bottom + 1) for column in range(left, right + 1))
 
 
 def _weighted(found: FoundObjects, group: list[int]) -> NDArray[np.float64]:
