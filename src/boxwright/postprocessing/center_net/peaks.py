@@ -95,11 +95,11 @@ def _peaks_of_best_cells(heatmap: Tensor, count: int, window: int) -> tuple[Tens
 def _peaks_of_few_cells(
     heatmap: Tensor, count: int, window: int, inside: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the same in a quarter of the time; None where more than few cells would have to be looked at.
+    """Return the same in a quarter of the time; None where too many cells are left to compare.
 
     A cell whose best value is the maximum of all channels around it is a peak for certain. So there are `count` peaks
     no worse than the last of the `count` best such cells, and cells without a value as good hold none of the best.
-    How many are left depends on data, for which a GPU would have to be waited for.
+    Their number depends on the data, so reading it would make a GPU wait.
     """
     batch, channels, height, width = heatmap.shape
     if heatmap.device.type != "cpu" or window <= 1 or window % 2 == 0 or count > height * width:
