@@ -282,18 +282,6 @@ def _metrics(images: int, objects: int, classes: int, *, each: bool = False) -> 
     return run
 
 
-def objects_loss(size: int, work: Path) -> Callable[[], None]:
-    """Match anchors with objects; losses and their gradients."""
-    del work
-    return _loss(80, size)
-
-
-def objects_metrics(size: int, work: Path) -> Callable[[], None]:
-    """Evaluate 50 images with 100 detections each."""
-    del work
-    return _metrics(50, size, 80)
-
-
 def classes_head(size: int, work: Path) -> Callable[[], None]:
     """Predict in an image, forward and backward."""
     import torch
@@ -309,12 +297,6 @@ def classes_head(size: int, work: Path) -> Callable[[], None]:
     return run
 
 
-def classes_loss(size: int, work: Path) -> Callable[[], None]:
-    """Match anchors with eight objects; losses and their gradients."""
-    del work
-    return _loss(size, 8)
-
-
 def classes_detect(size: int, work: Path) -> Callable[[], None]:
     """Detect in an image; weights are fresh, and scores pass the threshold as 0.01 does not stop them."""
     del work
@@ -325,12 +307,6 @@ def classes_detect(size: int, work: Path) -> Callable[[], None]:
 
 def void(_: Any) -> None:
     """Drop a value."""
-
-
-def classes_metrics(size: int, work: Path) -> Callable[[], None]:
-    """Evaluate 500 images with 100 detections each, with the metrics of each class."""
-    del work
-    return _metrics(500, 8, size, each=True)
 
 
 def side_tiles(size: int, work: Path) -> Callable[[], None]:
@@ -487,14 +463,19 @@ AXES: dict[str, Axis] = {
         {
             "decode": objects_decode,
             "examples": objects_examples,
-            "loss": objects_loss,
-            "metrics": objects_metrics,
+            "loss": lambda size, _: _loss(80, size),
+            "metrics": lambda size, _: _metrics(50, size, 80),
         },
     ),
     "classes": Axis(
         "classes",
         (1, 10, 100, 1_000, 10_000),
-        {"head": classes_head, "loss": classes_loss, "detect": classes_detect, "metrics": classes_metrics},
+        {
+            "head": classes_head,
+            "loss": lambda size, _: _loss(size, 8),
+            "detect": classes_detect,
+            "metrics": lambda size, _: _metrics(500, 8, size, each=True),
+        },
     ),
     "side": Axis("pixels", (320**2, 640**2, 1024**2, 2048**2, 4096**2), {"tiles": side_tiles}),
     "evaluation": Axis(
