@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check release-check docs clean
+.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check release-check docs notebooks clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -75,6 +75,10 @@ docs: install    ## run every code block of the documentation, and build the sit
 	cd build/website && ../../$(DOCS)/bin/zensical build --strict
 	$(BIN)/python -m website.links build/website/site
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs_blocks.py tests/test_docs_python.py tests/test_readme.py tests/test_add_a_detector.py
+
+notebooks: install ## run the notebooks (some minutes); they stay without outputs
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --group notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks
 
 # The public interface, `import boxwright`, where every argument is documented.
 PUBLIC := $(addprefix src/boxwright/, api types builders/detector.py checkpoints/load_weights.py checkpoints/restore.py \

@@ -1,0 +1,41 @@
+"""The notebooks, as far as it can be seen without running them; `make notebooks` runs them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def cells(path: Path, kind: str) -> list[str]:
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def test_there_are_five() -> None:
+    assert len(NOTEBOOKS) == 5
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: str(path.stem))
+def test_a_notebook_is_stripped_and_its_code_is_python(path: Path) -> None:
+    for cell in json.loads(path.read_text())["cells"]:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+    for source in cells(path, "code"):
+        ast.parse(source)
+    assert cells(path, "markdown")[0].startswith("# ")
+
+
+def test_the_family_is_that_of_the_page() -> None:
+    page = (ROOT / "docs" / "add_a_detector.md").read_text()
+    ours = "\n".join(cells(ROOT / "notebooks" / "add_a_detector_family.ipynb", "code"))
+    for name in ("models", "criteria", "postprocessing"):
+        (text,) = re.findall(rf'```python title="src/boxwright/{name}/cells.py"\n(.*?)```', page, re.DOTALL)
+        definitions = [ast.unparse(node) for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+        assert definitions
+        assert all(one in {ast.unparse(node) for node in ast.parse(ours).body} for one in definitions)
