@@ -36,6 +36,14 @@ class EvaluatedModel:
 def open_evaluated(path: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings) -> EvaluatedModel:
     """Return a run, checkpoint or exported file, opened in the runtime that the settings name.
 
+    Args:
+        path: A run's folder, a checkpoint or an exported file.
+        config: The configuration of the model and of the data that it is evaluated on.
+        settings: The runtime, the device and what else an evaluation is told.
+
+    Returns:
+        The model and what opens it.
+
     Raises:
         BoxwrightError: If there is no detector, or a runtime other than "auto" is named that cannot be used.
     """
