@@ -54,6 +54,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Explain": {
         "Parity with TensorFlow": "parity.md",
         "Reliability": "reliability.md",
+        "How cost grows": "scaling.md",
         "Architecture": "architecture.md",
         "Add a detector": "add_a_detector.md",
     },

@@ -19,7 +19,8 @@ FORBIDDEN = {
     "unique_consecutive",
     "masked_select",
 }
-# Operators, which runtimes have or which have a meaning in tensors, and the kernel of one for GPUs; rows of padding that are skipped outside graphs;
+# Operators, which runtimes have or which have a meaning in tensors, and the kernel of one for GPUs; rows of padding and maps of classes
+# that are skipped outside graphs;
 # what changes a network before it runs; anchors, which follow from sizes; and what comes behind the graph, or goes round it.
 NAMED = {
     "ops/suppression/greedy.py",
@@ -29,6 +30,7 @@ NAMED = {
     "models/folding.py",
     "models/anchor_layer.py",
     "ops/run_lengths.py",
+    "postprocessing/center_net/masks.py",
     "postprocessing/masks.py",
     "postprocessing/postprocessor.py",
 }

@@ -137,7 +137,7 @@ def save_litert(model: Lite, metadata: Metadata, path: Path) -> None:
     """
     names = [item["name"] for item in sorted(metadata.categories, key=lambda item: item["label"])]
     scale, offset = metadata.input["scaling"]["scale"], metadata.input["scaling"]["offset"]
-    if metadata.input["scaled"] == IN_GRAPH:
+    if metadata.input.get("scaled") == IN_GRAPH:
         scale, offset = (1.0,) * _COLORS, (0.0,) * _COLORS
     height, width = metadata.input["size"]
     further = len(model.output_names) - len(OUTPUTS)
