@@ -114,6 +114,7 @@ def test_all_d_fines_are_there() -> None:
     assert set(recipes(("d_fine_", "deim_"))) == D_FINES.keys()
 
 
+@pytest.mark.slow_except("deim_d_fine_s_coco")
 @pytest.mark.parametrize("name", D_FINES)
 def test_d_fine(name: str, tmp_path: Path) -> None:
     thousands, rate, of_backbone, batch, epochs = D_FINES[name]
@@ -133,6 +134,7 @@ def test_d_fine(name: str, tmp_path: Path) -> None:
     assert plan.optimizer.schedule(plan.num_steps - 1) == pytest.approx(rate / 2 if "deim" in name else rate, rel=1e-3)
 
 
+@pytest.mark.slow_except("srn_mobilenet_v2_wider_face")
 @pytest.mark.parametrize("name", recipes(ALIGNED))
 def test_later_recipe(name: str, tmp_path: Path) -> None:
     """What their headers promise, and the schedules of the sources."""

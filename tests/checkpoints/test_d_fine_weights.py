@@ -69,6 +69,7 @@ def test_files_of_transformers(tmp_path: Path) -> None:
         bw.load_weights(target, path)
 
 
+@pytest.mark.slow_except("N", "S")
 @pytest.mark.parametrize("size", SIZES)
 def test_names_of_every_size_are_all_different_and_go_both_ways(size: str) -> None:
     text = f"d_fine {{ num_classes: 80 size: {size} image_resizer {{ fixed_shape_resizer {{ height: 640 width: 640 }} }} }}"

@@ -170,17 +170,11 @@ ODD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.slow_except(
-    "seed-model {",
     "samples-1208925819614629174706176",
-    "samples-x",
-    "categories--1",
     "categories-value11",
     "categories-value12",
     "network-value15",
-    "optimizer-value18",
-    "selection-value21",
     "selection-value22",
-    "format-value24",
 )
 @pytest.mark.filterwarnings("ignore:.*using the previous one")
 @pytest.mark.parametrize(("field", "value"), ODD)

@@ -52,13 +52,7 @@ def quick_first(kinds: Iterable[str]) -> list[Any]:
     ]
 
 
-@pytest.mark.slow_except(
-    "ssd_mobilenet_v1",
-    "ssd_mobilenet_v1_fpn",
-    "ssd_mobilenet_v1_ppn",
-    "embedded_ssd_mobilenet_v1",
-    "ssd_mobilenet_v1_fpn_keras",
-)
+@pytest.mark.slow_except("ssd_mobilenet_v1_ppn")
 @pytest.mark.parametrize("kind", quick_first(kind for kind in KINDS if not kind.startswith("timm")))
 def test_every_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     """Every parameter and statistic is written under a key of its own, and comes back to the same bits."""

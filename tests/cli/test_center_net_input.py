@@ -56,6 +56,10 @@ def said(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return " ".join((output.out + output.err).split())
 
 
+@pytest.mark.slow_except(
+    "label_map0--num_keypoints: 3-train_input_reader.load_instance_masks: the detector learns masks",
+    "label_map1--load_instance_masks: true-train_input_reader.num_keypoints: the detector learns",
+)
 @pytest.mark.parametrize(
     ("label_map", "task", "reader", "line"),
     [

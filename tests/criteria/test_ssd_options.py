@@ -201,6 +201,7 @@ def test_contradictions(change: tuple[str, str], wanted: str) -> None:
         build_detector(parse_message(SMALL_MODEL.replace(*change, 1), m.TrainEvalPipelineConfig))
 
 
+@pytest.mark.slow_except("-5-4-0")
 @pytest.mark.parametrize(
     ("flags", "columns", "classes", "unmatched"),
     [

@@ -90,6 +90,7 @@ def test_the_product_is_whole() -> None:
     assert {resizer for _, resizer, _ in PRODUCT} == set(RESIZERS)
 
 
+@pytest.mark.slow
 def test_float16_waits_for_its_scale_alone() -> None:
     """Gradients that overflowed leave the step out, which PyTorch's scaler decides on the CPU."""
     with fake_run("ssd", precision="use_float16: true") as run:

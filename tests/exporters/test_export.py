@@ -107,6 +107,7 @@ _SOME = {
 }
 
 
+@pytest.mark.slow_cases("colours in another order", "scores off", "one is dropped")
 @pytest.mark.parametrize(
     "fault", [fault if fault in _SOME else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS]
 )

@@ -278,6 +278,7 @@ SERVED = {
 }
 
 
+@pytest.mark.slow_cases("ssd", "efficientdet", "refinedet", "srn")
 @pytest.mark.parametrize(
     "family",
     [

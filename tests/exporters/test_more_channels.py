@@ -69,6 +69,7 @@ def test_a_file_detects_in_images_of_its_channels() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [np.zeros((20, 30, 3), np.uint8), np.zeros((20, 30, 4), np.uint8), "a.png", b"x"])
 def test_a_file_refuses_other_images(given: Any) -> None:
     with pytest.raises(DataError, match="5 channels"):

@@ -96,6 +96,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.slow_except("1-1-", "1-1-parallel", "1-1-sequence", "2-1-")
 @pytest.mark.parametrize("order", list(ORDERS))
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 1), (1, 3), (2, 2)])
 def test_layers_and_heads_by_the_definition(order: str, layers: int, heads: int) -> None:

@@ -56,7 +56,7 @@ def targets_of(objects: int) -> Targets:
     )
 
 
-@pytest.mark.slow_cases("0", "1")
+@pytest.mark.slow_cases("0", "1", "6", "7")
 @pytest.mark.parametrize("number", range(9))
 def test_learns_and_detects(number: int) -> None:
     """Every kind, with and without objects: finite losses, a gradient for each weight, and masks of detections."""
@@ -103,7 +103,7 @@ def test_names_of_every_kind(number: int) -> None:
     assert all(torch.equal(found.values[key], value) for key, value in state.items())
 
 
-@pytest.mark.slow_cases("100")
+@pytest.mark.slow_except("10")
 @pytest.mark.parametrize("layers", [10, 20, 32, 52, 100])
 def test_hourglasses_have_the_layers_of_their_name(layers: int) -> None:
     """TF counts along the longest way: the stem's 3, at each size 2 per block down and up, the innermost's, the last."""

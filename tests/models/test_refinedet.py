@@ -307,6 +307,7 @@ FACE = """anchor_refinement { } transfer_connection { depth: 32 }
     scales_per_octave: 1 } }"""
 
 
+@pytest.mark.slow_except("refinedet_mobilenet_v2-depth_multiplier: 0.1-None")
 @pytest.mark.parametrize(
     ("kind", "extractor", "channels"),
     [

@@ -71,7 +71,15 @@ def test_detects_in_every_picture(detector: Detector) -> None:
             assert bw.instance_masks(found).shape == (len(found), *image.shape[:2])
 
 
-@pytest.mark.slow_cases("one_map-counts0", "one_map-counts1", "options-counts0")
+@pytest.mark.slow_cases(
+    "one_map-counts0",
+    "one_map-counts1",
+    "rfcn-counts0",
+    "rfcn-counts1",
+    "options-counts0",
+    "pyramid-counts0",
+    "pyramid-counts1",
+)
 @pytest.mark.parametrize("counts", [(2, 0), (0, 0), pytest.param((4, 1), marks=pytest.mark.slow)])
 def test_learns_from_every_batch(detector: Detector, counts: tuple[int, ...]) -> None:
     detector.train()

@@ -66,6 +66,7 @@ def exhaustive(
     return sorted(rows, key=lambda row: -row[0])[: settings.max_total_detections]
 
 
+@pytest.mark.slow_except("0")
 @pytest.mark.parametrize("seed", range(4))
 def test_equals_the_exhaustive_computation(seed: int) -> None:
     """Over twenty thousand candidates, of which the first few thousand are tried first."""
@@ -143,6 +144,7 @@ def assert_same(found: PaddedDetections, expected: PaddedDetections) -> None:
     torch.testing.assert_close(found.boxes, expected.boxes, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.slow_cases("soft-0", "voting-0")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_operator_and_its_meaning_in_tensors_are_equal(kind: str, seed: int) -> None:
@@ -234,7 +236,15 @@ def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
 
 
 @pytest.mark.slow_cases(
-    "voting-0-1", "voting-0-2097152", "soft voting-0-1", "soft voting-0-2097152", "soft voting-0-67108864"
+    "voting-0-1",
+    "voting-0-2097152",
+    "voting-0-67108864",
+    "voting of several-0-1",
+    "voting of several-0-2097152",
+    "voting of several-0-67108864",
+    "soft voting-0-1",
+    "soft voting-0-2097152",
+    "soft voting-0-67108864",
 )
 @pytest.mark.parametrize("together", [1, 1 << 21, 1 << 26])
 @pytest.mark.parametrize("seed", SEEDS)

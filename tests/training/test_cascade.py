@@ -60,6 +60,7 @@ def test_trained_resumed_evaluated_and_used(name: str, shapes_data: Path, tmp_pa
     assert any(name.startswith("Loss/") for name in metrics)
 
 
+@pytest.mark.slow_except("align_det")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_batch_in_parts_costs_what_it_costs_whole(name: str, shapes_data: Path) -> None:
     torch.manual_seed(0)

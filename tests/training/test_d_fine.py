@@ -144,7 +144,7 @@ OBJECTS = {
 }
 
 
-@pytest.mark.slow_except("more0-none", "more0-one", "more0-of one pixel")
+@pytest.mark.slow_except("more0-none")
 @pytest.mark.parametrize("objects", OBJECTS)
 @pytest.mark.parametrize("more", [(), ("train_config.use_bfloat16=true",)])
 def test_a_step_of_any_objects(d_fine_config: Path, objects: str, more: tuple[str, ...]) -> None:

@@ -25,7 +25,7 @@ def learnt(network: nn.Module, inputs: Tensor) -> tuple[dict[str, Tensor], dict[
     return gradients, dict(network.named_buffers())
 
 
-@pytest.mark.slow_except("ssd", "align_det", "mask_rcnn, paper")
+@pytest.mark.slow_except("align_det")
 @pytest.mark.parametrize("family", some_first(FAMILIES))
 def test_gradients_and_statistics_are_the_same_to_the_last_bit(family: str) -> None:
     plain = build(FAMILIES[family]).train().network.backbone

@@ -43,7 +43,7 @@ def gradients(one: Learner) -> dict[str, torch.Tensor]:
     return {n: p.grad.clone() for n, p in one.state.detector.network.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.slow_cases("false-3", "false-4")
+@pytest.mark.slow_except("false-2")
 @pytest.mark.parametrize("parts", [2, 3, 4])
 @pytest.mark.parametrize("normalize", ["true", "false"])
 def test_parts_add_up_to_the_batch(mobilenet_config: Path, parts: int, normalize: str) -> None:
@@ -303,6 +303,7 @@ def test_bad_patterns(mobilenet_config: Path, override: str, wanted: str | None)
         learner(mobilenet_config, override)
 
 
+@pytest.mark.slow_except("^FeatureExtractor/-part0")
 @pytest.mark.parametrize(
     ("pattern", "part"),
     [
