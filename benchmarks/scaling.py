@@ -20,6 +20,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -176,7 +177,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(AXES), default=list(AXES), help="axes")
     parser.add_argument("--quick", action="store_true", help="small sizes alone")
     parser.add_argument("--again", action="store_true", help="measure what is in the file already, too")
-    parser.add_argument("--work", type=Path, default=Path("/tmp/boxwright-scaling"), help="folder for made-up data")
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir()) / "boxwright-scaling", help="folder for made-up data"
+    )
     parser.add_argument("--json", type=Path, default=RESULTS, help="results, read and written")
     parser.add_argument("--picture", type=Path, default=PICTURE)
     parser.add_argument("--most", type=float, default=300.0, help="seconds that a size may take")

@@ -39,7 +39,7 @@ def open_evaluated(path: Path, config: TrainEvalPipelineConfig, settings: Evalua
     Args:
         path: A run's folder, a checkpoint or an exported file.
         config: The configuration of the model and of the data that it is evaluated on.
-        settings: The runtime, the device and what else an evaluation is told.
+        settings: Options of the evaluation, such as runtime and device.
 
     Returns:
         The model and what opens it.
