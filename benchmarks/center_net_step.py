@@ -1,11 +1,12 @@
-"""What share of a CenterNet's step and inference is spent outside the network: MobileNetV2-FPN 512, batch 4.
+"""What share of a CenterNet's step and inference is spent outside the network: MobileNetV2-FPN 512, batch 4 and 1.
 
     python benchmarks/center_net_step.py [--steps 10] [--threads 2] [--json FILE]
 
-Ten steps and ten inferences of a detector of boxes, and of one with keypoints and masks too; images and objects are
-made up. The criterion's part of a step is its targets and losses, and their gradients until these reach the network's
-maps. Outside the network an inference resizes, scales, finds peaks and decodes. Times are of the processor, over all
-threads, which other programs disturb less; medians.
+Ten steps of four images, and ten inferences of four and of one: of a detector of boxes, of one with keypoints (both as
+the model zoo has them), and of one with masks too. Images and objects are made up. The criterion's part of a step is
+its targets and losses, and their gradients until these reach the network's maps. Outside the network an inference
+resizes, scales, finds peaks and decodes. Times are of the processor, over all threads, which other programs disturb
+less; medians.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import boxwright  # first: it sets how long threads spin, which PyTorch reads when it is imported
+
+# isort: split
 import numpy as np
 import torch
 
@@ -39,10 +43,12 @@ num_classes: 90 image_resizer {{ fixed_shape_resizer {{ height: {SIDE} width: {S
 feature_extractor {{ type: "mobilenet_v2_fpn" }}
 object_detection_task {{ {L1} }} object_center_params {{ {FOCAL} max_box_predictions: 100 }}
 """
-MORE = f"""
+KEYPOINTS = f"""
 keypoint_label_map_path: "LABEL_MAP"
 keypoint_estimation_task {{ task_name: "pose" keypoint_class_name: "person" loss {{ {FOCAL} {L1} }} }}
-mask_estimation_task {{ classification_loss {{ weighted_sigmoid {{ }} }} mask_height: 64 mask_width: 64 }}
+"""
+MASKS = """
+mask_estimation_task { classification_loss { weighted_sigmoid { } } mask_height: 64 mask_width: 64 }
 """
 
 
@@ -55,10 +61,19 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
-    rows: dict[str, Any] = {"load per core": round(load()[0], 2), "threads": arguments.threads}
-    for name, text in (("boxes", BOXES), ("boxes, keypoints, masks", BOXES + MORE)):
+    versions = {"boxwright": boxwright.__version__, "torch": torch.__version__}
+    rows: dict[str, Any] = {**versions, "load per core": round(load()[0], 2), "threads": arguments.threads}
+    for name, text in (
+        ("boxes", BOXES),
+        ("boxes, keypoints", BOXES + KEYPOINTS),
+        ("boxes, keypoints, masks", BOXES + KEYPOINTS + MASKS),
+    ):
         detector = built(text)
-        rows[name] = {**of_steps(detector, arguments.steps), **of_inferences(detector, arguments.steps)}
+        rows[name] = of_steps(detector, arguments.steps)
+        for images in (BATCH, 1):
+            rows[name][f"{images} images" if images > 1 else "1 image"] = of_inferences(
+                detector, images, arguments.steps
+            )
         print(name, json.dumps(rows[name]), flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -92,7 +107,7 @@ def made_up() -> Targets:
     return Targets(boxes, labels, ones, ones > 0, keypoints=keypoints, masks=stacked)
 
 
-def of_steps(detector: Detector, count: int) -> dict[str, float]:
+def of_steps(detector: Detector, count: int) -> dict[str, Any]:
     """Return the milliseconds of a step, and the criterion's share."""
     detector.train()
     inputs, sizes = detector.preprocess(torch.randint(0, 256, (BATCH, SIDE, SIDE, 3), dtype=torch.uint8))
@@ -118,20 +133,22 @@ def of_steps(detector: Detector, count: int) -> dict[str, float]:
     return summary("step", "criterion", wholes, parts)
 
 
-def of_inferences(detector: Detector, count: int) -> dict[str, float]:
-    """Return the milliseconds of an inference, and the share outside the network."""
+def of_inferences(detector: Detector, images: int, count: int) -> dict[str, float]:
+    """Return the milliseconds of an inference of so many images at once, and the share outside the network."""
     detector.eval()
     image = np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8)
     marks: list[float] = []
-    detector.network.register_forward_pre_hook(lambda *_: marks.append(time.process_time()))
-    detector.network.register_forward_hook(lambda *_: marks.append(time.process_time()))
+    before = detector.network.register_forward_pre_hook(lambda *_: marks.append(time.process_time()))
+    after = detector.network.register_forward_hook(lambda *_: marks.append(time.process_time()))
     wholes, parts = [], []
     for _ in range(WARM_UPS + count):
         marks.clear()
         began = time.process_time()
-        detector.detect([image])
+        detector.detect([image] * images)
         wholes.append(1000 * (time.process_time() - began))
         parts.append(wholes[-1] - 1000 * (marks[1] - marks[0]))
+    before.remove()
+    after.remove()
     return summary("inference", "outside", wholes, parts)
 
 
