@@ -62,6 +62,14 @@ test-oldest:     ## test training and the commands with the oldest releases that
 parity: install  ## compare with every recording in the folder BOXWRIGHT_GOLDEN, or with those shipped
 	$(BIN)/python -m pytest tests/parity
 
+# TensorFlow 2.15 is the last of the API's Keras, and Python 3.11 the last that it knows.
+RACE_ENV := .venv-race
+race: install    ## race TensorFlow's own graphs in the folder BOXWRIGHT_TF_RACE, an hour (RACE="--cpu default -- --modes detect": some)
+	@test -n "$$BOXWRIGHT_TF_RACE" || { echo "BOXWRIGHT_TF_RACE names no folder of TensorFlow's graphs: no race"; exit 1; }
+	test -x $(RACE_ENV)/bin/python || $(BIN)/uv venv --quiet --python 3.11 $(RACE_ENV)
+	VIRTUAL_ENV=$(RACE_ENV) $(BIN)/uv pip install --quiet --group race
+	$(BIN)/python benchmarks/race.py --tf-python $(RACE_ENV)/bin/python --json build/race.json $(RACE)
+
 fuzz: install    ## fuzz each reader, the commands and the server for a minute each (FUZZ="--seconds 3600": for an hour)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
 
@@ -91,4 +99,4 @@ check: install   ## check lint, types, layers and docstrings
 	$(BIN)/pydoclint --quiet $(PUBLIC)
 
 clean:           ## remove everything that the targets created
-	rm -rf $(VENV) $(OLDEST) $(RELEASE) $(DOCS) dist build demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OLDEST) $(RELEASE) $(DOCS) $(RACE_ENV) dist build demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -95,7 +95,7 @@ def test_other_layers_are_left_alone() -> None:
     ]
     blocks = nn.ModuleList([ConvNormAct(*pair, nn.ReLU()) for pair in ((conv, norm), *others)])
     accelerate_for_cpu(blocks)
-    assert [type(one) is ConvNormAct for one in blocks] == [False, *[True] * len(others)]
+    assert [type(one) is ExpansionNormAct for one in blocks] == [True, *[False] * len(others)]
 
 
 def test_who_looks_at_single_layers_sees_them() -> None:

@@ -107,6 +107,9 @@ class Learner:
         description = state.detector.criterion.describe(losses.predictions, losses.targets) if describe else None
         return report.finished(description, pending=pending, skipped=skipped)
 
+    # Its name until this version: programs of others that take steps, a race against TensorFlow's graphs, call it.
+    learn = step
+
     def _freeze(self) -> None:
         """Make the weights of this step trainable and freeze the others; rewrap the module when they change."""
         learning = self.trainable.apply(self.state.step)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from boxwright.base.c_compiler import CompilerError
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
 from boxwright.base.files import write_whole
 from boxwright.builders.detector import build_detector
@@ -29,7 +30,9 @@ from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.models.cpu_acceleration import use_plain_norms, uses_compiled_norms
 from boxwright.models.detector import Detector
+from boxwright.ops.norm_act import kernels
 from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.tensorflow.checkpoint import find_training
@@ -346,7 +349,16 @@ def _restore(
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore(content)
         processes.log.info(f"resuming from {path}, step {state.step}")
+    _check_kernels(state, processes)
     return state
+
+
+def _check_kernels(state: TrainingState, processes: Processes) -> None:
+    """Let PyTorch's operators normalize where the kernel cannot be compiled, and log why."""
+    network = state.detector.network
+    if uses_compiled_norms(network) and isinstance(problem := kernels(), CompilerError):
+        use_plain_norms(network)
+        processes.log.info(f"normalization takes longer, as its kernel cannot be compiled: {problem}")
 
 
 def _open_evaluations(

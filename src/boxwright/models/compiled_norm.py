@@ -1,0 +1,62 @@
+"""Which normalizations and activations the compiled kernel of `ops/norm_act.py` computes, and how a layer does so."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.base.c_compiler import CompilerError
+from boxwright.models.activations import ReLU6
+from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.ops.norm_act import Pointwise, kernels, norm_act
+
+# Of values: below, calling the kernel costs more than it saves (`benchmarks/layers.py`).
+_LEAST = 1 << 18
+# Sums of a part's channels are on the stack.
+_MOST_CHANNELS = 8192
+_KINDS: dict[type[nn.Module], Pointwise] = {
+    nn.Identity: Pointwise(),
+    nn.ReLU: Pointwise(low=0.0),
+    ReLU6: Pointwise(low=0.0, high=6.0),
+    nn.SiLU: Pointwise(swish=True),
+}
+
+
+def is_kernels(norm: nn.Module, activation: nn.Module) -> bool:
+    """Return whether the kernel computes two layers, regardless of their inputs."""
+    return type(norm) is BatchNorm2d and type(activation) in _KINDS and norm.num_features <= _MOST_CHANNELS
+
+
+def gains_from_kernel(norm: nn.Module, activation: nn.Module, inputs: Tensor) -> bool:
+    """Return whether `normalize_and_activate` supports these inputs and is faster; layers with hooks run one by one."""
+    return (
+        not torch.compiler.is_compiling()  # first: a graph of any batch size would be bound by the comparison below
+        and inputs.requires_grad
+        and inputs.numel() >= _LEAST
+        and type(norm) is BatchNorm2d  # false once it is folded or waits for other processes
+        and norm.training
+        and norm.momentum is not None
+        and inputs.device.type == "cpu"
+        and inputs.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and inputs.is_contiguous(memory_format=torch.channels_last)
+        and not norm._forward_hooks
+        and not activation._forward_hooks
+        and not isinstance(kernels(), CompilerError)
+    )
+
+
+def normalize_and_activate(inputs: Tensor, norm: BatchNorm2d, activation: nn.Module) -> Tensor:
+    """Normalize and activate as in training, updating the moving averages.
+
+    Args:
+        inputs: float32 [B, C, H, W], channels last.
+
+    Returns:
+        float32 [B, C, H, W], channels last.
+    """
+    kind = _KINDS[type(activation)]
+    outputs, mean, variance = norm_act(inputs, norm.weight, norm.bias, norm.eps, kind)
+    count = inputs.numel() // inputs.shape[1]
+    norm.move_averages(mean, variance * (count / (count - 1)))
+    return outputs
