@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "Triton": "triton.md",
         "In Python": "python.md",
         "With other libraries": "friends.md",
+        "Hugging Face hub": "hugging_face.md",
         "GPUs": "gpu.md",
         "Memory": "memory.md",
     },

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from boxwright.api.evaluate import evaluate
     from boxwright.api.learner import Learner
     from boxwright.api.model import Model, load
+    from boxwright.api.push_to_hub import push_to_hub
     from boxwright.api.result import FoundObject, Result
     from boxwright.api.run import Run
     from boxwright.api.train import train
@@ -63,6 +64,7 @@ __all__ = [
     "load",
     "load_config",
     "load_weights",
+    "push_to_hub",
     "restore_detector",
     "train",
 ]
@@ -73,6 +75,7 @@ _HOMES = {
     "boxwright.api.evaluate": ("evaluate",),
     "boxwright.api.learner": ("Learner",),
     "boxwright.api.model": ("Model", "load"),
+    "boxwright.api.push_to_hub": ("push_to_hub",),
     "boxwright.api.result": ("FoundObject", "Result"),
     "boxwright.api.run": ("Run",),
     "boxwright.api.train": ("train",),

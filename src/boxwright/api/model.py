@@ -40,7 +40,8 @@ def load(
 
     Args:
         source: A run's folder (its newest checkpoint), a checkpoint, a model zoo archive, a SavedModel, a frozen graph,
-            or an exported .onnx, .xml, .tflite or .pt2; PyTorch is imported for .pt2 and checkpoints alone.
+            an exported .onnx, .xml, .tflite or .pt2, or hf://USER/NAME[@REVISION], a model on Hugging Face's hub, which
+            is fetched into the hub's cache; PyTorch is imported for .pt2 and checkpoints alone.
         device: cpu, cuda, cuda:1, or auto for a GPU if available. Exports run on the CPU for auto, or where their
             runtime can: ONNX Runtime on cuda and tensorrt, OpenVINO on gpu and npu.
         config: The configuration, for TensorFlow weights without a pipeline.config.

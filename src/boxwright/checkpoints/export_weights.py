@@ -55,8 +55,12 @@ def write_safetensors(detector: Detector, path: str | Path) -> Path:
         OutputError: If the file cannot be written.
     """
     path = Path(path)
+    make_folder(path.parent)
+    return write_whole(path, safetensors_of(detector))
+
+
+def safetensors_of(detector: Detector) -> bytes:
+    """Return the bytes of a file of the weights with our names."""
     state = detector.network.state_dict()
     # Nothing reads PyTorch's counts of batches, and TF's checkpoints have none.
-    tensors = {n: v for n, v in state.items() if not n.endswith("num_batches_tracked")}
-    make_folder(path.parent)
-    return write_whole(path, pack_safetensors(tensors))
+    return pack_safetensors({n: v for n, v in state.items() if not n.endswith("num_batches_tracked")})

@@ -14,6 +14,7 @@ from boxwright.checkpoints.d_fine_files import inferred
 from boxwright.checkpoints.load_weights import check_finite, load_weights
 from boxwright.checkpoints.sources import is_tensorflow, tensorflow_source
 from boxwright.checkpoints.store import find_checkpoint, nearby
+from boxwright.checkpoints.weights_folder import CONFIG, WEIGHTS, is_weights_folder, step_in
 from boxwright.checkpoints.zoo_archive import is_archive, unpacked
 from boxwright.config import messages as m
 from boxwright.config.load import load_config, parse_message
@@ -39,7 +40,7 @@ def restore_detector(
 
     Args:
         checkpoint: One of our checkpoints, a run's folder (of which the newest is used), a TF2 checkpoint (prefix or
-            folder), or a SavedModel's folder.
+            folder), a SavedModel's folder, or a folder with `model.safetensors` and its `pipeline.config`.
         config: A configuration whose model replaces the checkpoint's own, to change post-processing, for example; its
             network must be the same.
         use_average: Whether to use the moving average of the weights; None for the configuration's
@@ -74,6 +75,8 @@ def _restore(
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
     if path.suffix in (".pth", ".safetensors") and is_file(path):
         return _restore_weights(path, config, categories)
+    if is_weights_folder(path):
+        return _restore_folder(path, config, categories)
     path, content = find_checkpoint(path)
     own = config_of(content, path)
     config = own if config is None or config.model is None else with_version_of(config, own)
@@ -103,6 +106,18 @@ def _restore_weights(
     detector = build_detector(config, categories or own)
     load_weights(detector, path)
     return detector.eval(), config, 0
+
+
+def _restore_folder(
+    path: Path, config: m.TrainEvalPipelineConfig | None, categories: Categories | None
+) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
+    """Return the detector of a folder of weights, whose configuration is given, beside them or follows from them."""
+    if not is_file(path / CONFIG):
+        return _restore_weights(path / WEIGHTS, config, categories)
+    own = load_config(path / CONFIG)
+    config = own if config is None or config.model is None else with_version_of(config, own)
+    detector, config, _ = _restore_weights(path / WEIGHTS, config, categories or _label_map(own, path))
+    return detector, config, step_in(path)
 
 
 def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineConfig:
@@ -157,6 +172,8 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
     with unpacked(checkpoint) as path:
         if (theirs := tensorflow_source(path)) is not None:
             return load_config(find_config(theirs))
+        if is_weights_folder(path) and is_file(path / CONFIG):
+            return load_config(path / CONFIG)
         newest, content = find_checkpoint(path)
         return config_of(content, newest)
 

@@ -16,6 +16,7 @@ from boxwright.checkpoints.d_fine_names import from_transformers, is_transformer
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.checkpoints.store import find_checkpoint
+from boxwright.checkpoints.weights_folder import WEIGHTS, is_weights_folder
 from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.models.d_fine import DFine
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow
@@ -82,6 +83,8 @@ def _read(network: nn.Module, path: Path, *, use_average: bool) -> SourceWeights
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
         return SourceWeights(*from_pytorch(network, read_pth(path), path))
+    if is_weights_folder(path):
+        return _read(network, path / WEIGHTS, use_average=use_average)
     return _ours(path, use_average=use_average)
 
 

@@ -19,14 +19,27 @@ from boxwright.cli.words import OTHER_NAMES
 CONTEXT = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda token: token.replace("-", "_")}
 
 
+def source_path(text: str) -> Path:
+    """Return a path, that of the fetched files for hf://USER/NAME."""
+    # A path has no two slashes next to each other.
+    if not text.startswith("hf://"):
+        return Path(text)
+    from boxwright.loading.hub import fetch, hub_address
+
+    address = hub_address(text)
+    return Path(text) if address is None else fetch(address)
+
+
 CheckpointOption = Annotated[
     Path,
     typer.Option(
         "--model_dir",
         "--checkpoint",
         "--model",
-        help="A run's folder or checkpoint; an exported .onnx or .xml; or TensorFlow's checkpoint, SavedModel, frozen graph "
-        "or zoo archive.",
+        parser=source_path,
+        metavar="PATH",
+        help="A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
+        "or zoo archive; or hf://USER/NAME on Hugging Face's hub.",
     ),
 ]
 

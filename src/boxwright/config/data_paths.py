@@ -14,15 +14,16 @@ from boxwright.config.preset import folder_of
 _FIELDS = frozenset(
     (
         *("label_map_path", "sample_list", "input_path", "annotations", "image_folder", "root", "data", "subsets"),
-        *("class_descriptions", "image_labels"),
+        *("class_descriptions", "image_labels", "keypoint_label_map_path"),
     )
 )
 
 
 def find_data_beside(config: TrainEvalPipelineConfig) -> None:
-    """Replace readers' relative paths that exist only beside the file that names them, and note each in `notes`."""
-    readers = [*([config.train_input_reader] if config.train_input_reader else ()), *config.eval_input_reader]
-    for message, name in ((message, name) for reader in readers for message, name in _paths(reader)):
+    """Replace relative paths that exist only beside the file that names them, and note each in `notes`."""
+    parts: list[Message | None] = [config.train_input_reader, *config.eval_input_reader]
+    parts.append(config.model and config.model.center_net)  # which names the file of its keypoints
+    for message, name in (found for part in parts if part is not None for found in _paths(part)):
         where, value = message.location(name), getattr(message, name)
         folder = folder_of(where)
         if where is None or folder is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from boxwright.base.errors import CheckpointError, ConfigError, ExportError
 from boxwright.base.files import is_file, is_folder, shown
 from boxwright.loading.exports import open_export
+from boxwright.loading.hub import fetch, hub_address
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types.categories import Categories
@@ -149,7 +150,8 @@ def open_model(
     Raises:
         BoxwrightError: If there is no detector, it is damaged, or the options do not apply to it.
     """
-    path = Path(path)
+    address = hub_address(path)
+    path = Path(path) if address is None else fetch(address)
     if not (is_file(path) or is_folder(path) or is_file(f"{path}.index")):
         raise CheckpointError(f"{shown(path)}: no such run, checkpoint or exported file")
     if path.suffix in EXPORTS and is_file(path):
