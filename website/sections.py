@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "In Python": "python.md",
         "With other libraries": "friends.md",
         "Hugging Face hub": "hugging_face.md",
+        "Annotation tools": "annotation_tools.md",
         "GPUs": "gpu.md",
         "Memory": "memory.md",
     },

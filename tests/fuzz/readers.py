@@ -49,6 +49,7 @@ from boxwright.tensorflow.sstable import read_table, write_table
 from boxwright.training.log import _forget_after
 from boxwright.types import Categories, Category
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
+from tests.fuzz.annotation_tools import TOOL_READERS
 from tests.fuzz.context import CONTEXT_READERS
 from tests.fuzz.exports import EXPORT_READERS
 from tests.fuzz.keypoints import KEYPOINT_READERS
@@ -543,5 +544,6 @@ READERS: dict[str, Reader] = {
     **EXPORT_READERS,
     **KEYPOINT_READERS,
     **CONTEXT_READERS,
+    **TOOL_READERS,
 }
 warnings.filterwarnings("ignore", message=".*is not in the label map.*")

@@ -16,7 +16,7 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.dataset import Dataset
-from boxwright.data.formats import beginning_of, has_voc_annotations, is_coco_file, is_record_file
+from boxwright.data.formats import annotations_in, beginning_of, has_voc_annotations, is_coco_file, is_record_file
 from boxwright.data.label_map import load_label_map
 from boxwright.data.record_classes import classes_of_records
 from boxwright.data.yolo import find_yolo, yolo_splits
@@ -29,8 +29,9 @@ _TRIED = 50
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 # For the error if nothing was recognized.
 _EXPECTED = (
-    "YOLO (a data.yaml), COCO (a .json of annotations), Roboflow's exports of both, Pascal VOC (a folder of .xml "
-    "files), Open Images (a .csv of boxes) or TFRecords (.record, .tfrecord)"
+    "YOLO (a data.yaml), COCO (a .json of annotations), Roboflow's exports of both, CVAT's (annotations.xml), Label "
+    "Studio's or FiftyOne's, Pascal VOC (a folder of .xml files), Open Images (a .csv of boxes) or "
+    "TFRecords (.record, .tfrecord)"
 )
 
 
@@ -233,7 +234,7 @@ def _records(path: Path) -> Recognized | None:
 
 def _coco(path: Path) -> Recognized | None:
     """Recognize COCO's JSON: one file, a folder of images with one, or `annotations/instances_*.json`."""
-    files = [path] if path.suffix == ".json" and is_file(path) else _json_files(path)
+    files = [path] if path.suffix in (".json", ".xml") and is_file(path) else _json_files(path)
     files = [file for file in files if is_coco_file(file)]
     if not files:
         return None
@@ -251,6 +252,8 @@ def _coco(path: Path) -> Recognized | None:
 def _json_files(path: Path) -> list[Path]:
     if not is_folder(path):
         return []
+    if (exported := annotations_in(path)) is not None:
+        return [exported]
     files = sorted(path.glob("*.json")) or sorted(path.glob("annotations/*.json"))
     detections = [file for file in files if file.stem.startswith("instances")]
     return detections or files
@@ -260,7 +263,7 @@ def _images_of(file: Path, root: Path) -> Path:
     """Return the folder that a file's image names are relative to: the one with its first image, else a likely one."""
     words = [word for word in re.findall("[a-z]+[0-9]*", file.stem.lower()) if word not in ("instances", "annotations")]
     roots = dict.fromkeys((root, file.parent, file.parent.parent))
-    names = ("", *words, "images", "JPEGImages", *(f"images/{word}" for word in words))
+    names = ("", *words, "images", "JPEGImages", "data", *(f"images/{word}" for word in words))
     candidates: list[Path] = [folder / name for folder in roots for name in names]
     # Only the beginning of the file, which may have hundreds of megabytes.
     first = re.search(r'"file_name"\s*:\s*"([^"]+)"', beginning_of(file))
@@ -297,7 +300,7 @@ def _open_images(path: Path) -> Recognized | None:
 
 def _voc(path: Path) -> Recognized | None:
     """Recognize Pascal VOC: `Annotations/*.xml`, with or without lists in `ImageSets/Main`."""
-    if not is_folder(path) or not has_voc_annotations(path):
+    if not is_folder(path) or annotations_in(path) is not None or not has_voc_annotations(path):
         return None
     folder = path / "ImageSets" / "Main"
     names = [file.stem for file in sorted(folder.glob("*.txt")) if not _is_of_one_class(file)]

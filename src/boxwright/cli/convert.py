@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.base.errors import DataError
+from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.paths import require_data
+from boxwright.data.annotation_tools import Tool
 
 if TYPE_CHECKING:
     from boxwright.data.dataset import Dataset
 
 
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How data are written; the command has an option for each."""
+
+    num_shards: int = setting(1, "For TFRecord: number of files.", least=1)
+    to: Tool | None = setting(
+        None,
+        "Write boxes for an annotation tool instead, with the scores and reasons of COCO files that have them (predict "
+        "--coco, a report's label_errors.json): cvat (*.xml), label_studio (*.json) or fiftyone (labels.json). Images stay "
+        "where they are.",
+    )
+    image_prefix: str | None = setting(
+        None, "For label_studio: what is before an image's name in its address; default: /data/local-files/?d="
+    )
+
+
 def convert_command(
+    output: Output,
     source: Annotated[
         str,
         typer.Argument(
-            help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, WIDER FACE's or FDDB's .txt, or "
-            "TFRecords: a file, a quoted glob, or name@10."
+            help="A VOC folder, a COCO .json, CVAT's .xml, Label Studio's or FiftyOne's .json, YOLO's data.yaml, Open Images' "
+            ".csv of boxes, WIDER FACE's or FDDB's .txt, or TFRecords: a file, a quoted glob, or name@10."
         ),
     ],
     target: Annotated[
@@ -48,7 +68,6 @@ def convert_command(
         Path | None,
         typer.Option("--image_folder", help="For COCO, Open Images, WIDER FACE and FDDB: where the images are."),
     ] = None,
-    num_shards: Annotated[int, typer.Option("--num_shards", min=1, help="For TFRecord: number of files.")] = 1,
     *,
     masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
     allow_paths_outside: Annotated[
@@ -59,6 +78,8 @@ def convert_command(
     path = Path(source)
     if path.suffix in (".pt", ".index", ".safetensors") or any(path.glob("ckpt-*.pt")):
         raise DataError(f"{path}: weights, not data; use boxwright export")
+    if output.image_prefix is not None and output.to is not Tool.LABEL_STUDIO:
+        raise DataError("--image_prefix: an image's address in Label Studio; add --to label_studio")
     require_data(source)
     from boxwright.data.formats import open_dataset
 
@@ -70,9 +91,20 @@ def convert_command(
         load_masks=masks,
         allow_paths_outside=allow_paths_outside,
     )
-    _write(dataset, target, image_set, num_shards)
+    if output.to is not None:
+        _write_for_tool(dataset, target, output.to, output.image_prefix)
+        return
+    _write(dataset, target, image_set, output.num_shards)
     console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
     suggest("inspect", target)
+
+
+def _write_for_tool(dataset: Dataset, target: Path, tool: Tool, prefix: str | None) -> None:
+    from boxwright.data.tool_files import write_for_tool
+
+    progress = count_progress(f"convert {len(dataset)} images")
+    write_for_tool(dataset, target, tool, prefix=prefix, progress=progress)
+    console.print(f"{len(dataset)} images, {len(dataset.categories)} classes: {target}", markup=False)
 
 
 def _write(dataset: Dataset, target: Path, image_set: str, num_shards: int) -> None:

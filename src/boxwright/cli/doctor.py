@@ -77,10 +77,10 @@ def doctor_command(
 
 
 def _is_configuration(path: Path) -> bool:
-    """Whether a path is a configuration, not data: by its ending, and for YAML and JSON by its content."""
+    """Whether a path is a configuration, not data: by its ending, and for YAML, JSON and XML by its content."""
     if is_folder(path):
         return False
-    if path.suffix in (".yaml", ".yml", ".json") and is_file(path):
+    if path.suffix in (".yaml", ".yml", ".json", ".xml") and is_file(path):
         from boxwright.data.formats import is_data_file
 
         return not is_data_file(path)

@@ -49,7 +49,7 @@ def inspect_command(
     data: Annotated[
         str,
         typer.Argument(
-            help="A VOC folder, a COCO .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted "
+            help="A VOC folder, a COCO .json, CVAT's .xml, Label Studio's or FiftyOne's .json, YOLO's data.yaml, Open Images' .csv of boxes, or TFRecords: a file, a quoted "
             "glob, or name@10; or a pipeline.config, for its training data; or an exported .onnx, .xml, .tflite or .pt2, "
             "for its description."
         ),
@@ -74,9 +74,10 @@ def inspect_command(
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
     require_data(data)
-    if output.report is not None and (output.augmented or data.endswith(EXPORTS)):
+    is_export = data.endswith(EXPORTS) and not _is_annotations(Path(data))
+    if output.report is not None and (output.augmented or is_export):
         raise DataError("--report: expected annotated data, without --augmented")
-    if data.endswith(EXPORTS):
+    if is_export:
         _describe(data)
         return
     if output.augmented:
@@ -94,6 +95,13 @@ def inspect_command(
         suggest("doctor", data)
     else:
         suggest("doctor", "pipeline.config", when="when a configuration reads these data")
+
+
+def _is_annotations(path: Path) -> bool:
+    """Return whether a file is CVAT's, whose ending OpenVINO's have, too."""
+    from boxwright.data.formats import is_coco_file
+
+    return path.suffix == ".xml" and is_coco_file(path)
 
 
 def _survey(dataset: Dataset, name: str, pictures: int, report: Path | None) -> tuple[Survey, list[Sample]]:

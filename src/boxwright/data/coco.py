@@ -1,4 +1,7 @@
-"""COCO JSON: images, annotations with boxes, polygons or RLE masks, sparse category ids."""
+"""COCO JSON: images, annotations with boxes, polygons or RLE masks, sparse category ids.
+
+Files of annotation tools are read as such a file: CVAT's XML, Label Studio's tasks, FiftyOne's labels.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
+from boxwright.data.cvat import read_cvat
 from boxwright.data.dense_pose import coco_lists, coco_points
+from boxwright.data.fiftyone import fiftyone_as_coco, is_fiftyone
 from boxwright.data.image_io import read_image
+from boxwright.data.label_studio import is_label_studio, label_studio_as_coco
 from boxwright.data.lvis import searched_classes, with_file_names, with_frequencies
 from boxwright.data.reading import checked_sample, finite_number, inside, reading, whole_number
 from boxwright.ops.run_lengths import encode_mask
@@ -67,7 +73,7 @@ class CocoDataset:
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
         self._allow_outside = allow_paths_outside
         refuse_unfinished(self.path.parent)
-        content = with_file_names(_read_json(self.path))
+        content = with_file_names(_read(self.path, Path(image_folder) if image_folder else None))
         self._images = list(_list(content, "images", self.path))
         if not self._images:
             raise DataError(f"{self.path}: no images")
@@ -279,20 +285,31 @@ def _id(value: object) -> int | None:
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_file(path).decode())
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: not JSON, not UTF-8, or an integer of thousands of digits
-        raise DataError(f"{shown(path)}: not JSON: {str(error)[:200]}") from None
+def _read(path: Path, image_folder: Path | None) -> dict[str, Any]:
+    """Return the content of a COCO file, or of an annotation tool's as that of a COCO file."""
+    if path.suffix.lower() == ".xml":
+        return read_cvat(path)
+    content = _json(path)
+    if is_label_studio(content):
+        return label_studio_as_coco(content, path, image_folder)
+    if is_fiftyone(content):
+        return fiftyone_as_coco(content, path, image_folder)
     if not isinstance(content, dict):
         raise DataError(
             f"{shown(path)}: expected an object with images, annotations and categories, "
             f"found a {type(content).__name__}"
         )
     return content
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(read_file(path).decode())
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not JSON, not UTF-8, or an integer of thousands of digits
+        raise DataError(f"{shown(path)}: not JSON: {str(error)[:200]}") from None
 
 
 def _list(content: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]:

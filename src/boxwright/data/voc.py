@@ -19,6 +19,7 @@ from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown, write_whole
 from boxwright.data.image_io import read_image
 from boxwright.data.reading import checked_sample, inside, label_of, numbered_lines, reading
+from boxwright.data.xml_files import NOT_XML, read_xml
 from boxwright.types import Categories, Category, Sample
 
 _IMAGE_FOLDERS = ("JPEGImages", "images", "Images", ".")
@@ -26,10 +27,7 @@ _ANNOTATION_FOLDERS = ("Annotations", "annotations", ".")
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
 # The second column of VOC's lists of one class: absent, present, or difficult.
 _FLAG = re.compile(r"\s+(?:-1|0|1)$")
-_ENCODING = re.compile(rb"<\?xml[^>]*?\bencoding\s*=\s*[\"']([A-Za-z0-9._-]+)[\"']")
 _PRESERVED = "{http://www.w3.org/XML/1998/namespace}space"
-# Characters outside XML 1.0, and the carriage return, which XML readers turn into a line feed.
-_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class VocDataset:
     def _parse(self, stem: str) -> tuple[str, tuple[int, int] | None, list[_Object]]:
         """Return one annotation's image file name, declared (height, width), and objects."""
         path = self._annotation(stem)
-        root = _read_xml(path)
+        root = read_xml(path)
         size = root.find("size")
         declared = None
         if size is not None and size.findtext("width") and size.findtext("height"):
@@ -174,22 +172,6 @@ def _existing(root: Path, names: Sequence[str], pattern: str, what: str) -> Path
     raise DataError(f"{root}: no {what} ({pattern}) in {', '.join(names)}")
 
 
-def _read_xml(path: Path) -> ET.Element:
-    data = read_file(path)
-    try:
-        try:
-            return ET.fromstring(data)
-        except (ValueError, LookupError):  # an encoding that only Python supports, such as gb2312
-            declared = _ENCODING.match(data)
-            if declared is None:
-                raise
-            text = data.decode(declared[1].decode())
-            # Without the declaration, which would still name the old encoding.
-            return ET.fromstring(text[text.index("?>") + 2 :].encode())
-    except (ET.ParseError, ValueError, LookupError, RecursionError) as error:
-        raise DataError(f"{path}: not XML: {error}") from None
-
-
 def _number(element: ET.Element, tag: str, path: Path) -> float:
     text = element.findtext(tag)
     try:
@@ -238,7 +220,7 @@ def write_voc_annotation(sample: Sample, filename: str, categories: Categories, 
 
 def _add_text(parent: ET.Element, tag: str, text: str) -> None:
     """Add an element; `xml:space` preserves spaces around a name, which readers of VOC strip otherwise."""
-    if bad := _NOT_XML.search(text):
+    if bad := NOT_XML.search(text):
         raise OutputError(f"{text[:60]!r} cannot be written to VOC's XML, which cannot represent {bad[0]!r}")
     element = ET.SubElement(parent, tag)
     element.text = text

@@ -30,9 +30,10 @@ class ClassWeight(Message):
     weight: float = number(1.0, "[0, inf)", "What the weight of each of its objects is multiplied with.")
 
 class CocoInputReader(Message):
-    """Images with annotations in COCO's JSON form (an extension of Boxwright)."""
+    """Images with annotations in COCO's JSON form, or an annotation tool's (an extension of Boxwright)."""
 
-    annotations: str = field("", "Path of the annotation file, instances_*.json.")
+    annotations: str = field("", "Path of the annotation file, instances_*.json, or of an export of CVAT (images 1.1), "
+        "Label Studio (JSON) or FiftyOne (FiftyOneImageDetectionDataset).")
     image_folder: str = field("",
         "Folder that file_name of each image is relative to; default: beside the annotation file.")
     load_masks: bool = field(False, "Also read polygon and RLE segmentations as masks.")

@@ -1,0 +1,130 @@
+"""FiftyOne's own format of detections, FiftyOneImageDetectionDataset: `labels.json`, and images in `data`.
+
+https://docs.voxel51.com/user_guide/import_datasets.html
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_folder, shown, write_whole
+from boxwright.data.annotated import Annotated, AnnotatedObject
+from boxwright.data.reading import finite_number, reading
+
+FIFTYONE_LABELS = "labels.json"
+_FOLDER = "data"
+_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
+
+
+def is_fiftyone(content: object) -> bool:
+    """Return whether the content of a JSON file is FiftyOne's."""
+    return isinstance(content, dict) and isinstance(content.get("labels"), dict) and "images" not in content
+
+
+def fiftyone_as_coco(content: dict[str, Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
+    """Return FiftyOne's labels as the content of a COCO file; images without labels are left out.
+
+    Args:
+        content: What the file holds.
+        path: Of the file.
+        image_folder: The folder of the images, which labels name without their endings; by default `data` beside it.
+
+    Raises:
+        DataError: If an image is missing or not readable, or something is not as FiftyOne writes it.
+    """
+    folder = image_folder or path.parent / _FOLDER
+    files = _files(folder, path)
+    labeled = {key: value for key, value in content["labels"].items() if value is not None}
+    numbers = _numbers(content.get("classes"), labeled, path)
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for number, (key, objects) in enumerate(labeled.items(), start=1):
+        where = f"{shown(path)}: {key[:100]!r}"
+        if key not in files:
+            raise DataError(f"{where}: no such image in {shown(folder)}")
+        with reading(str(folder / files[key])), Image.open(folder / files[key]) as picture:
+            width, height = picture.size
+        name = files[key] if image_folder else f"{_FOLDER}/{files[key]}"
+        images.append({"id": number, "file_name": name, "width": width, "height": height})
+        for position, one in enumerate(objects):
+            place = f"{where}: object {position + 1}"
+            box = [side * scale for side, scale in zip(_box(one, place), (width, height) * 2, strict=True)]
+            row = {"id": len(annotations) + 1, "image_id": number, "bbox": box, "iscrowd": 0}
+            annotations.append({**row, "category_id": numbers[_name(one, content.get("classes"), place)]})
+    categories = [{"id": number, "name": name} for name, number in numbers.items()]
+    return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def _files(folder: Path, path: Path) -> dict[str, str]:
+    """Return the images in a folder, below it too: name without ending to name."""
+    if not is_folder(folder):
+        raise DataError(f"{shown(path)}: no folder {shown(folder)} of images; name it: image_folder")
+    found: dict[str, str] = {}
+    for file in sorted(folder.rglob("*")):
+        if file.suffix.lower() not in _SUFFIXES:
+            continue
+        name = file.relative_to(folder).as_posix()
+        key = name.removesuffix(file.suffix)
+        if key in found:
+            raise DataError(f"{shown(path)}: {key!r} may be {found[key]} or {name}; rename one of them")
+        found[key] = name
+    return found
+
+
+def _numbers(classes: object, labeled: dict[str, Any], path: Path) -> dict[str, int]:
+    """Return the classes, in the file's order or, if it has none, in alphabetical order, each with its number."""
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(one, str) for one in classes)):
+        raise DataError(f"{shown(path)}: classes: expected a list of names, found {str(classes)[:60]}")
+    for key, objects in labeled.items():
+        if not isinstance(objects, list) or not all(isinstance(one, dict) for one in objects):
+            raise DataError(f"{shown(path)}: {key[:100]!r}: expected a list of objects, found {str(objects)[:60]}")
+    names = classes or sorted({str(one.get("label")) for objects in labeled.values() for one in objects})
+    return {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}
+
+
+def _name(one: dict[str, Any], classes: list[str] | None, where: str) -> str:
+    """Return an object's class, which is its number where the file lists the classes."""
+    label = one.get("label")
+    if not classes:
+        return str(label)
+    if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(classes):
+        return classes[label]
+    if isinstance(label, str) and label in classes:
+        return label
+    raise DataError(f"{where}: label: expected a number from 0 to {len(classes) - 1}, found {str(label)[:60]!r}")
+
+
+def _box(one: dict[str, Any], where: str) -> list[float]:
+    box = one.get("bounding_box")
+    if not isinstance(box, list) or len(box) != 4:
+        raise DataError(f"{where}: bounding_box: expected [x, y, width, height], found {str(box)[:60]}")
+    return [finite_number(value, f"{where}: bounding_box") for value in box]
+
+
+def write_fiftyone(annotated: Annotated, path: str | Path) -> Path:
+    """Write `labels.json`; images stay where they are.
+
+    Raises:
+        DataError: If two images have the same name without their endings, which is all that the format has.
+    """
+    labels: dict[str, list[dict[str, Any]]] = {}
+    for image in annotated.images:
+        key = image.name.removesuffix(Path(image.name).suffix)
+        if key in labels:
+            raise DataError(f"{image.name}: another image has this name with another ending; rename one of them")
+        labels[key] = [_row(one, image.width, image.height) for one in image.objects]
+    content = {"classes": [one.name for one in annotated.categories], "labels": labels}
+    return write_whole(path, json.dumps(content, indent=1) + "\n")
+
+
+def _row(one: AnnotatedObject, width: int, height: int) -> dict[str, Any]:
+    x_min, y_min, x_max, y_max = one.box
+    box = [x_min / width, y_min / height, (x_max - x_min) / width, (y_max - y_min) / height]
+    row: dict[str, Any] = {"label": one.label, "bounding_box": box}
+    row |= {} if one.score is None else {"confidence": one.score}
+    return row | ({"attributes": {"reason": one.reason}} if one.reason else {})

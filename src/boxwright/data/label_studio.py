@@ -1,0 +1,246 @@
+"""Label Studio's JSON: a list of tasks, whose results have their places in percent of the image.
+
+https://labelstud.io/guide/export and https://labelstud.io/guide/predictions
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+from xml.sax.saxutils import quoteattr
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, shown, write_whole
+from boxwright.data.annotated import Annotated, AnnotatedImage, AnnotatedObject
+from boxwright.data.reading import finite_number, whole_number
+from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
+from boxwright.data.rotated import center_turned_about_corner as turned
+from boxwright.types import Categories
+
+_LOG = logging.getLogger("boxwright")
+_SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels")
+# Label Studio stores an upload under its name after eight characters of its own.
+_UPLOADED = re.compile(r"[0-9a-f]{8}-(?P<name>.+)")
+_FROM, _TO, _DATA = "label", "image", "image"
+LOCAL_FILES = "/data/local-files/?d="
+
+
+def is_label_studio(content: object) -> bool:
+    """Return whether the content of a JSON file is Label Studio's list of tasks."""
+    return isinstance(content, list) and bool(content) and isinstance(content[0], dict) and "data" in content[0]
+
+
+def label_studio_as_coco(tasks: list[Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
+    """Return Label Studio's tasks as the content of a COCO file.
+
+    Of a task's annotations, one counts: the ground truth, else the last that was not skipped; tasks without any are
+    left out. Rotated boxes and ellipses become the upright boxes around them.
+
+    Args:
+        tasks: What the file holds.
+        path: Of the file, for errors.
+        image_folder: The folder of the images, by default the file's own: uploads are found there under their own names
+            or Label Studio's.
+
+    Raises:
+        DataError: If it is not Label Studio's export, or nothing is annotated.
+    """
+    folder = image_folder or path.parent
+    images: list[dict[str, Any]] = []
+    found: list[tuple[int, str, dict[str, Any]]] = []
+    left_out: Counter[str] = Counter()
+    for number, task in enumerate(tasks):
+        where = f"{shown(path)}: task {_id(task, number)}"
+        results = _results(task, where)
+        if results is None:
+            left_out["task without annotations"] += 1
+            continue
+        image: dict[str, Any] = {"id": len(images) + 1, "file_name": _file_name(task, folder, where)}
+        for place, result in _shapes(results, left_out, where):
+            image["width"], image["height"] = _size(result, place)
+            found.append((image["id"], _label(result, place), _row(result, place)))
+        images.append(image)
+    if not images:
+        raise DataError(f"{shown(path)}: none of {len(tasks)} tasks is annotated")
+    if left_out:
+        _LOG.warning("%s: left out: %s", path, ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items())))
+    numbers = {name: number for number, name in enumerate(sorted({name for _, name, _ in found}), start=1)}
+    if not numbers:
+        raise DataError(f"{shown(path)}: no box, polygon or ellipse with a label in {len(images)} annotated tasks")
+    annotations = [
+        {"id": count, "image_id": image_id, "category_id": numbers[name], **row}
+        for count, (image_id, name, row) in enumerate(found, start=1)
+    ]
+    categories = [{"id": number, "name": name} for name, number in numbers.items()]
+    return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def _id(task: Any, number: int) -> str:
+    return str(task.get("id", f"number {number}") if isinstance(task, dict) else f"number {number}")[:60]
+
+
+def _results(task: Any, where: str) -> list[Any] | None:
+    """Return the results of the annotation that counts; None for a task without any."""
+    given = task.get("annotations") if isinstance(task, dict) else None
+    if not isinstance(given, list):
+        raise DataError(f"{where}: no list of annotations; export the project as JSON, not as JSON-MIN")
+    if not all(isinstance(one, dict) and isinstance(one.get("result"), list) for one in given):
+        raise DataError(f"{where}: annotations: expected objects with a list of results")
+    done = [one for one in given if not one.get("was_cancelled")]
+    chosen = next((one for one in done if one.get("ground_truth")), done[-1] if done else None)
+    return None if chosen is None else chosen["result"]
+
+
+def _file_name(task: dict[str, Any], folder: Path, where: str) -> str:
+    """Return the name of a task's image in the folder of images."""
+    data = task["data"] if isinstance(task.get("data"), dict) else {}
+    address = data.get(_DATA) or next((value for value in data.values() if _is_address(value)), None)
+    if not isinstance(address, str):
+        raise DataError(f"{where}: data: expected the address of an image, found {str(data)[:60]}")
+    parts = urlsplit(address)
+    named = parse_qs(parts.query).get("d", [""])[0] if "/local-files/" in parts.path else unquote(parts.path)
+    # The whole path, if the folder has it; else the name alone, as uploads and object stores have folders of their own.
+    plain = named.lstrip("/")
+    name = plain.rpartition("/")[2]
+    own = match["name"] if (match := _UPLOADED.fullmatch(name)) else name
+    return next((one for one in (plain, name, own) if one and is_file(folder / one)), name)
+
+
+def _is_address(value: object) -> bool:
+    return isinstance(value, str) and re.search(r"\.(jpe?g|png|bmp|gif|tiff?|webp)($|\?)", value.lower()) is not None
+
+
+def _shapes(results: list[Any], left_out: Counter[str], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the results that are boxes, polygons or ellipses with labels, each with its place."""
+    for number, result in enumerate(results):
+        place = f"{where}: result {number + 1}"
+        if not isinstance(result, dict):
+            raise DataError(f"{place}: expected an object, found {str(result)[:60]}")
+        kind = str(result.get("type"))
+        if kind in _SHAPES:
+            yield place, result
+        elif kind == "brushlabels":
+            raise DataError(f"{place}: a mask drawn with a brush; draw polygons, or export as COCO")
+        else:
+            left_out[kind[:40]] += 1
+
+
+def _size(result: dict[str, Any], where: str) -> tuple[int, int]:
+    sides = [whole_number(result.get(f"original_{side}"), f"{where}: original_{side}") for side in ("width", "height")]
+    return sides[0], sides[1]
+
+
+def _label(result: dict[str, Any], where: str) -> str:
+    value = result.get("value")
+    labels = value.get(result["type"]) if isinstance(value, dict) else None
+    if not isinstance(labels, list) or len(labels) != 1 or not isinstance(labels[0], str):
+        raise DataError(f"{where}: {result['type']}: expected one label, found {str(labels)[:60]}")
+    return labels[0]
+
+
+def _row(result: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return box and outline of a result as fields of a COCO annotation."""
+    value, (width, height) = result["value"], _size(result, where)
+
+    def pixels(name: str, side: int) -> float:
+        return finite_number(value.get(name), f"{where}: {name}") * side / 100
+
+    row: dict[str, Any] = {"iscrowd": 0}
+    degrees = finite_number(value.get("rotation") or 0, f"{where}: rotation")
+    if result["type"] == "polygonlabels":
+        points = _points(value.get("points"), (width, height), where)
+        row["segmentation"] = [points]
+        box = box_around_points(points)
+    elif result["type"] == "ellipselabels":
+        center, radii = (pixels("x", width), pixels("y", height)), (pixels("radiusX", width), pixels("radiusY", height))
+        box = box_around_ellipse(center, radii, degrees)
+    else:
+        corner, size = (pixels("x", width), pixels("y", height)), (pixels("width", width), pixels("height", height))
+        box = _upright(corner, size, degrees)
+    return {**row, "bbox": [box[0], box[1], box[2] - box[0], box[3] - box[1]]}
+
+
+def _upright(corner: tuple[float, float], size: tuple[float, float], degrees: float) -> Box:
+    if not degrees:
+        return corner[0], corner[1], corner[0] + size[0], corner[1] + size[1]
+    return box_around_rectangle(turned(corner, size, degrees), size, degrees)
+
+
+def _points(given: Any, size: tuple[int, int], where: str) -> list[float]:
+    pairs = given if isinstance(given, list) else []
+    if len(pairs) < 3 or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise DataError(f"{where}: points: expected [[x, y], …] of at least three points, found {str(given)[:60]}")
+    return [
+        finite_number(value, f"{where}: points") * side / 100
+        for pair in pairs
+        for value, side in zip(pair, size, strict=True)
+    ]
+
+
+def write_label_studio(annotated: Annotated, path: str | Path, prefix: str) -> Path:
+    """Write images as tasks to import, and beside them the labeling configuration that they fit.
+
+    Detections become predictions of the tasks, with their scores; annotations become annotations.
+
+    Args:
+        path: The tasks' file; the configuration's ends in `.label_config.xml` in place of `.json`.
+        prefix: What is before each image's name in its address.
+    """
+    path = Path(path)
+    write_whole(path.with_suffix(".label_config.xml"), _labeling_config(annotated.categories))
+    kind = "predictions" if annotated.has_scores else "annotations"
+    # Of an object in a store, Label Studio takes the name as it is.
+    quoted = prefix.startswith(("/", "http://", "https://"))
+    tasks = [
+        {
+            "data": {_DATA: prefix + (quote(image.name) if quoted else image.name)},
+            kind: [_group(image, annotated.categories, kind)],
+        }
+        for image in annotated.images
+    ]
+    return write_whole(path, json.dumps(tasks, indent=1) + "\n")
+
+
+def _labeling_config(categories: Categories) -> str:
+    labels = "\n".join(f"    <Label value={quoteattr(one.name)}/>" for one in categories)
+    return f"""<View>
+  <Image name="{_TO}" value="${_DATA}"/>
+  <RectangleLabels name="{_FROM}" toName="{_TO}">
+{labels}
+  </RectangleLabels>
+</View>
+"""
+
+
+def _group(image: AnnotatedImage, categories: Categories, kind: str) -> dict[str, Any]:
+    results = [_result(image, one, number, categories) for number, one in enumerate(image.objects, start=1)]
+    if kind == "annotations":
+        return {"result": results}
+    scores: Sequence[float] = [one.score for one in image.objects if one.score is not None]
+    # Of the surest object: tasks sorted by it begin with those that most likely need a look.
+    return {"model_version": "boxwright", "score": max(scores, default=0.0), "result": results}
+
+
+def _result(image: AnnotatedImage, one: AnnotatedObject, number: int, categories: Categories) -> dict[str, Any]:
+    x_min, y_min, x_max, y_max = one.box
+    width, height = 100 / image.width, 100 / image.height
+    place = {"x": x_min * width, "y": y_min * height, "width": (x_max - x_min) * width}
+    place |= {"height": (y_max - y_min) * height, "rotation": 0}
+    row: dict[str, Any] = {
+        "id": f"object-{number}",
+        "type": "rectanglelabels",
+        "from_name": _FROM,
+        "to_name": _TO,
+        "original_width": image.width,
+        "original_height": image.height,
+        "image_rotation": 0,
+        "value": {**place, "rectanglelabels": [categories.by_label(one.label).name]},
+    }
+    row |= {} if one.score is None else {"score": one.score}
+    return row | ({"meta": {"text": [one.reason]}} if one.reason else {})
