@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,7 @@ class Format(str, Enum):
     OPENVINO = "openvino"
     PT2 = "pt2"
     LITERT = "litert"
+    TRITON = "triton"
     SAFETENSORS = "safetensors"
     TENSORFLOW = "tensorflow"
     SAVEDMODEL = "savedmodel"
@@ -70,7 +72,8 @@ def export_command(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="onnx, openvino, litert, pt2, safetensors or tensorflow; default: by the target's name.",
+            help="onnx, openvino, litert, pt2, triton (a model repository, the target's folder; the .onnx is in the run's "
+            "export, too), safetensors or tensorflow; default: by the target's name.",
         ),
     ] = None,
     pipeline_config_path: Annotated[
@@ -103,12 +106,29 @@ def export_command(
     if verify is None and chosen in (Format.SAFETENSORS, Format.TENSORFLOW):
         _write_weights(source, target, chosen, pipeline_config_path)
         return
+    if chosen is Format.TRITON:
+        settings, chosen, target = _of_repository(source, target, settings, verify), Format.ONNX, None
     if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
         raise ExportError("--triton: Triton serves .onnx files; use it with --format onnx")
     if verify is not None:
         _verify(source, verify, pipeline_config_path, images or [], settings)
         return
     _write_export(source, target, chosen, pipeline_config_path, images or [], settings)
+
+
+def _of_repository(source: Path, target: Path | None, settings: ExportSettings, verify: Path | None) -> ExportSettings:
+    """Return the settings of an export to ONNX from which Triton's repository is made."""
+    from boxwright.loading.configuration import run_folder
+
+    if verify is not None:
+        raise ExportError(
+            "--format triton: --verify compares one file; name the repository's model.onnx, without --format"
+        )
+    if settings.triton is not None:
+        raise ExportError("--format triton and --triton both name a model repository; remove one")
+    if target is not None and (target.suffix in _SUFFIXES or target.is_file()):
+        raise ExportError(f"{target}: a model repository is a folder; name one")
+    return replace(settings, triton=target or run_folder(source) / "export" / "triton")
 
 
 def _write_export(
