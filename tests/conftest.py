@@ -25,6 +25,8 @@ GOLDEN = Path(__file__).parent / "golden"
 gc.set_threshold(20_000, 20, 20)
 # Albumentations asks the network for newer versions when it is imported.
 os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"
+# MLflow reports its use over the network otherwise, from when it is imported.
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # A shell that starts a job in the background lets it ignore Ctrl-C, and so would the processes that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

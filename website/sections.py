@@ -25,6 +25,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "With other libraries": "friends.md",
         "Hugging Face hub": "hugging_face.md",
         "Annotation tools": "annotation_tools.md",
+        "MLflow": "mlflow.md",
         "GPUs": "gpu.md",
         "Memory": "memory.md",
     },
