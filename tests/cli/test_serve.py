@@ -108,7 +108,7 @@ def test_an_address_of_six_is_printed_in_brackets() -> None:
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 300])
 def test_what_is_no_host(host: str) -> None:
-    from boxwright.cli.serve import listening_socket
+    from boxwright.cli.serving import listening_socket
 
     with pytest.raises(ConfigError, match="cannot listen on"):
         listening_socket(host, 0)

@@ -21,7 +21,7 @@ import boxwright as bw
 from boxwright.base.errors import ConfigError, DataError, ExportError, OutputError
 from boxwright.checkpoints import weights_digest
 from boxwright.cli.main import app
-from boxwright.cli.serve import _exported as exported_for_serving
+from boxwright.cli.serving import exported_for_serving
 from boxwright.exporters import cache
 from boxwright.exporters import export as export_module
 from boxwright.exporters.parity import Report, Stage

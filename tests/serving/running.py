@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 
-from boxwright.cli.serve import listening_socket
+from boxwright.cli.serving import listening_socket
 from boxwright.serving.app import make_app
 from boxwright.serving.guard import Counters
 from boxwright.serving.model import ServedModel
@@ -43,10 +43,10 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(settings: ServerSettings, **more: Any) -> Iterator[Running]:
+def serving(settings: ServerSettings, names: tuple[str, ...] = ("detector",), **more: Any) -> Iterator[Running]:
     counters = Counters()
-    model = ServedModel(exported_detector().file, "detector", settings, counters.observe)
-    app = make_app(model, settings, counters, **more)
+    models = [ServedModel(exported_detector().file, name, settings, counters.observe) for name in names]
+    app = make_app(models, settings, counters, **more)
     listening = listening_socket(settings.host, 0)
     address = listening.getsockname()[:2]
     config = uvicorn.Config(app, http="h11", ws="none", log_level="warning", timeout_graceful_shutdown=60)

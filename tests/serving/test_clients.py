@@ -1,9 +1,8 @@
-"""The server and clients that others wrote: curl, requests, Triton's client, a browser."""
+"""The server and clients that others wrote: curl, requests, Triton's client."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
@@ -23,8 +22,7 @@ from boxwright.runtime.exported import open_exported
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import pictures
 
-TRITON, BROWSER = "BOXWRIGHT_TRITON_PYTHON", "BOXWRIGHT_BROWSER"
-CHROMIUM = os.environ.get(BROWSER) or shutil.which("chromium") or shutil.which("google-chrome")
+TRITON = "BOXWRIGHT_TRITON_PYTHON"
 
 
 @pytest.fixture(scope="module")
@@ -135,50 +133,3 @@ def test_tritons_own_client(address: str, expected: Any, tmp_path: Path) -> None
     assert len(answers) == 7
     for answer in answers:
         same(answer, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason=f"no chromium here, and {BROWSER} names none")
-def test_the_page_in_a_browser(address: str, expected: Any, picture: Path) -> None:
-    """A file chosen, a file dropped, the score moved, what is no image, and a camera that the browser makes up."""
-    from playwright.sync_api import sync_playwright
-
-    flags = [
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--use-fake-device-for-media-stream",
-        "--use-fake-ui-for-media-stream",
-    ]
-    visible = int((expected.scores >= 0.5).sum())
-    with sync_playwright() as browsers:
-        browser = browsers.chromium.launch(executable_path=CHROMIUM, args=flags)
-        page = browser.new_context(permissions=["camera"]).new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"{address}/")
-        page.set_input_files("#file", str(picture))
-        page.wait_for_selector("#canvas:visible")
-        page.wait_for_function("document.getElementById('summary').textContent !== ''")
-        summary = page.text_content("#summary") or ""
-        assert re.search(rf"\b{visible}\b", summary), (summary, visible)
-        shown = np.asarray(Image.open(io.BytesIO(page.locator("#canvas").screenshot())).convert("RGB")).astype(int)
-        assert shown.std() > 5
-        page.evaluate("const s = document.getElementById('score'); s.value = 0; s.dispatchEvent(new Event('input'))")
-        page.wait_for_function(f"/\\b{len(expected)}\\b/.test(document.getElementById('summary').textContent)")
-        data = base64.b64encode(picture.read_bytes()).decode()
-        dropped = page.evaluate_handle(
-            "data => { const all = new DataTransfer(); const raw = Uint8Array.from(atob(data), c => c.charCodeAt(0));"
-            "all.items.add(new File([raw], 'a.png', {type: 'image/png'})); return all }",
-            data,
-        )
-        page.evaluate("document.getElementById('summary').textContent = ''")
-        page.dispatch_event("#drop", "drop", {"dataTransfer": dropped})
-        page.wait_for_function("document.getElementById('summary').textContent !== ''")
-        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"rubbish"})
-        page.wait_for_function("document.getElementById('error').textContent !== ''")
-        page.click("#webcam")
-        page.wait_for_function("document.getElementById('video').videoWidth > 0")
-        page.evaluate("document.getElementById('summary').textContent = ''")
-        page.wait_for_function("document.getElementById('summary').textContent !== ''")
-        assert problems == []
-        browser.close()

@@ -7,7 +7,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from boxwright.cli.serve import listening_socket
+from boxwright.cli.serving import listening_socket
 from boxwright.serving import server as ending
 from boxwright.serving.server import Server
 from boxwright.serving.settings import ServerSettings

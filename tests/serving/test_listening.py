@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.serve import listening_socket
+from boxwright.cli.serving import listening_socket
 
 
 def test_answers_are_sent_at_once() -> None:

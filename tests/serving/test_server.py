@@ -56,7 +56,7 @@ def b64(image: Any) -> dict[str, str]:
 def client_of(path: Path, settings: ServerSettings = SETTINGS, **more: Any) -> Iterator[TestClient]:
     counters = Counters()
     model = ServedModel(path, "detector", settings, counters.observe)
-    with TestClient(make_app(model, settings, counters, **more), raise_server_exceptions=False) as client:
+    with TestClient(make_app([model], settings, counters, **more), raise_server_exceptions=False) as client:
         client.app.state.model = model  # type: ignore[attr-defined]
         yield client
 
@@ -74,7 +74,7 @@ def test_every_format_is_answered_alike(client: TestClient, name: str, tmp_path:
     export(exported_detector().detector, tmp_path / name, format=format, images=pictures(), about=about)
     counters = Counters()
     model = ServedModel(tmp_path / name, "detector", SETTINGS, counters.observe, exports.__name__)
-    with TestClient(make_app(model, SETTINGS, counters)) as other:
+    with TestClient(make_app([model], SETTINGS, counters)) as other:
         wanted, found = (one.post("/detect?min_score=0.05", content=png(PICTURES[0])).json() for one in (client, other))
     assert len(wanted["detections"]) == len(found["detections"]) > 3
     for one, two in zip(wanted["detections"], found["detections"], strict=True):

@@ -31,6 +31,7 @@ COMMANDS = {
     "export": ("export.export_command", "Write a detector as ONNX, OpenVINO, LiteRT, or weights."),
     "benchmark": ("benchmark.benchmark_command", "Measure latency and images per second."),
     "serve": ("serve.serve_command", "Serve an exported detector over HTTP."),
+    "ui": ("ui.ui_command", "Open a page on which detectors are tried and compared."),
     "exporter_main_v2": ("exporter_main.exporter_command", "Export with TensorFlow's exporter options."),
     "inspect": ("inspect.inspect_command", "Summarize a data set; draw a contact sheet."),
     "doctor": ("doctor.doctor_command", "Check a configuration and data for problems."),

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import socket
+import shlex
 import ssl
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
-from boxwright.base.errors import ConfigError, DataError, ExportError
+from boxwright.base.errors import ConfigError, ExportError
 from boxwright.cli.console import console
-from boxwright.runtime.formats import EXPORTED_FOR, EXPORTS
+from boxwright.cli.serving import Access, names_of, run_server
+from boxwright.runtime.formats import EXPORTS
 from boxwright.serving.settings import ServerSettings
 
 
 def serve_command(
     settings: ServerSettings,
-    model: Annotated[
-        Path,
+    models: Annotated[
+        list[Path],
         typer.Argument(
+            metavar="MODEL",
             help="An exported detector: .onnx, OpenVINO's .xml, .tflite or .pt2 (`boxwright export`); or a run's folder or "
-            "checkpoint, which is exported first, compared on its evaluation data."
+            "checkpoint, which is exported first, compared on its evaluation data. Several are served side by side.",
         ),
     ],
-    name: Annotated[str, typer.Option("--name", help="What clients call the model.")] = "detector",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            help="What clients call the model, once for each. Default: detector; of several, the name of the file or run.",
+        ),
+    ] = None,
     *,
     watch: Annotated[
         bool, typer.Option("--watch", help="Reload the file when it changes; no request is dropped.")
@@ -36,124 +45,39 @@ def serve_command(
     certfile: Annotated[Path | None, typer.Option("--certfile", help="A TLS certificate.")] = None,
     keyfile: Annotated[Path | None, typer.Option("--keyfile", help="Its key.")] = None,
 ) -> None:
-    """Serve a detector: TensorFlow Serving's REST protocol, the Open Inference Protocol, and POST /detect with an image."""
-    if model.suffix not in EXPORTS and watch:
-        raise ExportError(f"--watch {model}: only an exported file is watched; run `boxwright export {model}`")
-    _check_name(name)
-    key = _key(api_key_file)
+    """Serve detectors: TensorFlow Serving's REST protocol, the Open Inference Protocol, POST /detect with an image, a page."""
+    for model in models if watch else ():
+        if model.suffix not in EXPORTS:
+            raise ExportError(f"--watch {model}: only an exported file is watched; run `boxwright export {model}`")
+    if len(models) > 1 and settings.thresholds:
+        raise ConfigError(f"--thresholds {settings.thresholds}: a report's thresholds are of one model; serve it alone")
+    names = list(name or names_of(models))
+    _check_names(names, len(models))
+    access = Access(_key(api_key_file), certfile, keyfile)
     _check_certificate(certfile, keyfile)
-    from boxwright.runtime.allocator import share_arenas
-    from boxwright.runtime.optional import require_library
 
-    for library in ("fastapi", "uvicorn", "orjson", "prometheus_client"):
-        require_library(library, "serve")
-    import uvicorn
+    def announce(where: str) -> None:
+        held = f"queue of at most {settings.queue} images, {settings.max_held_mib:,.0f} MiB including uploads"
+        for model in models:
+            console.print(f"{model}: {where}/ ({held})", markup=False)
+        for one in names:
+            console.print(f"TensorFlow Serving: {where}/v1/models/{one}:predict", markup=False)
+            console.print(f"Open Inference: {where}/v2/models/{one}/infer", markup=False)
+        for one in names:
+            address = f"{where}/detect" if len(names) == 1 else shlex.quote(f"{where}/detect?model={quote(one)}")
+            console.print(f"an image: curl --data-binary @image.jpg {address}", markup=False)
 
-    from boxwright.loading import exports
-    from boxwright.serving.app import make_app
-    from boxwright.serving.guard import Counters
-    from boxwright.serving.model import ServedModel
-    from boxwright.serving.server import Server
-
-    if model.suffix not in EXPORTS:
-        model = _exported(model, settings.device)
-    # Before the runtime and the server start threads, each of which would get an arena.
-    share_arenas()
-    counters = Counters()
-    served = ServedModel(model, name, settings, counters.observe, exports.__name__, allow_edited=settings.allow_edited)
-    app = make_app(served, settings, counters, api_key=key, watch=watch)
-    config = uvicorn.Config(
-        app,
-        # Connections extend this protocol; uvicorn would choose httptools where it is installed.
-        http="h11",
-        ws="none",
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
-        server_header=False,
-        # Our own timer, which also ends half-sent requests, comes first.
-        timeout_keep_alive=int(settings.idle_s) + 1,
-        timeout_graceful_shutdown=max(int(settings.grace_s), 1),
-        ssl_certfile=certfile,
-        ssl_keyfile=keyfile,
-    )
-    config.load()
-    sockets = [listening_socket(settings.host, settings.port)]
-    sockets[0].listen(config.backlog)  # clients may connect as soon as the address is printed
-    server = Server(config, settings, lambda: console.print(counters.summary(), markup=False))
-    _announce(model, name, settings, sockets[0], encrypted=certfile is not None)
-    server.run(sockets=sockets)
+    run_server(dict(zip(names, models, strict=True)), settings, access, watch=watch, announce=announce)
 
 
-def _exported(source: Path, device: str) -> Path:
-    """Return the cached export of a run or checkpoint, made now if there is none.
-
-    Raises:
-        BoxwrightError: If it cannot be opened, or its export differs from it.
-    """
-    from boxwright.api.export import pictures_of_data
-    from boxwright.cli.paths import require_checkpoint
-    from boxwright.exporters.cache import default_runtime
-    from boxwright.exporters.runtime_choice import choose_export
-    from boxwright.loading.open_model import open_model
-    from boxwright.runtime.devices import runtime_of
-
-    require_checkpoint(source)
-    runtime = runtime_of(device) or default_runtime()
-    if runtime is None:
-        needed = " or ".join(f"boxwright[{one.format}]" for one in EXPORTED_FOR.values())
-        raise ExportError(f"{source}: only exported detectors are served, and no exporter is installed: {needed}")
-    opened = open_model(source, device="cpu")
-    try:
-        with console.status("exporting …"):
-            found = choose_export(
-                opened, runtime, sample=lambda: pictures_of_data(opened.config, opened.detector), device=device
-            )
-    except DataError as error:
-        raise ExportError(
-            f"{source} is exported before it is served, and cannot be compared with its export on its evaluation data: "
-            f"{error}; run `boxwright export {source} --images FOLDER`, and serve that file"
-        ) from None
-    if found is None:  # choose_export raises where a runtime is named
-        raise ExportError(f"{source}: cannot be exported; run `boxwright export {source}`")
-    console.print(f"{source}: exported for {runtime}: {found.path}", markup=False)
-    return found.path
-
-
-def _announce(model: Path, name: str, settings: ServerSettings, listening: socket.socket, *, encrypted: bool) -> None:
-    """Print the addresses."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    where = f"{'https' if encrypted else 'http'}://{host}:{listening.getsockname()[1]}"
-    held = f"queue of at most {settings.queue} images, {settings.max_held_mib:,.0f} MiB including uploads"
-    console.print(f"{model}: {where}/ ({held})", markup=False)
-    console.print(f"TensorFlow Serving: {where}/v1/models/{name}:predict", markup=False)
-    console.print(f"Open Inference: {where}/v2/models/{name}/infer", markup=False)
-    console.print(f"an image: curl --data-binary @image.jpg {where}/detect", markup=False)
-
-
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket, on any free port for 0, whose connections send small answers at once.
-
-    asyncio turns off Nagle's algorithm only if a socket names its protocol, which uvicorn's own does not: each answer
-    would take 40 ms more.
-
-    Raises:
-        ConfigError: If the port is in use, or the host is not this machine.
-    """
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, socket.IPPROTO_TCP)
-        try:
-            # A restarted server need not wait until the kernel has forgotten the old connections.
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-        except OSError:
-            listening.close()
-            raise
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "this is no name of a host"
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from None
-    return listening
+def _check_names(names: list[str], models: int) -> None:
+    """Raise a ConfigError unless there is one name for each model, each a single URL path segment of its own."""
+    if len(names) != models:
+        raise ConfigError(f"--name: expected one for each of the {models} models, found {len(names)}")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"--name: two models have one name: {', '.join(names)}")
+    for name in names:
+        _check_name(name)
 
 
 def _check_name(name: str) -> None:

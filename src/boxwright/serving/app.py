@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,8 @@ from boxwright.serving.browsers import Browsers
 from boxwright.serving.decoders import DecodedRequest, Decoders
 from boxwright.serving.guard import Counters, Guard, error_response
 from boxwright.serving.held import Held, HeldResponse, Share, answer_bytes
-from boxwright.serving.model import Served, ServedModel
+from boxwright.serving.model import Models, Served, ServedModel
+from boxwright.serving.playground import add_page
 from boxwright.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.serving.settings import ServerSettings
 from boxwright.types.categories import ids
@@ -43,19 +43,25 @@ _WATCH_S = 2.0
 
 
 def make_app(
-    model: ServedModel, settings: ServerSettings, counters: Counters, *, api_key: str = "", watch: bool = False
+    models: Sequence[ServedModel],
+    settings: ServerSettings,
+    counters: Counters,
+    *,
+    api_key: str = "",
+    watch: bool = False,
 ) -> FastAPI:
-    """Return the server application of a model.
+    """Return the server application of one or more models, whose names differ.
 
     Args:
+        models: `/detect` uses the first, unless a request names another.
         counters: The metrics that `/metrics` shows.
         api_key: What clients send as `Authorization: Bearer …`; empty for no key.
-        watch: Whether to reload the model's file when it changes.
+        watch: Whether to reload the models' files when they change.
     """
     decoders = Decoders(settings, counters.count_replaced)
-    runner = _Runner(model, settings, decoders)
+    runner, known = _Runner(settings, decoders), Models(models)
     # Without FastAPI's pages, which load scripts from a public CDN, and know nothing of bodies that are read by hand.
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan(model, decoders, watch=watch))
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan(known, decoders, watch=watch))
     app.state.ready, app.state.decoders = True, decoders
     app.add_middleware(Guard, counters=counters, browsers=Browsers(settings.host, settings.allow_host), api_key=api_key)
 
@@ -72,17 +78,20 @@ def make_app(
         return error_response(405, "this address does not support the method")
 
     # Thresholds of each class take the place of one for all.
-    _add_plain(app, model, counters, runner, 0.0 if settings.thresholds else _LEAST_SCORE)
-    _add_tensorflow(app, model, runner, raw_outputs=settings.raw_outputs)
-    _add_open_inference(app, model, runner)
+    least_score = 0.0 if settings.thresholds else _LEAST_SCORE
+    add_page(app, known, least_score)
+    _add_plain(app, known, counters, runner)
+    _add_detect(app, known, runner, least_score)
+    _add_tensorflow(app, known, runner, raw_outputs=settings.raw_outputs)
+    _add_open_inference(app, known, runner)
     return app
 
 
 class _Runner:
-    """Reads requests and runs the model on their pictures, within each request's time limit."""
+    """Reads requests and runs a model on their pictures, within each request's time limit."""
 
-    def __init__(self, model: ServedModel, settings: ServerSettings, decoders: Decoders) -> None:
-        self.model, self._settings, self._decoders = model, settings, decoders
+    def __init__(self, settings: ServerSettings, decoders: Decoders) -> None:
+        self._settings, self._decoders = settings, decoders
         self.held = Held(settings.max_held_mib)
 
     async def read(self, request: Request, kind: str, head: str | None, share: Share) -> DecodedRequest:
@@ -91,16 +100,18 @@ class _Runner:
         body = await read_body(request.stream(), self._settings, deadline, share.add)
         return await self._decoders.read(kind, head, body, deadline, share.add)
 
-    async def __call__(self, request: Request, images: list[NDArray[np.uint8]]) -> tuple[list[Row], Served]:
+    async def __call__(
+        self, request: Request, model: ServedModel, images: list[NDArray[np.uint8]]
+    ) -> tuple[list[Row], Served]:
         """Return the detections in pictures, and the version of the model that made them."""
         while True:
-            served, left = self.model.current, self._deadline(request) - time.monotonic()
+            served, left = model.current, self._deadline(request) - time.monotonic()
             try:
                 waiting = served.batcher.submit(images, left)
                 break
             except QueueFull:
                 # If the model was reloaded at this very moment, the new one is tried.
-                if served is self.model.current:
+                if served is model.current:
                     raise BadRequest(503, "too many pictures are queued; try again") from None
         try:
             rows = await asyncio.wait_for(asyncio.gather(*map(asyncio.wrap_future, waiting)), timeout=max(left, 0))
@@ -117,13 +128,7 @@ class _Runner:
         return float(getattr(request.state, BEGAN)) + self._settings.timeout_s
 
 
-def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Runner, least_score: float) -> None:
-    page = files("boxwright.serving").joinpath("page.html").read_text()
-
-    @app.get("/")
-    async def index() -> Response:
-        return Response(page, media_type="text/html")
-
+def _add_plain(app: FastAPI, models: Models, counters: Counters, runner: _Runner) -> None:
     @app.get("/healthz")
     async def alive() -> Response:
         return Response("ok\n", media_type="text/plain")
@@ -134,21 +139,28 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Ru
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        served = model.current
-        counters.waiting.set(served.batcher.waiting)
+        served = [(model.name, model.current) for model in models]
+        counters.waiting.set(sum(one.batcher.waiting for _, one in served))
         counters.held.set(runner.held.bytes)
         # Or each replaced file would leave a series of its hash behind.
         counters.version.clear()
-        counters.version.labels(model.name, served.sha256[:12]).set(served.version)
+        for name, one in served:
+            counters.version.labels(name, one.sha256[:12]).set(one.version)
         return Response(generate_latest(counters.registry), media_type="text/plain; version=0.0.4")
 
+
+def _add_detect(app: FastAPI, models: Models, runner: _Runner, least_score: float) -> None:
     @app.post("/detect")
     async def detect(request: Request) -> Response:
         least = _number(request, "min_score", least_score)
+        name = request.query_params.get("model")
+        model = models.first if name is None else models.get(name)
+        if model is None:
+            raise BadRequest(404, f"no model {(name or '')[:60]!r}; see /models")
         with ExitStack() as held:
             share = held.enter_context(Share(runner.held))
             asked = await runner.read(request, "upload", request.headers.get("content-type"), share)
-            (row,), served = await runner(request, asked.images)
+            (row,), served = await runner(request, model, asked.images)
             (image,) = asked.images
             size = (image.shape[0], image.shape[1])
             batch = {name: value[None] for name, value in row.items()}
@@ -164,20 +176,20 @@ def _add_plain(app: FastAPI, model: ServedModel, counters: Counters, runner: _Ru
         return _json({**objects, "model": model.name, "version": served.version})
 
 
-def _add_tensorflow(app: FastAPI, model: ServedModel, runner: _Runner, *, raw_outputs: bool) -> None:
-    def known(name: str, version: str | None = None, label: str | None = None) -> Served:
-        served = model.current
-        if name != model.name or version not in (None, str(served.version)) or label not in (None, "stable"):
+def _add_tensorflow(app: FastAPI, models: Models, runner: _Runner, *, raw_outputs: bool) -> None:
+    def known(name: str, version: str | None = None, label: str | None = None) -> ServedModel:
+        model = models.get(name)
+        if model is None or version not in (None, str(model.current.version)) or label not in (None, "stable"):
             which = f"Specific({name[:60]}, {version[:20]})" if version else f"Latest({name[:60]})"
             raise BadRequest(404, f"Servable not found for request: {which}")
-        return served
+        return model
 
     async def predict(request: Request, name: str, version: str | None = None, label: str | None = None) -> Response:
-        known(name, version, label)
+        model = known(name, version, label)
         with ExitStack() as held:
             share = held.enter_context(Share(runner.held))
             read = await runner.read(request, "tensorflow", None, share)
-            rows, _ = await runner(request, read.images)
+            rows, _ = await runner(request, model, read.images)
             wanted = tuple(read.fields["wanted"]) or (tuple(rows[0]) if raw_outputs else ())
             asked = tf.PredictRequest(read.images, read.fields["by_row"], wanted)
             share.add(answer_bytes(rows, asked.wanted))
@@ -191,21 +203,21 @@ def _add_tensorflow(app: FastAPI, model: ServedModel, runner: _Runner, *, raw_ou
     @app.get("/v1/models/{name}")
     @app.get("/v1/models/{name}/versions/{version}")
     async def status(name: str, version: str | None = None) -> Response:
-        return _json(tf.status(known(name, version).version))
+        return _json(tf.status(known(name, version).current.version))
 
     @app.get("/v1/models/{name}/metadata")
     @app.get("/v1/models/{name}/versions/{version}/metadata")
     async def metadata(name: str, version: str | None = None) -> Response:
-        served = known(name, version)
+        served = known(name, version).current
         return _json(tf.metadata(name, served.version, served.shapes))
 
 
-def _add_open_inference(app: FastAPI, model: ServedModel, runner: _Runner) -> None:
-    def known(name: str, version: str | None = None) -> Served:
-        served = model.current
-        if name != model.name or version not in (None, "", str(served.version)):
+def _add_open_inference(app: FastAPI, models: Models, runner: _Runner) -> None:
+    def known(name: str, version: str | None = None) -> ServedModel:
+        model = models.get(name)
+        if model is None or version not in (None, "", str(model.current.version)):
             raise BadRequest(404, f"no model {name[:60]!r} with that version")
-        return served
+        return model
 
     @app.get("/v2")
     async def server() -> Response:
@@ -222,7 +234,7 @@ def _add_open_inference(app: FastAPI, model: ServedModel, runner: _Runner) -> No
     @app.get("/v2/models/{name}")
     @app.get("/v2/models/{name}/versions/{version}")
     async def metadata(name: str, version: str | None = None) -> Response:
-        served = known(name, version)
+        served = known(name, version).current
         return _json(v2.metadata(name, served.version, served.shapes))
 
     @app.get("/v2/models/{name}/ready")
@@ -234,11 +246,11 @@ def _add_open_inference(app: FastAPI, model: ServedModel, runner: _Runner) -> No
     @app.post("/v2/models/{name}/infer")
     @app.post("/v2/models/{name}/versions/{version}/infer")
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
-        known(name, version)
+        model = known(name, version)
         with ExitStack() as held:
             share = held.enter_context(Share(runner.held))
             read = await runner.read(request, "open_inference", request.headers.get(v2.LENGTH_HEADER), share)
-            rows, served = await runner(request, read.images)
+            rows, served = await runner(request, model, read.images)
             asked = v2.InferRequest(read.images, **read.fields)
             share.add(answer_bytes(rows, asked.outputs))
             content, json_length = await run_in_threadpool(v2.answer, asked, rows, name, served.version)
@@ -247,17 +259,18 @@ def _add_open_inference(app: FastAPI, model: ServedModel, runner: _Runner) -> No
             return HeldResponse(content, held.pop_all(), kind, headers)
 
 
-def _lifespan(model: ServedModel, decoders: Decoders, *, watch: bool) -> Any:
+def _lifespan(models: Models, decoders: Decoders, *, watch: bool) -> Any:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         decoders.start()
-        watching = asyncio.create_task(_watch(model)) if watch else None
+        watching = [asyncio.create_task(_watch(model)) for model in models] if watch else []
         yield
         app.state.ready = False
-        if watching is not None:
-            watching.cancel()
+        for one in watching:
+            one.cancel()
         await decoders.close()
-        await run_in_threadpool(model.close)
+        for model in models:
+            await run_in_threadpool(model.close)
 
     return lifespan
 
@@ -272,9 +285,9 @@ async def _watch(model: ServedModel) -> None:
                 # Before the reload, so that a file that cannot be served is reported once, not every two seconds.
                 stamp = newest
                 if await run_in_threadpool(model.reload):
-                    _LOG.info("now serving version %d", model.current.version)
+                    _LOG.info("now serving version %d of %s", model.current.version, model.name)
         except (OSError, BoxwrightError) as error:
-            _LOG.warning("still serving the old version: %s", error)
+            _LOG.warning("still serving the old version of %s: %s", model.name, error)
 
 
 def _drawn(image: NDArray[np.uint8], found: FoundObjects, least: float) -> bytes:

@@ -17,6 +17,8 @@ from boxwright.serving.browsers import Browsers
 
 _LOG = logging.getLogger("boxwright.serving")
 _OPEN_TO_ALL = ("/healthz", "/readyz", "/")
+# Scripts and styles of the page, which asks for the key.
+_PAGE_FILES = "/page/"
 # nginx's status for a client that closed the connection; it is only counted, never sent.
 _GONE = 499
 
@@ -121,7 +123,8 @@ class Guard:
             return error_response(400, reason, close=True)
         if (refusal := self._browsers.refusal(headers)) is not None:
             return error_response(*refusal)
-        if self._key and scope["path"] not in _OPEN_TO_ALL:
+        is_open = scope["path"] in _OPEN_TO_ALL or scope["path"].startswith(_PAGE_FILES)
+        if self._key and not is_open:
             given = headers.get(b"authorization", b"")
             # In constant time: the duration must not tell how many characters were right.
             if not hmac.compare_digest(given, b"Bearer " + self._key):
@@ -136,7 +139,7 @@ def _line(error: Exception) -> str:
 
 def _route(path: str) -> str:
     """Return a path's metrics label, one of a few: clients choose paths."""
-    for start in ("/detect", "/metrics", "/healthz", "/readyz", "/v1/models", "/v2"):
+    for start in ("/detect", "/metrics", "/healthz", "/readyz", "/v1/models", "/v2", "/models", "/page/"):
         if path.startswith(start):
             return start
     return "/" if path == "/" else "other"

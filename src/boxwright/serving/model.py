@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.base.errors import ExportError
+from boxwright.base.errors import ConfigError, ExportError
 from boxwright.runtime import sessions
 from boxwright.runtime.export_file import ExportFile, check_seal, export_paths, read_export_file
 from boxwright.runtime.exported import ExportedDetector, checked_outputs
@@ -136,6 +136,25 @@ class ServedModel:
         """Refuse new pictures and return once the queued ones are answered; a trial of a new file is aborted."""
         self._closing.set()
         self.current.batcher.close()
+
+
+class Models:
+    """The served models, in order and by name."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        """Take at least one model; their names must differ."""
+        self._named = {model.name: model for model in models}
+        if len(self._named) < len(models):
+            raise ConfigError(f"two of the served models have one name: {', '.join(model.name for model in models)}")
+        self.first = models[0]
+
+    def get(self, name: str) -> ServedModel | None:
+        """Return the model of a name; None if there is none."""
+        return self._named.get(name)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        """Return an iterator over the models, in order."""
+        return iter(self._named.values())
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int] | None:

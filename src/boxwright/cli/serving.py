@@ -1,0 +1,171 @@
+"""Running the server for `boxwright serve` and `boxwright ui`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from boxwright.base.errors import ConfigError, DataError, ExportError
+from boxwright.cli.console import console
+from boxwright.runtime.formats import EXPORTED_FOR, EXPORTS
+from boxwright.serving.settings import ServerSettings
+
+_NAME = "detector"
+_ODD = re.compile(r"[^\w.-]+")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use a server, and how.
+
+    Attributes:
+        api_key: What clients send; empty for no key.
+        certfile: A TLS certificate, or None.
+        keyfile: Its key, or None if the certificate's file has it.
+    """
+
+    api_key: str = ""
+    certfile: Path | None = None
+    keyfile: Path | None = None
+
+
+def run_server(
+    models: dict[str, Path],
+    settings: ServerSettings,
+    access: Access,
+    *,
+    watch: bool = False,
+    announce: Callable[[str], Any],
+) -> None:
+    """Serve models by their names until the process is told to end; runs and checkpoints are exported first.
+
+    Args:
+        watch: Whether to reload files that change.
+        announce: Called with the server's address once clients may connect.
+    """
+    from boxwright.runtime.allocator import share_arenas
+    from boxwright.runtime.optional import require_library
+
+    for library in ("fastapi", "uvicorn", "orjson", "prometheus_client"):
+        require_library(library, "serve")
+    import uvicorn
+
+    from boxwright.loading import exports
+    from boxwright.serving.app import make_app
+    from boxwright.serving.guard import Counters
+    from boxwright.serving.model import ServedModel
+    from boxwright.serving.server import Server
+
+    files = {
+        name: path if path.suffix in EXPORTS else exported_for_serving(path, settings.device)
+        for name, path in models.items()
+    }
+    # Before the runtime and the server start threads, each of which would get an arena.
+    share_arenas()
+    counters = Counters()
+    served = [
+        ServedModel(path, name, settings, counters.observe, exports.__name__, allow_edited=settings.allow_edited)
+        for name, path in files.items()
+    ]
+    app = make_app(served, settings, counters, api_key=access.api_key, watch=watch)
+    config = uvicorn.Config(
+        app,
+        # Connections extend this protocol; uvicorn would choose httptools where it is installed.
+        http="h11",
+        ws="none",
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        server_header=False,
+        # Our own timer, which also ends half-sent requests, comes first.
+        timeout_keep_alive=int(settings.idle_s) + 1,
+        timeout_graceful_shutdown=max(int(settings.grace_s), 1),
+        ssl_certfile=access.certfile,
+        ssl_keyfile=access.keyfile,
+    )
+    config.load()
+    sockets = [listening_socket(settings.host, settings.port)]
+    sockets[0].listen(config.backlog)  # clients may connect as soon as the address is printed
+    server = Server(config, settings, lambda: console.print(counters.summary(), markup=False))
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    announce(f"{'https' if access.certfile else 'http'}://{host}:{sockets[0].getsockname()[1]}")
+    server.run(sockets=sockets)
+
+
+def names_of(models: Sequence[Path]) -> list[str]:
+    """Return what clients call each of several models: the name of its file or folder, numbered where two are alike."""
+    if len(models) == 1:
+        return [_NAME]
+    # A run's export is RUN/export/detector.onnx: every run's has the same name.
+    plain = [path.parent.parent if path.parent.name == "export" else path for path in map(Path.absolute, models)]
+    stems = [_ODD.sub("-", path.stem if path.suffix in EXPORTS else path.name).strip(".-") or _NAME for path in plain]
+    names: list[str] = []
+    for stem in stems:
+        numbered = (f"{stem}-{number}" for number in itertools.count(2))
+        names.append(stem if stem not in names else next(one for one in numbered if one not in names))
+    return names
+
+
+def exported_for_serving(source: Path, device: str) -> Path:
+    """Return the cached export of a run or checkpoint, made now if there is none.
+
+    Raises:
+        BoxwrightError: If it cannot be opened, or its export differs from it.
+    """
+    from boxwright.api.export import pictures_of_data
+    from boxwright.cli.paths import require_checkpoint
+    from boxwright.exporters.cache import default_runtime
+    from boxwright.exporters.runtime_choice import choose_export
+    from boxwright.loading.open_model import open_model
+    from boxwright.runtime.devices import runtime_of
+
+    require_checkpoint(source)
+    runtime = runtime_of(device) or default_runtime()
+    if runtime is None:
+        needed = " or ".join(f"boxwright[{one.format}]" for one in EXPORTED_FOR.values())
+        raise ExportError(f"{source}: only exported detectors are served, and no exporter is installed: {needed}")
+    opened = open_model(source, device="cpu")
+    try:
+        with console.status("exporting …"):
+            found = choose_export(
+                opened, runtime, sample=lambda: pictures_of_data(opened.config, opened.detector), device=device
+            )
+    except DataError as error:
+        raise ExportError(
+            f"{source} is exported before it is served, and cannot be compared with its export on its evaluation data: "
+            f"{error}; run `boxwright export {source} --images FOLDER`, and serve that file"
+        ) from None
+    if found is None:  # choose_export raises where a runtime is named
+        raise ExportError(f"{source}: cannot be exported; run `boxwright export {source}`")
+    console.print(f"{source}: exported for {runtime}: {found.path}", markup=False)
+    return found.path
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket, on any free port for 0, whose connections send small answers at once.
+
+    asyncio turns off Nagle's algorithm only if a socket names its protocol, which uvicorn's own does not: each answer
+    would take 40 ms more.
+
+    Raises:
+        ConfigError: If the port is in use, or the host is not this machine.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, socket.IPPROTO_TCP)
+        try:
+            # A restarted server need not wait until the kernel has forgotten the old connections.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+        except OSError:
+            listening.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "this is no name of a host"
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from None
+    return listening

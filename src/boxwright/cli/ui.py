@@ -1,0 +1,92 @@
+"""`boxwright ui`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from boxwright.base.errors import ConfigError
+from boxwright.cli.console import console
+from boxwright.cli.serving import Access, names_of, run_server
+from boxwright.runtime.formats import EXPORTS
+from boxwright.serving.settings import ServerSettings
+
+# How deep below the current folder runs are looked for, and in how many folders.
+_DEPTH, _MOST_FOLDERS = 3, 2000
+_MOST_LISTED = 10
+
+
+def ui_command(
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Runs, checkpoints or exported detectors; two are compared side by side. Default: the one in this folder, "
+            "or a list to choose from.",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="As of `boxwright serve`.")] = "cpu",
+    port: Annotated[int, typer.Option("--port", help="The port; 0 for any free one.", min=0, max=65535)] = 0,
+    *,
+    allow_edited: Annotated[
+        bool, typer.Option("--allow_edited", help="Open an exported file that was modified.")
+    ] = False,
+    no_browser: Annotated[bool, typer.Option("--no_browser", help="Print the address, and open no browser.")] = False,
+) -> None:
+    """Open a page in the browser on which detectors are tried: on pictures, video and a webcam, one or two at a time.
+
+    Only this machine can reach it; `boxwright serve` has the options of a server.
+    """
+    chosen = list(models or [_only_model(Path())])
+    settings = ServerSettings(port=port, device=device, allow_edited=allow_edited)
+
+    def announce(where: str) -> None:
+        console.print(f"{' and '.join(map(str, chosen))}: {where}/ (Ctrl+C ends it)", markup=False)
+        if not no_browser and not webbrowser.open(f"{where}/"):
+            console.print("no browser could be opened: open the address in one")
+
+    run_server(dict(zip(names_of(chosen), chosen, strict=True)), settings, Access(), announce=announce)
+
+
+def _only_model(folder: Path) -> Path:
+    """Return the run or exported detector in a folder.
+
+    Raises:
+        ConfigError: If there is none; or several, which are printed, newest first.
+    """
+    found = sorted(_models_in(folder), key=lambda path: path.stat().st_mtime, reverse=True)
+    if not found:
+        raise ConfigError("no run and no exported detector is in this folder; name one, or make one: boxwright demo")
+    if len(found) == 1:
+        return found[0]
+    for path in found[:_MOST_LISTED]:
+        console.print(f"boxwright ui {shlex.quote(str(path))}", markup=False)
+    more = f" ({len(found)} in all)" if len(found) > _MOST_LISTED else ""
+    raise ConfigError(f"several detectors are in this folder{more}: name one, or two to compare them")
+
+
+def _models_in(folder: Path) -> Iterator[Path]:
+    """Yield runs, and exported detectors that are not in a run's folder."""
+    for number, (where, folders, files) in enumerate(os.walk(folder)):
+        if number >= _MOST_FOLDERS:
+            return
+        here = Path(where)
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
+        if len(here.relative_to(folder).parts) >= _DEPTH:
+            folders.clear()
+        if "pipeline.config" in files and any(name.startswith("ckpt-") and name.endswith(".pt") for name in files):
+            folders.clear()
+            yield here
+            continue
+        yield from (here / name for name in sorted(files) if _is_export(here / name, files))
+
+
+def _is_export(path: Path, beside: list[str]) -> bool:
+    """Return whether a file is an exported detector by its name: OpenVINO's .xml needs its .bin (data sets have .xml)."""
+    return path.suffix in EXPORTS and (path.suffix != ".xml" or f"{path.stem}.bin" in beside)
