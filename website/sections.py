@@ -17,6 +17,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "Read the doctor": "doctor.md",
         "Evaluate, read a report": "evaluation.md",
         "Images, videos, streams, millions": "predict.md",
+        "Try a detector on a page": "playground.md",
         "Export and serve": "deploy.md",
         "Raspberry Pi": "raspberry_pi.md",
         "Frigate": "frigate.md",

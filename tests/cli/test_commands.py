@@ -314,4 +314,4 @@ def test_the_device_defaults_to_an_accelerator() -> None:
     defaults = {command: option.default for command, option in _options() if option.name == "device"}
     assert {name.split()[-1]: value for name, value in defaults.items()} == dict.fromkeys(
         ("init", "train", "evaluate", "predict", "benchmark", "doctor"), "auto"
-    ) | {"serve": "cpu"}
+    ) | {"serve": "cpu", "ui": "cpu"}

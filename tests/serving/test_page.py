@@ -198,7 +198,8 @@ def test_classes_are_switched_and_written_as_coco(
     with Image.open(drawn.value.path()) as picture:
         assert picture.width > 500
     two.page.locator("#other").select_option(label="nothing")
-    two.shows(".stage:visible figcaption b", "0.png")
+    two.page.locator(".stage").nth(1).wait_for(state="hidden")
+    two.shows(".stage:nth-child(1) figcaption b", "0.png")
 
 
 def test_the_keyboard_alone(one: Opened, files: list[Path], expected: list[Any]) -> None:
@@ -336,9 +337,13 @@ def test_masks_keypoints_and_names_that_are_no_markup(one: Opened, tmp_path: Pat
     row = {
         "box": [20, 10, 120, 110], "score": 0.9, "class_id": 1, "class": SCRIPT,
         "segmentation": {"size": [120, 200], "counts": code["counts"].decode()},
-        "keypoints": [[150.0, 60.0, 0.9], [180.0, 60.0, 0.2]],
+        "keypoints": [[130.0, 60.0, 0.9], [180.0, 60.0, 0.2], [150.0, 20.0, 0.9]],
     }  # fmt: skip
     answer = {"detections": [row], "width": 200, "height": 120, "model": "detector", "version": 1}
+    classes = [{"id": 1, "name": SCRIPT, "keypoints": ["a", "b", "c"]}]
+    about = {"name": "detector", "version": 1, "classes": classes, "edges": [[0, 1], [0, 2]]}
+    one.page.route("**/models", lambda route: route.fulfill(json={"models": [about], "least_score": 0.5}))
+    one.page.reload()
     one.page.route("**/detect?*", lambda route: route.fulfill(json=answer))
     Image.new("RGB", (200, 120), (0, 0, 0)).save(tmp_path / "black.png")
     one.page.set_input_files("#file", tmp_path / "black.png")
@@ -346,7 +351,7 @@ def test_masks_keypoints_and_names_that_are_no_markup(one: Opened, tmp_path: Pat
     for name in ("boxes", "names"):
         one.page.locator(f"#layers [name={name}]").uncheck()
 
-    def lit(points: list[tuple[int, int]]) -> list[bool]:
+    def lit(points: list[tuple[float, float]]) -> list[bool]:
         """Whether pixels of the picture, by x and y, are not black on the canvas."""
         script = """(canvas, points) => points.map(([x, y]) => {
           const scale = canvas.width / 200;
@@ -357,20 +362,23 @@ def test_masks_keypoints_and_names_that_are_no_markup(one: Opened, tmp_path: Pat
 
     points = [(int(x), int(y)) for x, y in zip(*generator.integers([[25], [15]], [[95], [105]], (2, 300)), strict=True)]
     # Wherever a pixel and its neighbors agree: the canvas is larger than the picture.
-    same = [(x, y) for x, y in points if len(set(mask[y - 1 : y + 2, x - 1 : x + 2].ravel().tolist())) == 1]
-    assert {bool(mask[y, x]) for x, y in same} == {True, False}
-    assert lit(same) == [bool(mask[y, x]) for x, y in same]
-    assert lit([(150, 60), (180, 60)]) == [True, False]
+    same: list[tuple[float, float]] = [
+        (x, y) for x, y in points if len(set(mask[y - 1 : y + 2, x - 1 : x + 2].ravel().tolist())) == 1
+    ]
+    inside = [bool(mask[int(y), int(x)]) for x, y in same]
+    assert set(inside) == {True, False}
+    assert lit(same) == inside
+    assert lit([(130, 60), (180, 60), (155, 60), (139.5, 39.5)]) == [True, False, False, True]
     with one.page.expect_download() as saved:
         one.page.get_by_role("button", name="COCO file").click()
     content = json.loads(Path(saved.value.path()).read_text())
     (written,) = content["annotations"]
     assert written["area"] == int(mask.sum())
     assert (coco_masks.decode(written["segmentation"]) == mask).all()
-    assert (written["keypoints"], written["num_keypoints"]) == ([150, 60, 2, 0, 0, 0], 1)
+    assert (written["keypoints"], written["num_keypoints"]) == ([130, 60, 2, 0, 0, 0, 150, 20, 2], 2)
     for name in ("masks", "keypoints"):
         one.page.locator(f"#layers [name={name}]").uncheck()
-    assert not any(lit([*same, (150, 60)]))
+    assert not any(lit([*same, (130, 60)]))
     assert SCRIPT in one.page.locator("#classes").inner_text()
     assert one.page.title() == "Boxwright: try a detector"
 

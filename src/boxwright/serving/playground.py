@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
 import orjson
 from fastapi import FastAPI, Response
 
+from boxwright.base.errors import ConfigError
+from boxwright.config.load import parse_message
+from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.serving.guard import error_response
 from boxwright.serving.model import Models, ServedModel
 
@@ -59,9 +63,20 @@ def _suffix(name: str) -> str:
 
 
 def _about(model: ServedModel) -> dict[str, Any]:
-    """Return a model's name, version and classes; the classes are empty if unknown."""
+    """Return a model's name, version, classes (none if unknown), and the pairs of keypoints to join by lines."""
     served = model.current
     classes = [
         {"id": one.id, "name": one.title, "keypoints": list(one.keypoints)} for one in served.detector.categories or ()
     ]
-    return {"name": model.name, "version": served.version, "classes": classes}
+    edges = _edges(served.detector.metadata.config) if any(one["keypoints"] for one in classes) else []
+    return {"name": model.name, "version": served.version, "classes": classes, "edges": edges}
+
+
+@lru_cache(maxsize=16)
+def _edges(config: str) -> list[tuple[int, int]]:
+    """Return `eval_config.keypoint_edge` of a configuration; none if another version wrote it, with other fields."""
+    try:
+        parsed = parse_message(config, TrainEvalPipelineConfig)
+    except ConfigError:
+        return []
+    return [(edge.start, edge.end) for edge in parsed.eval_config.keypoint_edge] if parsed.eval_config else []

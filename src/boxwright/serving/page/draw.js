@@ -5,15 +5,6 @@ import { tint } from "./masks.js";
 const MASK_SHARE = 0.45;
 export const LEAST_POINT = 0.3;
 const LETTERS = 13;
-// Which of COCO's keypoints of a person are joined; others are drawn as points.
-const JOINED = [
-  ["nose", "left_eye"], ["nose", "right_eye"], ["left_eye", "left_ear"], ["right_eye", "right_ear"],
-  ["left_shoulder", "right_shoulder"], ["left_shoulder", "left_elbow"], ["left_elbow", "left_wrist"],
-  ["right_shoulder", "right_elbow"], ["right_elbow", "right_wrist"], ["left_shoulder", "left_hip"],
-  ["right_shoulder", "right_hip"], ["left_hip", "right_hip"], ["left_hip", "left_knee"], ["left_knee", "left_ankle"],
-  ["right_hip", "right_knee"], ["right_knee", "right_ankle"],
-];
-
 // Red, green and blue of a class; neighboring numbers are far apart, as in `boxwright predict`'s pictures.
 export function colorOf(number) {
   const hue = ((0.11 + number * 0.618034) % 1) * 6;
@@ -29,7 +20,7 @@ export const css = (color) => `rgb(${color.join(" ")})`;
 // Draw a picture and objects, the best on top, so that it fills the canvas's place on the page sharply.
 export function draw(canvas, picture, objects, show) {
   const ratio = window.devicePixelRatio || 1;
-  const room = Math.min(canvas.parentElement.clientWidth / picture.width, (0.72 * window.innerHeight) / picture.height);
+  const room = Math.min(canvas.parentElement.clientWidth / picture.width, (0.62 * window.innerHeight) / picture.height);
   canvas.style.width = `${Math.round(picture.width * room)}px`;
   canvas.width = Math.max(1, Math.round(picture.width * room * ratio));
   canvas.height = Math.max(1, Math.round(picture.height * room * ratio));
@@ -79,14 +70,13 @@ function drawName(pen, text, left, top, ratio, color) {
 
 function drawPoints(pen, one, scale, ratio) {
   const seen = one.keypoints.map(([x, y, score]) => (score === undefined || score >= LEAST_POINT ? [x * scale, y * scale] : null));
-  const named = new Map((one.points ?? []).map((name, number) => [name, seen[number]]));
   pen.strokeStyle = pen.fillStyle = css(one.color);
   pen.lineWidth = 2.5 * ratio;
-  for (const [from, to] of JOINED) {
-    if (!named.get(from) || !named.get(to)) continue;
+  for (const [from, to] of one.edges) {
+    if (!seen[from] || !seen[to]) continue;
     pen.beginPath();
-    pen.moveTo(...named.get(from));
-    pen.lineTo(...named.get(to));
+    pen.moveTo(...seen[from]);
+    pen.lineTo(...seen[to]);
     pen.stroke();
   }
   for (const point of seen.filter(Boolean)) {

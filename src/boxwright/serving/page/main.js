@@ -36,10 +36,10 @@ function numberOf(name) {
 // The objects of an answer that the settings leave, best first.
 function kept(model, answer) {
   const least = Number($("score").value);
-  const points = new Map(state.models.find((one) => one.name === model)?.classes.map((one) => [one.name, one.keypoints]));
+  const edges = state.models.find((one) => one.name === model)?.edges ?? [];
   return (answer?.detections ?? [])
     .filter((one) => one.score >= least && !state.hidden.has(one.class))
-    .map((one) => ({ ...one, source: one, color: colorOf(numberOf(one.class)), points: points.get(one.class), lit: one === state.lit }));
+    .map((one) => ({ ...one, source: one, color: colorOf(numberOf(one.class)), edges, lit: one === state.lit }));
 }
 
 // ---- what is shown
