@@ -91,12 +91,13 @@ notebooks: install ## run the notebooks (some minutes); they stay without output
 # The public interface, `import boxwright`, where every argument is documented.
 PUBLIC := $(addprefix src/boxwright/, api types builders/detector.py checkpoints/load_weights.py checkpoints/restore.py \
   config/load.py exporters/export.py models/detector.py postprocessing/masks.py training/settings.py training/train.py)
-check: install   ## check lint, types, layers and docstrings
+check: install   ## check lint, types, layers, docstrings and the figures of the README
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pydoclint --quiet $(PUBLIC)
+	$(BIN)/python benchmarks/figures.py --check
 
 clean:           ## remove everything that the targets created
 	rm -rf $(VENV) $(OLDEST) $(RELEASE) $(DOCS) $(RACE_ENV) dist build demo findings .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

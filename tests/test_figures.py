@@ -1,0 +1,61 @@
+"""The figures of the README are those that were measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks import figures
+
+TEXT = "It takes <!-- made > rows > name=b > ms: {form} -->{text}<!-- --> ms."
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "benchmarks" / "results"
+    folder.mkdir(parents=True)
+    content = {"rows": [{"name": "a", "ms": 1}, {"name": "b", "ms": 1250.0}], "word": "x"}
+    (folder / "made.json").write_text(json.dumps(content))
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    figures.source.cache_clear()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("form", "text"), [(".0f", "1250"), (",.1f", "1,250.0"), ("1/.5f", "0.00080"), ("1e-3*.2f", "1.25")]
+)
+def test_a_figure_is_written(form: str, text: str, made: Path) -> None:
+    assert figures.filled(TEXT.format(form=form, text="")) == TEXT.format(form=form, text=text)
+    assert list(figures.stale(TEXT.format(form=form, text=text))) == []
+
+
+def test_a_stale_figure_is_named(made: Path) -> None:
+    (line,) = figures.stale(TEXT.format(form=".0f", text="1249"))
+    assert line == "made > rows > name=b > ms: 1249 is written, 1250 was measured"
+    (line,) = figures.stale("<!-- made > rows > 0 > ms: .0f -->1<!-- --> ms")
+    assert line.endswith("a figure begins a line")
+    (line,) = figures.stale("a <!-- made, rows: .0f -->1<!-- --> ms")
+    assert line == "1 of the comments that end a figure end none"
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "error"),
+    [
+        ("none > a", ".0f", "benchmarks/results/none.json: no such file"),
+        ("made > rows > name=c > ms", ".0f", "nothing at 'name=c'"),
+        ("made > rows > 2", ".0f", "nothing at '2'"),
+        ("made > word", ".0f", "expected a number, found str"),
+        ("made > rows > 0 > ms", "s", "'s' is no format"),
+    ],
+)
+def test_what_leads_nowhere(path: str, form: str, error: str, made: Path) -> None:
+    with pytest.raises(figures.FigureError, match=error):
+        figures.written(path, form)
+
+
+def test_the_pages_are_fresh(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    figures.source.cache_clear()
+    monkeypatch.setattr("sys.argv", ["figures.py", "--check"])
+    assert figures.main() == 0, capsys.readouterr().out
+    assert (figures.ROOT / "README.md").read_text().count("<!-- -->") >= 9
