@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check release-check docs notebooks clean
+.PHONY: help install demo test test-all test-wheel test-oldest parity fuzz check release-check site docs notebooks clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -75,13 +75,15 @@ fuzz: install    ## fuzz each reader, the commands and the server for a minute e
 
 # Zensical and mkdocstrings, which reads the sources without importing them, in an environment of their own.
 DOCS := .venv-docs
-docs: install    ## run every code block of the documentation, and build the site into build/website/site, its links checked
+site: install    ## build the documentation's site into build/website/site, its links checked
 	$(BIN)/python -m website.build build/website
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
 	$(DOCS)/bin/python -m pip install --quiet uv
 	VIRTUAL_ENV=$(DOCS) $(DOCS)/bin/uv pip install --quiet --group docs
 	cd build/website && ../../$(DOCS)/bin/zensical build --strict
 	$(BIN)/python -m website.links build/website/site
+
+docs: site       ## build the site, and run every code block of the documentation
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs_blocks.py tests/test_docs_python.py tests/test_readme.py tests/test_add_a_detector.py
 
 notebooks: install ## run the notebooks (some minutes); they stay without outputs

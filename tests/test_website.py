@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from website import reference
 from website.links import broken_links, led_to_the_site
 from website.sections import ELSEWHERE, SECTIONS
+from website.versions import publish
 
 from boxwright.cli.commands import COMMANDS
 from boxwright.config.messages import TrainEvalPipelineConfig
@@ -44,6 +46,36 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
         "a.html: #z: no such place",
         "b.html: none.png: no such file",
     ]
+
+
+def test_versions_stand_beside_each_other(tmp_path: Path) -> None:
+    sites = {}
+    for version in ("0.9.0", "0.10.0", "1.0.0rc1"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "index.html").write_text(f"<p>{version}</p>")
+        sites[version] = tmp_path / version
+    out = tmp_path / "out"
+    (out / "0.8.0").mkdir(parents=True)
+    publish(out, sites)
+    listed = json.loads((out / "versions.json").read_text())
+    assert [row["version"] for row in listed] == ["1.0.0rc1", "0.10.0", "0.9.0"]
+    assert [row["aliases"] for row in listed] == [[], ["latest"], []], "no candidate is the newest release"
+    assert (out / "0.9.0" / "index.html").read_text() == "<p>0.9.0</p>"
+    assert 'url=0.10.0/index.html"' in (out / "index.html").read_text()
+    assert list(broken_links(out)) == []
+    assert not (out / "0.8.0").exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [("", "no site of any version"), ("one", "'one' is no version"), ("0.1.0", "has no index.html; run `make site`")],
+)
+def test_what_is_no_version(version: str, error: str, tmp_path: Path) -> None:
+    if version == "one":
+        (tmp_path / "index.html").touch()
+    with pytest.raises(SystemExit, match=error):
+        publish(tmp_path / "out", {version: tmp_path} if version else {})
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_field_is_shown_once() -> None:

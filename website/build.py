@@ -27,6 +27,9 @@ nav = [
 {nav}
 ]
 
+[project.extra.version]
+provider = "mike" # the list that website/versions.py writes beside each version's folder
+
 [project.theme]
 features = [
   "content.code.copy",
