@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from boxwright import __version__
+from website import architecture
 from website.links import led_to_the_site
 from website.reference import GENERATED
 from website.sections import ELSEWHERE, SECTIONS
@@ -100,7 +101,7 @@ def build(target: Path) -> None:
     names |= {f"docs/{name}": name for name in GENERATED}
     for name, path in written.items():
         text, files = led_to_the_site(path.read_text(encoding="utf-8"), path, ROOT, names)
-        (pages / name).write_text(text, encoding="utf-8")
+        (pages / name).write_text(text + architecture.section(pages, name), encoding="utf-8")
         for file in files:
             copy = pages / str(file.relative_to(ROOT)).removeprefix("docs/")
             copy.parent.mkdir(parents=True, exist_ok=True)
