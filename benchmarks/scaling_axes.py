@@ -191,7 +191,7 @@ def objects_examples(size: int, work: Path) -> Callable[[], None]:
     steps = "random_horizontal_flip { } } data_augmentation_options { random_crop_image { min_area: 0.75 }"
     text = f"train_config {{ data_augmentation_options {{ {steps} }} }}"
     sample = Sample(np.full((640, 640, 3), 100, np.uint8), _objects(size, 640), np.arange(size) % 80, id="x")
-    augment = build_augmentation(parse_message(text, TrainEvalPipelineConfig), _Listed([sample], _categories(80)))
+    augment = build_augmentation(parse_message(text, TrainEvalPipelineConfig), _Listed([sample], _categories(80))).at(0)
     random = np.random.default_rng(0)
 
     def run() -> None:

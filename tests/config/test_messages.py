@@ -69,7 +69,7 @@ EXTENSIONS = {
         *("caffe_distort", "random_expand", "overlap_crop", "random_interpolation_resize"),
         *("random_mosaic", "random_mixup", "random_copy_paste", "large_scale_jitter", "random_erasing", "random_tile"),
         *("data_anchor_sampling", "random_square_patch"),
-        "user_augmentation",
+        *("user_augmentation", "from_step", "until_step"),
     },
 }
 NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}

@@ -109,7 +109,7 @@ class Learner:
             self._config, self._dataset, self.detector, self._state.seed, skip_bad=self._plan.stream.skip_bad
         )
         # The position counts samples, not steps: a caller's batches may have other sizes.
-        stream = training_batches(examples, self._plan.stream, self._state.samples)
+        stream = training_batches(examples, self._plan.stream, self._state.samples, first_step=self._state.step)
         device = next(self.detector.parameters()).device
         with closing(on_device(_or_raise(iter(stream)), device)) as batches:
             yield from batches

@@ -37,6 +37,7 @@ class Output:
         "step's random choices.",
         least=0,
     )
+    step: int = setting(0, "With --augmented: as the network sees them in this training step.", least=0)
     report: Path | None = setting(
         None,
         "A folder for a page: objects by class, size, aspect and place, images by size, odd boxes, images that are "
@@ -81,7 +82,7 @@ def inspect_command(
         _describe(data)
         return
     if output.augmented:
-        _show_augmented(data, output.augmented, output.sheet)
+        _show_augmented(data, output)
         return
     _check_sheet(output.sheet)
     dataset = _open(data, label_map, image_set, image_folder, allow_paths_outside=allow_paths_outside)
@@ -205,8 +206,9 @@ def _check_sheet(sheet: Path) -> None:
         raise DataError(f"--sheet {sheet}: expected a name that ends in .png or .jpg")
 
 
-def _show_augmented(data: str, count: int, sheet: Path) -> None:
+def _show_augmented(data: str, output: Output) -> None:
     """Draw samples as they reach the network, titled with each step's random choices; write the choices to a file."""
+    sheet = output.sheet
     _check_sheet(sheet)
     if not data.endswith((*_CONFIGS, ".yaml", ".yml", ".json")):
         raise DataError(f"--augmented: {data} is not a configuration; name a pipeline.config, whose steps are applied")
@@ -217,7 +219,7 @@ def _show_augmented(data: str, count: int, sheet: Path) -> None:
     from boxwright.drawing import SHEET_CELL, contact_sheet
     from boxwright.training.preview import preview_training
 
-    dataset, previews = preview_training(load_config(data), count)
+    dataset, previews = preview_training(load_config(data), output.augmented, step=output.step)
     pictures, titles, texts = [], [], []
     for preview in previews:
         sample = preview.sample

@@ -22,9 +22,9 @@ class Message:
     """A configuration message.
 
     A subclass is a table of fields. Keywords of its `class` line: `name`, in protobuf and without its package
-    ("Ssd.MaskHead"), where it is not the class's; `oneof`, which excludes all its fields of each other; `refused`,
-    why no field of it can be used, and what to do; `removed`, fields that TensorFlow once had, each with what to do;
-    `path`, where it stands in a whole configuration, if it has one place only.
+    ("Ssd.MaskHead"), where it is not the class's; `oneof`, which excludes all its fields of each other, but for those
+    `outside` it; `refused`, why no field of it can be used, and what to do; `removed`, fields that TensorFlow once had,
+    each with what to do; `path`, where it stands in a whole configuration, if it has one place only.
 
     Attributes:
         fields: Field name to field, in the order of declaration.
@@ -51,6 +51,7 @@ class Message:
         *,
         name: str = "",
         oneof: str = "",
+        outside: Collection[str] = (),
         refused: str = "",
         removed: dict[str, str] | None = None,
         path: str | None = None,
@@ -61,7 +62,7 @@ class Message:
         annotations = inspect.get_annotations(cls, eval_str=True)
         for key, one in own.items():
             one.set_type(key, annotations[key])
-            one.oneof = one.oneof or oneof
+            one.oneof = one.oneof or ("" if key in outside else oneof)
         cls.fields, cls.proto_name, cls.refused, cls.removed = own, name or cls.__name__, refused, removed or {}
         names = dict.fromkeys(one.oneof for one in own.values() if one.oneof)
         cls.oneofs = {each: tuple(key for key, one in own.items() if one.oneof == each) for each in names}

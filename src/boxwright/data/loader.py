@@ -1,8 +1,8 @@
 """Batches for training: an endless, repeatable stream.
 
-Order and augmentation of samples depend only on (seed, epoch, sample index). So the stream is the same for any number
-of workers and processes, and can start anywhere. No wait blocks forever: consumers are notified each second in which
-no batch has arrived.
+Order and augmentation of samples depend only on (seed, epoch, sample index), and on the training step where a
+configuration says so. So the stream is the same for any number of workers and processes, and can start anywhere. No
+wait blocks forever: consumers are notified each second in which no batch has arrived.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from pickle import UnpicklingError
@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, get_worker_info
 
 from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
-from boxwright.data.augmentation.transform import Transform
+from boxwright.data.augmentation.stages import Stages
+from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset, source_sizes
 from boxwright.data.image_io import image_size
-from boxwright.data.order import Key, StreamSettings, sample_keys
+from boxwright.data.order import Key, Place, StreamSettings, sample_keys
 from boxwright.data.reading import reading
 from boxwright.data.worker_folder import make_worker_folder, remove_worker_folder
 from boxwright.distributed import ALONE, Processes
@@ -48,10 +49,10 @@ _SHARED_MEMORY = "/dev/shm"  # on Linux
 
 
 class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
-    """Augmented, resized examples by (epoch, index)."""
+    """Augmented, resized examples by their place."""
 
     def __init__(
-        self, dataset: Dataset, augmentation: Transform, resizer: Resizer, seed: int, *, skip_bad: bool = False
+        self, dataset: Dataset, augmentation: Chain | Stages, resizer: Resizer, seed: int, *, skip_bad: bool = False
     ) -> None:
         """Store the parts.
 
@@ -64,9 +65,10 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, key: Key) -> Sample | BoxwrightError:
+    def __getitem__(self, place: Key | Place) -> Sample | BoxwrightError:
         """Return the example, or the error that prevented it."""
-        epoch, index = key
+        epoch, index, step = Place(*place)
+        augmentation, key = self.augmentation.at(step), (epoch, index)
         problems: list[str] = []
         for further in range(_MOST_BAD_IN_A_ROW if self.skip_bad else 1):
             # By the key, not by the sample that takes a bad one's place.
@@ -75,7 +77,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
                 number = (index + further) % len(self.dataset)
                 sample = self.dataset[number]
                 with reading(f"{self.dataset.name}: sample {number} ({sample.id[:60]}): augmentation"):
-                    prepared = to_input(self.augmentation(sample, rng), self.resizer)
+                    prepared = to_input(augmentation(sample, rng), self.resizer)
                 return replace(prepared, key=key, problems=tuple(problems), draw_key=draw_key(self.seed, key))
             except DataError as error:
                 problems.append(str(error))
@@ -146,23 +148,27 @@ def _end_with(parent: int) -> None:
 
 
 class _Batches:
-    """The batch sampler for PyTorch's loader: the keys of this process's share of each batch."""
+    """The batch sampler for PyTorch's loader: the places of this process's share of each batch."""
 
     def __init__(
         self,
         dataset: Dataset,
         settings: StreamSettings,
-        start: int,
+        begin: tuple[int, int],
         processes: Processes,
         wide: NDArray[np.bool_] | None,
     ) -> None:
-        self.sizes, self.settings, self.start = source_sizes(dataset), settings, start
+        self.sizes, self.settings, self.begin = source_sizes(dataset), settings, begin
         self.processes, self.wide = processes, wide
 
-    def __iter__(self) -> Iterator[list[Key]]:
-        keys = sample_keys(self.sizes, self.settings, self.start, self.wide)
-        while len(batch := list(islice(keys, self.settings.batch_size))) == self.settings.batch_size:
-            yield list(self.processes.share(batch))
+    def __iter__(self) -> Iterator[list[Place]]:
+        start, first_step = self.begin
+        keys = sample_keys(self.sizes, self.settings, start, self.wide)
+        for step in count(first_step):
+            batch = list(islice(keys, self.settings.batch_size))
+            if len(batch) < self.settings.batch_size:
+                return
+            yield [Place(*key, step) for key in self.processes.share(batch)]
 
 
 class BatchStream:
@@ -299,11 +305,15 @@ def training_batches(
     processes: Processes = ALONE,
     patience: float = 600.0,
     run: Path | None = None,
+    *,
+    first_step: int = 0,
 ) -> BatchStream:
     """Return the stream of batches, endless unless `num_epochs` is set.
 
     Args:
         start: How many samples came before, for resuming.
+        first_step: The training step that learns from the first batch; as a batch's size may change, it does not
+            follow from `start`.
         patience: As for `BatchStream`.
         run: As for `BatchStream`.
 
@@ -314,7 +324,7 @@ def training_batches(
     sample_keys(source_sizes(examples.dataset), settings, start, wide)  # validates the settings
     loader: DataLoader[Any] = DataLoader(
         examples,
-        batch_sampler=_Batches(examples.dataset, settings, start, processes, wide),
+        batch_sampler=_Batches(examples.dataset, settings, (start, first_step), processes, wide),
         collate_fn=_Collate(),
         num_workers=settings.workers,
         # Its own, so that starting a loader draws nothing from the global generator.

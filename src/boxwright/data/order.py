@@ -9,18 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError
 
-# (epoch, sample index): with the seed, these determine a sample's augmentation.
+# (epoch, sample index): with the seed, these determine what augmentation draws for a sample.
 Key = tuple[int, int]
 # Draws of sources are seeded in blocks of this size, so that a stream can start in any of them.
 _BLOCK = 4096
 # Separates the random draws of sources from those of the order.
 _SOURCES = 0x736F7572
+
+
+class Place(NamedTuple):
+    """A sample's place in a run: its key, and the training step, from 0, which learns from it."""
+
+    epoch: int
+    sample: int
+    step: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.config import messages as m
-from boxwright.data.augmentation.transform import Chain
 from boxwright.data.dataset import Dataset
 from boxwright.data.groundtruth import without_masks
 from boxwright.data.loader import TrainingExamples
@@ -24,10 +23,10 @@ def training_examples(
     Raises:
         ConfigError: Where a step cannot be built, or fields contradict each other.
     """
-    transforms = (
-        build_augmentation(config, dataset),
+    further = (
         *build_groundtruth(config, dataset.categories, detector.num_classes),
         # Masks are the largest part of a batch; they are not resized, padded and sent to a network that ignores them.
         *(() if detector.network.learns_masks else (without_masks,)),
     )
-    return TrainingExamples(dataset, Chain(transforms), detector.preprocessor.resizer, seed, skip_bad=skip_bad)
+    augmentation = build_augmentation(config, dataset).then(further)
+    return TrainingExamples(dataset, augmentation, detector.preprocessor.resizer, seed, skip_bad=skip_bad)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from boxwright.builders.augmentation.steps import build_augmentation
+from boxwright.builders.augmentation.steps import build_augmentation, in_use
 from boxwright.builders.detector import build_detector
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
@@ -33,13 +33,14 @@ class Preview:
 
 
 def preview_training(
-    config: m.TrainEvalPipelineConfig, count: int, *, seed: int = 0, epoch: int = 0
+    config: m.TrainEvalPipelineConfig, count: int, *, seed: int = 0, epoch: int = 0, step: int = 0
 ) -> tuple[Dataset, list[Preview]]:
     """Make samples as a run with this configuration and seed makes them.
 
     Args:
         count: How many, spread evenly over the data; samples that a run of one epoch would see.
         epoch: Of the run, from 0.
+        step: The training step, from 0, whose augmentation is shown.
 
     Raises:
         ConfigError: Where the configuration cannot be trained.
@@ -48,9 +49,9 @@ def preview_training(
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     with torch.device("meta"):  # only how it wants images
         detector = build_detector(config, dataset.categories)
-    chain = build_augmentation(config, dataset)
+    chain = build_augmentation(config, dataset).at(step)
     steps = config.train_config.data_augmentation_options if config.train_config else ()
-    names = [str(step.which("preprocessing_step")) for step in steps]
+    names = [str(one.which("preprocessing_step")) for one in steps if in_use(one, step)]
     groundtruth = build_groundtruth(config, dataset.categories, detector.num_classes)
     previews = []
     for index in np.unique(np.linspace(0, len(dataset) - 1, count).astype(np.int64)).tolist():

@@ -257,7 +257,9 @@ def _batches(
 ) -> BatchStream:
     """Return the stream of this process's parts of the batches, from where the run stopped."""
     examples = training_examples(config, dataset, state.detector, state.seed, skip_bad=plan.stream.skip_bad)
-    return training_batches(examples, plan.stream, state.samples, processes, settings.data_timeout, folder)
+    return training_batches(
+        examples, plan.stream, state.samples, processes, settings.data_timeout, folder, first_step=state.step
+    )
 
 
 def _check_processes(plan: TrainingPlan, processes: Processes) -> None:

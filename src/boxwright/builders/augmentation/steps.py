@@ -47,6 +47,7 @@ from boxwright.data.augmentation.resize import (
     RandomScaleCropPad,
     ResizeTo,
 )
+from boxwright.data.augmentation.stages import Stages
 from boxwright.data.augmentation.transform import Chain, OneOf, Transform
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import read_symmetry
@@ -64,29 +65,48 @@ _PADS = m.RandomCropPadImage | m.SSDRandomCropPadOperation | m.SSDRandomCropPadF
 _LARGEST_TARGET = 800_000
 
 
-def build_augmentation(config: m.TrainEvalPipelineConfig, dataset: Dataset | None = None) -> Chain:
-    """Build the augmentation of training samples.
+def build_augmentation(config: m.TrainEvalPipelineConfig, dataset: Dataset | None = None) -> Stages:
+    """Build the augmentation of training samples, which changes where `from_step` and `until_step` say so.
 
     Args:
         dataset: The data; see `build_steps`.
     """
-    return build_steps(require(config.train_config, config, "train_config").data_augmentation_options, dataset)
+    steps = require(config.train_config, config, "train_config").data_augmentation_options
+    built = [_build_alone(step, _Labels(dataset), dataset) for step in steps]
+    changes = sorted({0, *(step.from_step for step in steps), *(step.until_step for step in steps)})
+    stages = [
+        _chained([(step, one) for step, one in zip(steps, built, strict=True) if in_use(step, change)], dataset)
+        for change in changes
+    ]
+    return Stages(changes, stages)
+
+
+def in_use(config: m.PreprocessingStep, step: int) -> bool:
+    """Tell whether a preprocessing step is taken at a training step, counted from 0."""
+    return config.from_step <= step and not (config.until_step and step >= config.until_step)
 
 
 def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = None) -> Chain:
-    """Build a chain of transforms.
+    """Build a chain of transforms, all in use at once.
 
     Args:
         dataset: The data, whose classes the ids of `drop_label_probabilistically` and `remap_labels` name, and from
             which steps that mix samples draw others. Without it, ids count from 1, and steps that mix samples or run
             user code are checked but cannot be called.
     """
-    labels = _Labels(dataset)
-    built: list[Transform] = []
-    for step in steps:
-        refuse_unsupported(step, step.path_of(""))
-        built.append(_build(step, labels, dataset, Chain(tuple(built))))
-    return Chain(tuple(built))
+    return _chained([(step, _build_alone(step, _Labels(dataset), dataset)) for step in steps], dataset)
+
+
+def _chained(steps: Sequence[tuple[m.PreprocessingStep, Transform | None]], dataset: Dataset | None) -> Chain:
+    """Return transforms in a chain; those that mix samples (None) are built here, as they apply the ones before."""
+    chained: list[Transform] = []
+    for step, alone in steps:
+        if alone is not None:
+            chained.append(alone)
+            continue
+        others = NoOthers() if dataset is None else DrawnOthers(dataset, Chain(tuple(chained)))
+        chained.append(build_chosen(step, "preprocessing_step", MIXING_STEPS, others))
+    return Chain(tuple(chained))
 
 
 class _Labels:
@@ -100,15 +120,16 @@ class _Labels:
         return number - 1 if self._known is None else self._known.get(number, -1)
 
 
-def _build(step: m.PreprocessingStep, labels: _Labels, dataset: Dataset | None, before: Transform) -> Transform:
+def _build_alone(step: m.PreprocessingStep, labels: _Labels, dataset: Dataset | None) -> Transform | None:
+    """Build a step that changes a sample by itself; None for one that mixes several."""
+    refuse_unsupported(step, step.path_of(""))
     if step.drop_label_probabilistically is not None:
         config = step.drop_label_probabilistically
         return DropLabel(labels.of(config.label), config.drop_probability)
     if step.remap_labels is not None:
         return _remap(step.remap_labels, labels)
     if step.which("preprocessing_step") in MIXING_STEPS:
-        others = NoOthers() if dataset is None else DrawnOthers(dataset, before)
-        return build_chosen(step, "preprocessing_step", MIXING_STEPS, others)
+        return None
     if step.user_augmentation is not None:
         return build_user_augmentation(step.user_augmentation, call=dataset is not None)
     return build_chosen(step, "preprocessing_step", _STEPS)

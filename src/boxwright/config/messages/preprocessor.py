@@ -3,7 +3,7 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from boxwright.config.field import Enum, Values, field, number
+from boxwright.config.field import Enum, UInt32, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.augmentation_beyond_tf import (
     DataAnchorSampling,
@@ -361,8 +361,8 @@ class AdjustGamma(Message):
     gamma: float = number(1.0, "[0, inf)", "Exponent; above 1 darkens, below 1 brightens.")
     gain: float = number(1.0, "(-inf, inf)", "Constant multiplier of the result.")
 
-class PreprocessingStep(Message, oneof="preprocessing_step"):
-    """One augmentation or preprocessing step; set exactly one."""
+class PreprocessingStep(Message, oneof="preprocessing_step", outside=("from_step", "until_step")):
+    """One augmentation or preprocessing step; set exactly one, and in which training steps if not in all."""
 
     normalize_image: NormalizeImage | None = field(None, "Map pixel values linearly from one range to another.")
     random_horizontal_flip: RandomHorizontalFlip | None = field(None,
@@ -443,6 +443,13 @@ class PreprocessingStep(Message, oneof="preprocessing_step"):
     random_square_patch: RandomSquarePatch | None = field(None, "Ours: crops a square and resizes it.")
     user_augmentation: UserAugmentation | None = field(None,
         "Ours: A transform of your own, of torchvision or of Albumentations.")
+    from_step: UInt32 = number(0, "[0, inf)", "Ours: the training step from which samples are changed so.")
+    until_step: UInt32 = number(0, "[0, inf)", "Ours: the training step from which they no longer are; 0 for none.")
+
+    rules = (
+        refuse("until_step", "{until_step} is not after from_step {from_step}",
+            when=lambda c: c.has("until_step") and c.until_step <= c.from_step),
+    )
 
 
 # What treats every channel alike, however many an image has; TF's others, too, need red, green and blue.

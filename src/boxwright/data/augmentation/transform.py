@@ -31,6 +31,11 @@ class Chain:
             sample = transform(sample, rng)
         return sample
 
+    def at(self, step: int) -> Chain:
+        """Return itself: it is the same at every training step."""
+        del step
+        return self
+
 
 @dataclass(frozen=True)
 class OneOf:
