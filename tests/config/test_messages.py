@@ -32,12 +32,14 @@ EXTENSIONS = {
             "use_float16",
             "gradient_accumulation_steps",
             "freeze_stage",
+            "multi_scale",
             "fine_tune_checkpoint_channels",
             "gradient_clipping",
         ),
         "learning_rate_batch_size",
     },
     "FreezeStage": {"until_step", "variables"},
+    "MultiScale": {"min_scale", "max_scale", "multiple_of", "own_size_weight", "from_step", "until_step"},
     "SsdFeatureExtractor": {"tensorflow_version", "pretrained"},
     "FasterRcnnFeatureExtractor": {"pyramid", "pretrained"},
     "KeepAspectRatioResizer": {"half_pixel_centers"},
@@ -72,7 +74,15 @@ EXTENSIONS = {
         *("user_augmentation", "from_step", "until_step"),
     },
 }
-NEW = {"ClassWeight", "FreezeStage", "AdamWOptimizer", "CocoInputReader", "VocInputReader", "BipartiteArgmaxMatcher"}
+NEW = {
+    "ClassWeight",
+    "MultiScale",
+    "FreezeStage",
+    "AdamWOptimizer",
+    "CocoInputReader",
+    "VocInputReader",
+    "BipartiteArgmaxMatcher",
+}
 NEW |= {"YoloInputReader", "OpenImagesInputReader", "WiderFaceInputReader", "FddbInputReader"}
 NEW |= {"CaffeDistort", "OverlapCrop", "RandomExpand", "RandomInterpolationResize"}
 NEW |= {

@@ -17,6 +17,7 @@ from boxwright.builders.evaluation import _METRICS, build_evaluation
 from boxwright.builders.faster_rcnn.feature_extractor import FASTER_RCNN_EXTRACTORS
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.input_sizes import build_input_sizes
 from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.refinedet.feature_extractor import REFINEDET_EXTRACTORS
 from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
@@ -29,6 +30,7 @@ from boxwright.config.support import field_status, refuse_unsupported, report
 from boxwright.data.augmentation.autoaugment import OPERATIONS
 from boxwright.data.label_map import load_label_map
 from boxwright.models.necks.bifpn import COMBINERS
+from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from tests.center_nets import KEYPOINT_LABEL_MAP, deep_mask_variants
 from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
@@ -47,7 +49,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1169
+    assert len(statuses) == 1176
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -331,6 +333,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
         *deep_mask_variants(),
     )
     models = [parse_message(text, m.DetectionModel) for text in texts]
+    scales = parse_message("train_config { multi_scale { } }", Pipeline)
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "a" display_name: "A" keypoints { id: 0 label: "k" } }')
     grid = parse_message("grid_anchor_generator { }", m.AnchorGenerator)
     (tmp_path / "wider.txt").write_text("a/1.jpg\n0\n")
@@ -362,6 +365,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
             build_detector(model)
         wants_pretrained(model)
     build_anchor_generator(grid)
+    build_input_sizes(scales, FixedShapeResizer(64, 64), 0)
     load_label_map(tmp_path / "map.pbtxt")
     # Read outside the builders: which readers there are, and whether the average is evaluated.
     read |= {("TrainEvalPipelineConfig", "eval_input_reader"), ("InputReader", "name")}

@@ -61,6 +61,7 @@ class TrainingPlan:
         pretrained: Whether a run without a checkpoint starts from weights fetched by its backbone's library.
         summarize_gradients: Whether to log the gradient norm of each variable.
         keep_every_n_hours: The interval of checkpoints that are kept permanently.
+        several_sizes: Whether the size of inputs changes from batch to batch.
     """
 
     num_steps: int
@@ -76,6 +77,7 @@ class TrainingPlan:
     pretrained: bool
     summarize_gradients: bool
     keep_every_n_hours: float
+    several_sizes: bool = False
 
     def with_seed(self, seed: int) -> TrainingPlan:
         """Return the same plan with another seed."""
@@ -131,6 +133,7 @@ def build_training(
         pretrained=wants_pretrained(require(config.model, config, "model")),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
+        several_sizes=train.multi_scale is not None,
     )
 
 

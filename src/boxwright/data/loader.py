@@ -36,6 +36,7 @@ from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset, source_sizes
 from boxwright.data.image_io import image_size
+from boxwright.data.input_sizes import DrawnSizes
 from boxwright.data.order import Key, Place, StreamSettings, sample_keys
 from boxwright.data.reading import reading
 from boxwright.data.worker_folder import make_worker_folder, remove_worker_folder
@@ -52,15 +53,24 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
     """Augmented, resized examples by their place."""
 
     def __init__(
-        self, dataset: Dataset, augmentation: Chain | Stages, resizer: Resizer, seed: int, *, skip_bad: bool = False
+        self,
+        dataset: Dataset,
+        augmentation: Chain | Stages,
+        resizer: Resizer,
+        seed: int,
+        *,
+        sizes: DrawnSizes | None = None,
+        skip_bad: bool = False,
     ) -> None:
         """Store the parts.
 
         Args:
+            sizes: Other resizers than `resizer` at some steps.
             skip_bad: Whether a sample that cannot be read is replaced by the next one.
         """
         self.skip_bad = skip_bad
         self.dataset, self.augmentation, self.resizer, self.seed = dataset, augmentation, resizer, seed
+        self.sizes = sizes
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -69,6 +79,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         """Return the example, or the error that prevented it."""
         epoch, index, step = Place(*place)
         augmentation, key = self.augmentation.at(step), (epoch, index)
+        resizer = self.resizer if self.sizes is None else self.sizes.at(step)
         problems: list[str] = []
         for further in range(_MOST_BAD_IN_A_ROW if self.skip_bad else 1):
             # By the key, not by the sample that takes a bad one's place.
@@ -77,7 +88,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
                 number = (index + further) % len(self.dataset)
                 sample = self.dataset[number]
                 with reading(f"{self.dataset.name}: sample {number} ({sample.id[:60]}): augmentation"):
-                    prepared = to_input(augmentation(sample, rng), self.resizer)
+                    prepared = to_input(augmentation(sample, rng), resizer)
                 return replace(prepared, key=key, problems=tuple(problems), draw_key=draw_key(self.seed, key))
             except DataError as error:
                 problems.append(str(error))

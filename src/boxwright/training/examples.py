@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.groundtruth import build_groundtruth
+from boxwright.builders.input_sizes import build_input_sizes
 from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
 from boxwright.data.groundtruth import without_masks
@@ -28,5 +29,6 @@ def training_examples(
         # Masks are the largest part of a batch; they are not resized, padded and sent to a network that ignores them.
         *(() if detector.network.learns_masks else (without_masks,)),
     )
-    augmentation = build_augmentation(config, dataset).then(further)
-    return TrainingExamples(dataset, augmentation, detector.preprocessor.resizer, seed, skip_bad=skip_bad)
+    augmentation, resizer = build_augmentation(config, dataset).then(further), detector.preprocessor.resizer
+    sizes = build_input_sizes(config, resizer, seed)
+    return TrainingExamples(dataset, augmentation, resizer, seed, sizes=sizes, skip_bad=skip_bad)

@@ -11,6 +11,7 @@ from boxwright.builders.augmentation.steps import build_augmentation, in_use
 from boxwright.builders.detector import build_detector
 from boxwright.builders.groundtruth import build_groundtruth
 from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.input_sizes import build_input_sizes
 from boxwright.config import messages as m
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.recorded import apply_recorded
@@ -53,13 +54,15 @@ def preview_training(
     steps = config.train_config.data_augmentation_options if config.train_config else ()
     names = [str(one.which("preprocessing_step")) for one in steps if in_use(one, step)]
     groundtruth = build_groundtruth(config, dataset.categories, detector.num_classes)
+    resizer = detector.preprocessor.resizer
+    sizes = build_input_sizes(config, resizer, seed)
     previews = []
     for index in np.unique(np.linspace(0, len(dataset) - 1, count).astype(np.int64)).tolist():
         rng = np.random.default_rng([seed, epoch, index])
         sample, lines = apply_recorded(list(zip(names, chain.transforms, strict=True)), dataset[index], rng)
         for transform in groundtruth:
             sample = transform(sample, rng)
-        sample = to_input(sample, detector.preprocessor.resizer)
+        sample = to_input(sample, resizer if sizes is None else sizes.at(step))
         size = f"{sample.image.shape[1]}×{sample.image.shape[0]}"
         previews.append(
             Preview(

@@ -192,7 +192,10 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     detector = placed(build_detector(config, dataset.categories), device)
     available = _available(device)
-    samples, read = _read(training_examples(config, dataset, detector, 0, skip_bad=True), len(dataset))
+    examples = training_examples(config, dataset, detector, 0, skip_bad=True)
+    if examples.sizes is not None:
+        examples.resizer, examples.sizes = examples.sizes.largest, None
+    samples, read = _read(examples, len(dataset))
     state = new_state(detector, plan)
     detector.train()
     # Weights stay, so that a rate that is too high does not end the trial.

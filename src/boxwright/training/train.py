@@ -279,7 +279,8 @@ def _change_execution(state: TrainingState, plan: TrainingPlan, settings: RunSet
     """Compile, recompute maps, or let cuDNN choose algorithms by trial: numbers stay the same but for rounding."""
     network = state.detector.network
     # Of inputs of one size the trials are over after a step; each new size would have its own.
-    torch.backends.cudnn.benchmark = state.detector.preprocessor.resizer.output_size is not None
+    one_size = state.detector.preprocessor.resizer.output_size is not None and not plan.several_sizes
+    torch.backends.cudnn.benchmark = one_size
     if settings.cuda_graphs:
         _check_graphs(state, plan, processes)
     elif settings.compile:
@@ -308,6 +309,7 @@ def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes
         (processes.count > 1, f"{processes.count} processes train together"),
         (plan.accumulation > 1, "gradients are accumulated (gradient_accumulation_steps)"),
         (detector.preprocessor.resizer.output_size is None, "the resizer gives inputs of several sizes"),
+        (plan.several_sizes, "train_config.multi_scale gives inputs of several sizes"),
     ):
         if wrong:
             raise TrainingError(f"--cuda_graphs: {why}")

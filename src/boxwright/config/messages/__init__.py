@@ -107,4 +107,6 @@ from boxwright.config.messages.region_similarity_calculator import (
 )
 from boxwright.config.messages.srn import Srn, SrnPreset, TwoStepClassification, TwoStepRegression
 from boxwright.config.messages.ssd import Ssd, SsdFeatureExtractor, SsdMaskHead
-from boxwright.config.messages.train import ChannelOrder, CheckpointVersion, FreezeStage, GradientClipping, TrainConfig
+from boxwright.config.messages.train import (
+    ChannelOrder, CheckpointVersion, FreezeStage, GradientClipping, MultiScale, TrainConfig,
+)

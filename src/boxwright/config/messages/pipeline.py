@@ -3,6 +3,7 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
+import math
 import re
 
 from boxwright.config.field import UInt32, field, number
@@ -122,6 +123,7 @@ class TrainEvalPipelineConfig(Message, path=""):
             "train_config.data_augmentation_options, or remove them",
             when=lambda c: c.train_input_reader and c.train_input_reader.load_dense_pose and _flips_blindly(c)),
         Rule("train_input_reader.num_additional_channels", _more_channels_problem),
+        Rule("train_config.multi_scale", lambda config: _multi_scale_problem(config)),
         refuse("train_input_reader.load_keypoint_depth_features", "a keypoint task predicts depths; set it to true",
             when=lambda c: _learns_depths(c) and c.train_input_reader
             and not c.train_input_reader.load_keypoint_depth_features),
@@ -145,6 +147,24 @@ def image_channels(config: TrainEvalPipelineConfig) -> int:
     """Return the channels of a configuration's images, which its readers say; 3 without readers."""
     readers = [reader for reader in (config.train_input_reader, *config.eval_input_reader) if reader is not None]
     return 3 + max((reader.num_additional_channels for reader in readers), default=0)
+
+
+def _multi_scale_problem(config: TrainEvalPipelineConfig) -> str:
+    """Return why inputs cannot have several sizes; empty without a resizer, whose absence is reported elsewhere."""
+    scales = config.train_config.multi_scale if config.train_config is not None else None
+    family = config.model.which("model") if config.model is not None else None
+    resizer = getattr(getattr(config.model, family), "image_resizer", None) if family else None
+    if scales is None or resizer is None:
+        return ""
+    fixed = resizer.fixed_shape_resizer
+    if fixed is None:
+        return "inputs have one size to be scaled only with a fixed_shape_resizer"
+    side, each = max(fixed.height, fixed.width), scales.multiple_of
+    low, high = scales.min_scale * side, scales.max_scale * side
+    found = {number * each for number in range(math.ceil(low / each), math.floor(high / each) + 1)} - {side}
+    other = f" beside {side}" if side % each == 0 else ""
+    where = f"{low:g} to {high:g} pixels"
+    return "" if found else f"no multiple of {each}{other} lies in {where}; widen the range of scales"
 
 
 def _learns_masks(config: TrainEvalPipelineConfig) -> bool:

@@ -32,6 +32,23 @@ class FreezeStage(Message):
     until_step: UInt32 = number(0, "[0, inf)", "The step from which these variables learn.")
     variables: list[str] = field([], "Name patterns (regex) of the variables that wait until then.")
 
+class MultiScale(Message):
+    """Inputs of another size in each batch (an extension of Boxwright)."""
+
+    min_scale: float = number(0.75, "(0, 1]", "Least size, relative to the image resizer's.")
+    max_scale: float = number(1.25, "[1, 16]", "Largest size, relative to the image resizer's.")
+    multiple_of: UInt32 = number(32, "[1, 4096]", "Sides are multiples of this.", unit="pixels")
+    own_size_weight: UInt32 = number(1, "[0, 10000]",
+        "How often the resizer's own size is drawn, where each of the others is drawn once.")
+    from_step: UInt32 = number(0, "[0, inf)", "The training step from which sizes are drawn.")
+    until_step: UInt32 = number(0, "[0, inf)", "The training step from which inputs have the resizer's own size; 0 for "
+        "none.")
+
+    rules = (
+        refuse("until_step", "{until_step} is not after from_step {from_step}",
+            when=lambda c: c.has("until_step") and c.until_step <= c.from_step),
+    )
+
 class GradientClipping(Enum):
     """The norm by which gradients are clipped (an extension of Boxwright)."""
 
@@ -107,6 +124,7 @@ class TrainConfig(Message, path="train_config"):
     fine_tune_checkpoint_channels: ChannelOrder = field(ChannelOrder.RGB,
         "Ours: BGR: the checkpoint's first convolution takes blue first, as converted Caffe weights may; it is turned.")
     freeze_stage: list[FreezeStage] = field([], "Ours: variables that start to learn later.")
+    multi_scale: MultiScale | None = field(None, "Ours: inputs of another size in each batch; default: of one size.")
     learning_rate_batch_size: UInt32 = number(0, "[0, 1000000]", "Ours: in a preset: the batch size that its learning "
         "rates are meant for; with another batch_size they are scaled in proportion.")
 

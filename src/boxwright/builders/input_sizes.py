@@ -1,0 +1,33 @@
+"""`MultiScale`: the sizes of inputs in training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from boxwright.config import messages as m
+from boxwright.data.input_sizes import DrawnSizes
+from boxwright.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
+
+
+def build_input_sizes(config: m.TrainEvalPipelineConfig, resizer: ImageResizer, seed: int) -> DrawnSizes | None:
+    """Return the sizes that batches have in turn; None where all have the resizer's."""
+    scales = config.train_config.multi_scale if config.train_config is not None else None
+    if scales is None or not isinstance(resizer, FixedShapeResizer):  # a rule of the table refuses other resizers
+        return None
+    own = (resizer.height, resizer.width)
+    sizes = sorted([*(size for size in _sizes(scales, own) if size != own), *[own] * scales.own_size_weight] or [own])
+    drawn = [replace(resizer, height=height, width=width) for height, width in sizes]
+    return DrawnSizes(resizer, drawn, seed, scales.from_step, scales.until_step)
+
+
+def _sizes(config: m.MultiScale, own: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return every (height, width) whose longer side is a multiple within the range; the other side follows it."""
+    each, longer = config.multiple_of, max(own)
+    low, high = math.ceil(config.min_scale * longer / each), math.floor(config.max_scale * longer / each)
+    sides = [number * each for number in range(max(low, 1), high + 1)]
+    return [(_nearest(own[0] * side / longer, each), _nearest(own[1] * side / longer, each)) for side in sides]
+
+
+def _nearest(side: float, each: int) -> int:
+    return max(round(side / each), 1) * each
