@@ -61,7 +61,7 @@ EXTENSIONS = {
         "roi_align",
     },
     "AutoAugmentImage": {"sub_policy"},
-    "Optimizer": {"adamw_optimizer", "parameter_group"},
+    "Optimizer": {"adamw_optimizer", "parameter_group", "average_statistics"},
     "AdamWOptimizer": {"learning_rate", "weight_decay", "beta1", "beta2", "epsilon"},
     "CocoInputReader": {"annotations", "image_folder", "load_masks"},
     "VocInputReader": {"root", "image_set"},

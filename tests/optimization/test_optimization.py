@@ -32,6 +32,21 @@ def test_moving_average_by_hand(decay: float, wanted: list[float]) -> None:
     assert found == pytest.approx(wanted)
 
 
+def test_statistics_are_averaged_where_they_are_named() -> None:
+    network = torch.nn.Sequential(torch.nn.BatchNorm1d(1))
+    average, plain = MovingAverage(network, 0.2, ["0.running_mean", "0.running_var"]), MovingAverage(network, 0.2)
+    found = []
+    for count, mean in enumerate((2.0, 3.0, 5.0)):
+        network[0].running_mean.fill_(mean)  # type: ignore[union-attr, operator]
+        average.update(network, count)
+        found.append(average.shadow["0.running_mean"].item())
+    first = 9 / 11 * 2
+    assert found == pytest.approx([first, 0.2 * first + 0.8 * 3, 0.2 * (0.2 * first + 0.8 * 3) + 0.8 * 5])
+    # It starts at its value, not at 0, and one that never changes is the same to the bit.
+    assert average.shadow["0.running_var"].item() == 1.0
+    assert average.shadow.keys() - plain.shadow.keys() == {"0.running_mean", "0.running_var"}
+
+
 def test_adamw_is_pytorchs_with_biases_undecayed() -> None:
     torch.manual_seed(0)
     ours, theirs = (torch.nn.Linear(5, 3) for _ in range(2))

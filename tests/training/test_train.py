@@ -35,7 +35,7 @@ def weights(model_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def test_resumed_run_ends_with_the_same_bits(small_config: Path, tmp_path: Path) -> None:
-    ema = ["train_config.optimizer.use_moving_average=true"]
+    ema = ["train_config.optimizer.use_moving_average=true", "train_config.optimizer.average_statistics=true"]
     config = bw.load_config(small_config, ema)
     assert bw.train(config, tmp_path / "whole", bw.RunSettings(**QUIET)).step == 6
     part = bw.load_config(small_config, [*ema, "train_config.num_steps=2"])
@@ -44,6 +44,7 @@ def test_resumed_run_ends_with_the_same_bits(small_config: Path, tmp_path: Path)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     whole, parts = (read_checkpoint(tmp_path / name / "ckpt-6.pt") for name in ("whole", "parts"))
     assert same(whole["average"], parts["average"])
+    assert any(name.endswith("running_var") for name in whole["average"])
 
 
 def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ class OptimizerPlan:
 
     Attributes:
         average_decay: The decay of the weights' moving average; None for none.
+        average_statistics: Whether the average is also of normalization's statistics.
         groups: Weights with a rate or decay of their own.
     """
 
@@ -27,6 +28,7 @@ class OptimizerPlan:
     schedule: Schedule
     average_decay: float | None
     groups: tuple[WeightGroup, ...] = ()
+    average_statistics: bool = False
 
 
 def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
@@ -37,6 +39,7 @@ def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
         schedule=build_learning_rate(config, version),
         average_decay=config.moving_average_decay if config.use_moving_average else None,
         groups=tuple(_group(group) for group in config.parameter_group),
+        average_statistics=config.average_statistics,
     )
 
 

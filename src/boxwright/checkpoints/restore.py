@@ -86,7 +86,7 @@ def _restore(
     if _wants_average(config, asked=use_average):
         if not content["average"]:
             raise CheckpointError(f"{path}: eval_config.use_moving_averages is set, but the run kept no average")
-        # Averages are of parameters alone; statistics of normalization stay those of training.
+        # Statistics of normalization stay those of training, unless they are among the averages.
         tensors |= content["average"]
     check_finite(tensors, str(path))
     try:

@@ -105,12 +105,16 @@ class Network(nn.Module):
 
     def statistics(self) -> list[Tensor]:
         """Return the float32 buffers that training changes, without counts of batches, which nothing reads."""
-        return [
-            buffer
-            for module in self.modules()
+        return list(self.named_statistics().values())
+
+    def named_statistics(self) -> dict[str, Tensor]:
+        """Return what `statistics` returns, by name."""
+        return {
+            f"{prefix}{'.' if prefix else ''}{name}": buffer
+            for prefix, module in self.named_modules()
             for name, buffer in module._buffers.items()
             if buffer is not None and name not in module._non_persistent_buffers_set and buffer.is_floating_point()
-        ]
+        }
 
     def begin_step(self, step: int) -> None:
         """Take the number of the training step that begins, for losses that change with it; most do not."""

@@ -1,6 +1,8 @@
-"""Exponential moving averages of weights."""
+"""Exponential moving averages of weights, and of statistics where that is asked for."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +15,24 @@ class MovingAverage:
     """Moving averages of weights as in TF2's object detection: s ← dₙ·s + (1 − dₙ)·p after update n = 1, 2, ….
 
     dₙ is the smaller of the decay and (1 + n) / (10 + n), so that early weights fade quickly, and s starts at 0.
-    Statistics of normalization are not averaged.
+    Statistics of normalization are averaged only where they are named; TF's are not.
+
+    Attributes:
+        shadow: The averages by name: of all weights, and of the statistics that were named.
+        statistics: The names of those.
     """
 
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        """Initialize the averages with 0."""
-        self.decay = decay
+    def __init__(self, network: nn.Module, decay: float, statistics: Iterable[str] = ()) -> None:
+        """Initialize the averages: of weights with 0, of statistics with what they are.
+
+        Args:
+            statistics: The names of buffers that are averaged too.
+        """
+        self.decay, self.statistics = decay, tuple(statistics)
         # By parameter: `named_parameters` lists a shared weight once, and has no statistics of normalization.
         self.shadow = {name: torch.zeros_like(p) for name, p in network.named_parameters()}
+        # A buffer that never changes keeps its value to the bit.
+        self.shadow |= {name: network.get_buffer(name).clone() for name in self.statistics}
 
     @torch.no_grad()
     def update(self, network: nn.Module, count: int, *, finite: Tensor | None = None) -> None:
@@ -29,7 +41,7 @@ class MovingAverage:
         Args:
             finite: A bool scalar on the weights' device; if false, the averages are unchanged.
         """
-        weights = dict(network.named_parameters())
+        weights = self.followed(network)
         # Of update n = count + 1.
         decay = min(self.decay, (2 + count) / (11 + count))
         averages = [local(one) for one in self.shadow.values()]
@@ -37,6 +49,11 @@ class MovingAverage:
         for part in in_parts(averages, 0):
             with undone_unless(finite, averages[part]):
                 torch._foreach_lerp_(averages[part], followed[part], 1 - decay)
+
+    def followed(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return the network's own tensors whose averages are kept, by name."""
+        found: dict[str, Tensor] = {name: value.detach() for name, value in network.named_parameters()}
+        return found | {name: network.get_buffer(name) for name in self.statistics}
 
     def load(self, shadow: dict[str, Tensor]) -> None:
         """Load stored averages.

@@ -87,7 +87,9 @@ class Evaluations:
         """
         state, processes, found, known = self._state, self._processes, [], True
         # Without synchronised normalization each process has statistics of its own; the leader's are kept.
-        processes.copy_from_leader(state.detector.network.statistics())
+        averaged = state.average
+        more = [] if averaged is None else [averaged.shadow[name] for name in averaged.statistics]
+        processes.copy_from_leader([*state.detector.network.statistics(), *more])
         with self._averaged_weights(), whole_weights(losses):
             for data in self.sets:
                 # A signal reaches processes at different times, and an evaluation is one of all: they stop together or
@@ -144,8 +146,8 @@ class Evaluations:
         if average is None or not self.sets[0].plan.use_average:
             yield
             return
-        # Averages are of parameters only: statistics of normalization are the network's own in both.
-        own = {name: p.detach().clone() for name, p in network.named_parameters()}
+        # Statistics of normalization are the network's own in both, unless they are averaged too.
+        own = {name: value.clone() for name, value in average.followed(network).items()}
         network.load_state_dict(average.shadow, strict=False)
         try:
             yield

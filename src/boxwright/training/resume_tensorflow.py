@@ -60,7 +60,7 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
     if state.average is not None:
         names = {name: p.detach() for name, p in parameters.items()}
         averages = {n: v.to(names[n]) for n, v in slots_of(network, arrays, "average").items() if n in names}
-        state.average.load({name: averages.get(name, names[name]) for name in state.average.shadow})
+        state.average.load({**state.average.followed(network), **averages})
         said.append(f"average: restored for {len(averages)} of {len(names)} weights; others start at the weight")
     state.step = step_of(arrays)
     # TF's checkpoint has no position in the data; the stream continues where a run of ours would be at this step.

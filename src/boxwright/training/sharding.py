@@ -63,7 +63,8 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
         slots = optimizer.state.pop(old)
         optimizer.state[replaced[old]] = {name: rows_of(value, replaced[old]) for name, value in slots.items()}
     if state.average is not None:
-        state.average.shadow = {name: rows_of(value, after[name]) for name, value in state.average.shadow.items()}
+        shadow = state.average.shadow
+        state.average.shadow = {n: rows_of(value, after[n]) if n in after else value for n, value in shadow.items()}
 
 
 def _blocks(network: Network) -> list[nn.Module]:

@@ -35,7 +35,7 @@ class TrainingState:
     """A run's state.
 
     Attributes:
-        average: The weights' moving average, or None.
+        average: The moving average of weights, and of statistics where that is asked for; or None.
         scaler: The scale of float16's gradients; disabled in other precisions.
         seed: Decides order, augmentation and what the network draws at random.
         parts: The number of parts in which a batch is learned from, because memory is too small for fewer.
@@ -114,8 +114,8 @@ class TrainingState:
             self.optimizer.load_state_dict(content["optimizer"])
             _check_slots(self.optimizer)
             if self.average is not None:
-                names = dict(self.detector.network.named_parameters())
-                self.average.load(content["average"] or {name: names[name].detach() for name in self.average.shadow})
+                # What was not averaged so far starts at its value.
+                self.average.load({**self.average.followed(self.detector.network), **content["average"]})
             if content["scaler"] and self.scaler.is_enabled():
                 self.scaler.load_state_dict(content["scaler"])
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -155,7 +155,8 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
     """
     groups, said = grouped(detector.network, plan.optimizer.groups, names_of(detector.network))
     decay = plan.optimizer.average_decay
-    average = None if decay is None else MovingAverage(detector.network, decay)
+    statistics = detector.network.named_statistics() if plan.optimizer.average_statistics else ()
+    average = None if decay is None else MovingAverage(detector.network, decay, statistics)
     device = next(detector.network.parameters()).device
     scaler = torch.amp.GradScaler(device.type, enabled=plan.precision == "float16")
     return TrainingState(

@@ -132,3 +132,10 @@ class Optimizer(Message):
     moving_average_decay: float = number(0.9999, "[0, 1]",
         "Share of the old average kept at each step; 0..1, close to 1 = slow average.")
     parameter_group: list[ParameterGroup] = field([], "Ours: variables with a rate or decay of their own.")
+    average_statistics: bool = field(False, "Ours: the moving average is also of batch normalization's statistics, as "
+        "DETRs' authors keep it; without, the average of the weights is evaluated with training's statistics.")
+
+    rules = (
+        refuse("average_statistics", "there is no average; set use_moving_average",
+            when=lambda c: c.average_statistics and not c.use_moving_average),
+    )
