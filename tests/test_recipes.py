@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 import boxwright as bw
+from boxwright.builders.augmentation.steps import build_augmentation
 from boxwright.builders.detector import build_detector
+from boxwright.builders.input_sizes import build_input_sizes
 from boxwright.builders.pretrained import wants_pretrained
 from boxwright.builders.training import FineTune, build_training
 from boxwright.config import messages as m
@@ -99,14 +101,15 @@ def test_all_are_there() -> None:
     assert {*recipes(ALIGNED), *recipes(TWO_STAGE), *recipes(ONE_STAGE)} == wanted
 
 
-# Parameters in thousands, the rate and the backbone's, batch and epochs, of the authors' tables.
+# Parameters in thousands, the rate and the backbone's, batch, epochs, plain ones at the end, and how often 640 is drawn,
+# of the authors' tables.
 D_FINES = {
-    "d_fine_n_coco": (3783, 8e-4, 4e-4, 128, 160),
-    "d_fine_s_coco": (10322, 2e-4, 1e-4, 32, 132),
-    "d_fine_m_coco": (19590, 2e-4, 2e-5, 32, 132),
-    "d_fine_l_coco": (31290, 2.5e-4, 1.25e-5, 32, 80),
-    "d_fine_x_coco": (62715, 2.5e-4, 2.5e-6, 32, 80),
-    "deim_d_fine_s_coco": (10322, 4e-4, 2e-4, 32, 132),
+    "d_fine_n_coco": (3783, 8e-4, 4e-4, 128, 160, 12, 0),
+    "d_fine_s_coco": (10322, 2e-4, 1e-4, 32, 132, 12, 20),
+    "d_fine_m_coco": (19590, 2e-4, 2e-5, 32, 132, 12, 6),
+    "d_fine_l_coco": (31290, 2.5e-4, 1.25e-5, 32, 80, 8, 4),
+    "d_fine_x_coco": (62715, 2.5e-4, 2.5e-6, 32, 80, 8, 3),
+    "deim_d_fine_s_coco": (10322, 4e-4, 2e-4, 32, 132, 12, 20),
 }
 
 
@@ -117,7 +120,7 @@ def test_all_d_fines_are_there() -> None:
 @pytest.mark.slow_except("deim_d_fine_s_coco")
 @pytest.mark.parametrize("name", D_FINES)
 def test_d_fine(name: str, tmp_path: Path) -> None:
-    thousands, rate, of_backbone, batch, epochs = D_FINES[name]
+    thousands, rate, of_backbone, batch, epochs, plain, often = D_FINES[name]
     text = "\n".join(header(name))
     assert "boxwright train --pipeline_config_path my.config --model_dir" in text
     assert "Published: " in text
@@ -132,6 +135,19 @@ def test_d_fine(name: str, tmp_path: Path) -> None:
     assert plan.stream.batch_size == batch
     assert plan.num_steps == pytest.approx(epochs * 117_266 / batch, abs=50)
     assert plan.optimizer.schedule(plan.num_steps - 1) == pytest.approx(rate / 2 if "deim" in name else rate, rel=1e-3)
+    assert plan.optimizer.average_statistics
+    stages, last = build_augmentation(config), plan.num_steps * (epochs - plain) / epochs
+    assert [type(one).__name__ for one in stages.at(round(last) + 1).transforms] == ["RandomHorizontalFlip"]
+    assert len(stages.at(round(last) - 1).transforms) == 4
+    resizer = detector.preprocessor.resizer
+    sizes = build_input_sizes(config, resizer, 0)
+    assert (sizes is not None) == bool(often)
+    if sizes is not None:
+        assert [one for one in sizes.drawn if one == resizer] == [resizer] * often
+        assert sizes.until_step == pytest.approx(last, abs=1)
+    if "deim" in name:  # epochs 4 to 64
+        mixing = [step for step in (10, 30_000, 230_000, 240_000) if len(stages.at(step).transforms) == 6]
+        assert mixing == [30_000, 230_000]
 
 
 @pytest.mark.slow_except("srn_mobilenet_v2_wider_face")

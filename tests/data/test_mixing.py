@@ -85,6 +85,9 @@ def test_mixup_by_hand() -> None:
     assert (found.image[4:, 6:] == 0).all()
     assert found.boxes.tolist() == [[1, 1, 5, 5], [0, 0, 2, 2]]
     assert found.weights.tolist() == pytest.approx([part, 1 - part])
+    full = MixUp(always(other), 1.0, 1.0, 1.0)(flat(100, 6, 6, (1, 1, 5, 5)), rng(4))  # type: ignore[arg-type]
+    assert full.weights.tolist() == [1, 1]
+    assert np.array_equal(full.image, found.image)
 
 
 def test_pasting_by_masks_by_hand() -> None:
@@ -319,6 +322,7 @@ def test_contradictions(text: str, wanted: str) -> None:
         "random_mosaic { colour: 256 }",
         "random_mixup { alpha: 0 }",
         "random_mixup { alpha: nan }",
+        "random_mixup { min_weight: 1.5 }",
         "random_copy_paste { max_objects: -1 }",
         "large_scale_jitter { height: 0 }",
         "large_scale_jitter { scale_max: inf }",

@@ -25,7 +25,7 @@ def _mosaic(config: m.RandomMosaic, others: Others) -> Transform:
 
 
 def _mixup(config: m.RandomMixup, others: Others) -> Transform:
-    return MixUp(others, config.probability, config.alpha)
+    return MixUp(others, config.probability, config.alpha, config.min_weight)
 
 
 def _copy_paste(config: m.RandomCopyPaste, others: Others) -> Transform:

@@ -30,6 +30,8 @@ class RandomMixup(Message):
 
     probability: float = number(0.5, "[0, 1]", "Chance of doing it.")
     alpha: float = number(1.5, "(0, 1e6]", "Shares are drawn from Beta(alpha, alpha).")
+    min_weight: float = number(0.0, "[0, 1]", "Least weight in the loss of an object, which has its image's share; 1: "
+        "all in full.")
 
 class RandomCopyPaste(Message):
     """Pastes objects of another image, by masks if there are any (Ghiasi et al., 2021; an extension of Boxwright)."""

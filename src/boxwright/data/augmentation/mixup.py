@@ -22,11 +22,13 @@ class MixUp:
 
     Attributes:
         alpha: The image's share is drawn from Beta(alpha, alpha).
+        min_weight: The least weight of an object.
     """
 
     others: Others
     probability: float = 0.5
     alpha: float = 1.5
+    min_weight: float = 0.0
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the blend of two samples, or the sample unchanged."""
@@ -37,7 +39,8 @@ class MixUp:
         placed, blend = [], np.zeros((height, width, sample.image.shape[2]), np.float32)
         for one, part in ((sample, share), (other, 1 - share)):
             canvas = np.zeros(blend.shape, np.float32)
-            weighted = replace(one, image=as_float(one.image), weights=one.weights * np.float32(part))
+            weights = one.weights * np.float32(max(part, self.min_weight))
+            weighted = replace(one, image=as_float(one.image), weights=weights)
             placed.append(pad(weighted, canvas, (0, 0)))
             blend += np.float32(part) * canvas
         whole = sample.image.dtype == other.image.dtype == np.uint8
