@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 import boxwright as bw
 from boxwright.base.errors import CheckpointError
 from boxwright.builders.d_fine import SIZES
+from boxwright.checkpoints.coco_classes import coco_classes
 from boxwright.checkpoints.d_fine_names import authors_name, is_ignored, our_name, to_transformers
+from boxwright.checkpoints.export_transformers import write_transformers
+from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.types import Categories, Category
-from tests.d_fines import D_FINE
+from tests.d_fines import D_FINE, recorded
 from tests.slow import slow_but
 
 
@@ -148,3 +153,135 @@ def test_what_tells_nothing_is_refused_in_a_line(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(said)
         with pytest.raises(CheckpointError, match="config.json beside it does not describe a D-FINE: "):
             bw.load(tmp_path / "model.safetensors", device="cpu")
+
+
+USER = ("dog", "new", "person", "zebra")
+
+
+@pytest.mark.parametrize("layout", ["authors", "transformers", "transformers, as Darknet"])
+def test_rows_of_published_classes_are_kept_by_name(tmp_path: Path, layout: str) -> None:
+    """The authors' 80 are COCO's, which their files do not say; transformers' are in its configuration."""
+    names = [one.name for one in coco_classes()]
+    source, target = small(names=tuple(names)), small(seed=1, names=USER)
+    before, fresh = state_of(source), {name: value.clone() for name, value in state_of(target).items()}
+    path = tmp_path / ("dfine.pth" if layout == "authors" else "model.safetensors")
+    if layout == "authors":
+        torch.save({"model": authors_file(before)}, path)
+    else:
+        if "Darknet" in layout:
+            other = {"motorcycle": "motorbike", "airplane": "aeroplane", "couch": "sofa", "potted plant": "pottedplant"}
+            other |= {"dining table": "diningtable", "tv": "tvmonitor"}
+            names = [other.get(name, name) for name in names]
+        save_file(to_transformers(before), path)
+        (tmp_path / "config.json").write_text(json.dumps({"id2label": dict(enumerate(names))}))
+    report = bw.load_weights(target, path, "transfer")
+    assert report.classes == "classes: dog, person, zebra kept by name; new start fresh"
+    after = state_of(target)
+    rows = {0: 16, 2: 0, 3: 22}  # dog, person and zebra among COCO's
+    for name in ("queries.enc_score_head", "decoder.dec_score_head.0", "decoder.dec_score_head.1"):
+        for part in ("weight", "bias"):
+            found, old = after[f"{name}.{part}"], before[f"{name}.{part}"]
+            assert all(torch.equal(found[new], old[row]) for new, row in rows.items())
+            assert torch.equal(found[1], fresh[f"{name}.{part}"][1])
+    embedding = after["queries.denoising_class_embed.weight"]
+    assert all(
+        torch.equal(embedding[new], before["queries.denoising_class_embed.weight"][row]) for new, row in rows.items()
+    )
+    others = [name for name in after if "score_head" not in name and "denoising" not in name]
+    assert all(torch.equal(after[name], before[name]) for name in others)
+
+
+def test_classes_that_no_file_says_start_fresh(tmp_path: Path) -> None:
+    """Of the authors' layout with another number than 80."""
+    torch.save(authors_file(state_of(small())), tmp_path / "own.pth")
+    target = small(seed=1, names=("a", "b"))
+    report = bw.load_weights(target, tmp_path / "own.pth", "transfer")
+    assert not report.classes
+    assert "decoder.dec_score_head.0.weight" in report.kept
+
+
+@pytest.mark.parametrize("activation", ["RELU", "SILU"])
+def test_a_folder_for_transformers_and_back(tmp_path: Path, activation: str) -> None:
+    text = D_FINE.replace("num_layers: 2", f"num_layers: 2 taps: [3, 6, 3] activation: {activation}")
+    text = text.replace("encoder {", "feature_extractor { layout { stem: [8, 8] middle: [4, 4, 8, 8] out: [8, 16, 24, 32]"
+      " blocks: [1, 1, 2, 1] layers: 2 affine: false } strides: [8, 16, 32] } encoder {", 1)  # fmt: skip
+    source = small(text, names=("cat", "dog", "bird"))
+    config = parse_message(f"model {{ {text.replace('num_classes: 4', 'num_classes: 3')} }}", m.TrainEvalPipelineConfig)
+    with torch.no_grad():
+        source.network.decoder.reg_scale.fill_(8)  # type: ignore[union-attr, operator]
+    source.eval()
+    written = write_transformers(source, config, tmp_path / "hub")
+    assert sorted(one.name for one in (tmp_path / "hub").iterdir()) == [
+        *("config.json", "model.safetensors", "preprocessor_config.json"),
+    ]
+    opened = bw.load(written, device="cpu")
+    assert opened.detector.categories is not None
+    assert [one.name for one in opened.detector.categories] == ["cat", "dog", "bird"]
+    assert opened.detector.preprocessor.resizer.output_size == (64, 96)
+    inputs = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        first, second = source.predict(inputs), opened.detector.eval().predict(inputs)
+    for one, other in zip(first.queries.layers, second.queries.layers, strict=True):
+        assert torch.equal(one.logits, other.logits)
+        assert torch.equal(one.boxes, other.boxes)
+    # Transformers' own layout of weights asks for this.
+    with safe_open(written, "pt") as file:
+        assert file.metadata()["format"] == "pt"
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("ssd", "only D-FINE has a layout of transformers'"),
+        (
+            D_FINE.replace("encoder {", 'feature_extractor { type: "timm/hgnetv2_b0" } encoder {'),
+            "no backbone of timm's",
+        ),
+        (D_FINE.replace("resize_method: BILINEAR_ANTIALIASED", ""), "its preprocessing antialiases"),
+        (
+            D_FINE.replace("height: 64 width: 96", "height: 64 width: 96 convert_to_grayscale: true"),
+            "red, green and blue",
+        ),
+    ],
+    ids=["ssd", "timm", "resizing", "gray"],
+)
+def test_what_transformers_has_no_place_for(tmp_path: Path, model: str, problem: str) -> None:
+    from tests.conftest import SMALL_MODEL
+
+    text = SMALL_MODEL if model == "ssd" else f"model {{ {model} }}"
+    config = parse_message(text, m.TrainEvalPipelineConfig)
+    with pytest.raises(CheckpointError, match=problem):
+        write_transformers(bw.build_detector(config), config, tmp_path / "hub")
+    assert not (tmp_path / "hub").exists()
+
+
+@pytest.mark.parametrize("recording", [path.name for path in recorded()])
+def test_the_layout_is_that_of_recorded_files(tmp_path: Path, recording: str) -> None:
+    """Names, shapes and constants of what transformers itself has written, and what its configuration says of the shape."""
+    path = next(path for path in recorded() if path.name == recording)
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "config.json").write_bytes(path.with_name(f"{recording}.config.json").read_bytes())
+    (folder / "model.safetensors").write_bytes(path.with_name(f"{recording}.safetensors").read_bytes())
+    opened = bw.load(folder / "model.safetensors", device="cpu")
+    written = write_transformers(opened.detector, opened.config, tmp_path / "ours")
+    ours, theirs = (read_safetensors(one) for one in (written, folder / "model.safetensors"))
+    wanted = {name for name in theirs if not name.endswith("num_batches_tracked")}
+    assert {name for name in ours if not name.endswith("num_batches_tracked")} == wanted
+    assert all(torch.equal(ours[name], theirs[name]) for name in wanted)
+    said, known = (json.loads((one / "config.json").read_text()) for one in (tmp_path / "ours", folder))
+    body, theirs_body = said.pop("backbone_config"), known.pop("backbone_config")
+    for own, other in ((said, known), (body, theirs_body)):
+        # Not a shape: rounded by both, drawn in training only, or unread beside the lists of the stages.
+        free = {
+            "depth_mult",
+            "num_denoising",
+            "freeze_backbone_batch_norms",
+            "embedding_size",
+            "hidden_sizes",
+            "depths",
+        }
+        assert {
+            name: value for name, value in own.items() if name not in free and other.get(name, value) != value
+        } == {}
+    assert round(3 * said["depth_mult"]) == round(3 * known["depth_mult"])

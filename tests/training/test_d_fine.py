@@ -13,6 +13,7 @@ from torch import Tensor
 import boxwright as bw
 from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.training import build_training
+from boxwright.checkpoints.weights_digest import weights_sha256
 from boxwright.criteria.terms import TOTAL
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
@@ -192,6 +193,12 @@ def test_train_go_on_evaluate_predict(d_fine_config: Path, shapes_data: Path, tm
     log = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
     assert {"Loss/classification_loss", "Loss/fgl_loss", "Loss/denoising/l1_loss", TOTAL} <= set(log[-1])
     assert run("evaluate", "--model_dir", model_dir, "--out", tmp_path / "e").strip().splitlines()[-1].startswith("AP ")
+    hub = tmp_path / "hub"
+    assert f"{hub / 'model.safetensors'}" in run("export", model_dir, hub, "--format", "transformers").replace("\n", "")
+    theirs, ours = bw.load(hub / "model.safetensors", device="cpu"), bw.load(model_dir, device="cpu")
+    assert theirs.detector.categories is not None
+    assert [one.name for one in theirs.detector.categories] == [one.name for one in ours.detector.categories or ()]
+    assert weights_sha256(theirs.detector) == weights_sha256(ours.detector)
     image = next((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
     predict = ("predict", image, "--model_dir", model_dir, "--min_score", 0, "--out")
     for number, more in enumerate(((), ("--tile", 48))):

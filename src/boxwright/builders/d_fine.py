@@ -78,27 +78,49 @@ def build_d_fine(config: m.DFine, categories: Categories | None, image_channels:
     )
 
 
+@dataclass(frozen=True)
+class Layouts:
+    """The shape of a whole network.
+
+    Attributes:
+        backbone: None for one of timm's.
+        strides: Of its maps.
+    """
+
+    backbone: HgNetLayout | None
+    strides: tuple[int, ...]
+    encoder: EncoderLayout
+    decoder: DecoderLayout
+
+
+def layouts_of(config: m.DFine) -> Layouts:
+    """Return the shape of the network that a configuration describes."""
+    size, extractor = SIZES[config.size.name], config.feature_extractor or m.DFineFeatureExtractor()
+    name = extractor.type or size.backbone
+    strides = tuple(extractor.strides) or size.strides
+    own = HGNETS.get(name) if extractor.layout is None else _layout(extractor.layout)
+    return Layouts(own, strides, _encoder(config, size), _decoder(config, size))
+
+
 def _network(config: m.DFine, channels: int) -> DFine:
-    size, denoising = SIZES[config.size.name], config.denoising or m.DFineDenoising()
-    backbone, encoder = _backbone(config, size, channels), _encoder(config, size)
-    decoder_config, layout = config.decoder or m.DFineDecoder(), _decoder(config, size)
+    denoising, layouts = config.denoising or m.DFineDenoising(), layouts_of(config)
+    backbone, encoder, decoder = _backbone(config, layouts, channels), layouts.encoder, layouts.decoder
+    num_queries = (config.decoder or m.DFineDecoder()).num_queries
     noise = ObjectNoise(config.num_classes, denoising.num_queries, denoising.label_noise, denoising.box_noise)
     return DFine(
         backbone,
         HybridEncoder(backbone.channels, encoder),
-        QuerySelection(encoder.depth, layout, config.num_classes, decoder_config.num_queries),
-        DistributionDecoder(layout, config.num_classes),
+        QuerySelection(encoder.depth, decoder, config.num_classes, num_queries),
+        DistributionDecoder(decoder, config.num_classes),
         noise if denoising.num_queries else None,
     )
 
 
-def _backbone(config: m.DFine, size: Size, channels: int) -> Backbone:
+def _backbone(config: m.DFine, layouts: Layouts, channels: int) -> Backbone:
+    if layouts.backbone is not None:
+        return HgNetV2(layouts.backbone, layouts.strides, channels)
     extractor = config.feature_extractor or m.DFineFeatureExtractor()
-    name, strides = extractor.type or size.backbone, tuple(extractor.strides) or size.strides
-    if name.startswith("timm/"):
-        return TimmBackbone(name.removeprefix("timm/"), strides=strides)
-    layout = HGNETS[name] if extractor.layout is None else _layout(extractor.layout)
-    return HgNetV2(layout, strides, channels)
+    return TimmBackbone(extractor.type.removeprefix("timm/"), strides=layouts.strides)
 
 
 def _layout(config: m.HgNetV2Layout) -> HgNetLayout:

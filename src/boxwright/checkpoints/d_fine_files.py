@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ from torch import Tensor
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
 from boxwright.builders.d_fine import SIZES
+from boxwright.checkpoints.d_fine_classes import d_fine_classes, input_size, transformers_config
 from boxwright.checkpoints.d_fine_names import authors_name, is_authors, is_transformers, transformers_names
 from boxwright.checkpoints.pytorch_names import read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.config import messages as m
 from boxwright.config.load import parse_message
 from boxwright.models.backbones.hgnetv2 import HGNETS
-from boxwright.types import Categories, Category
+from boxwright.types import Categories
 
 # Of the weights, by our names: what tells one size from another, and how many classes there are.
 _STEM, _LEVEL = "backbone.stem.stem1.conv.weight", "encoder.input_proj.{}.conv.weight"
@@ -25,7 +25,7 @@ _LAYER, _CLASSES = "decoder.dec_score_head.{}.weight", "queries.enc_score_head.w
 
 
 def inferred(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories | None]:
-    """Return the configuration of a file of D-FINE's weights, and its classes, where `config.json` beside it has names.
+    """Return the configuration of a file of D-FINE's weights, and its classes where they are known.
 
     The size follows from the weights' shapes; if it is none that was published, every part is read from `config.json`.
     The decoder's activation, ReLU or SiLU, is read from `config.json`, or inferred from "deim" in the file's name: the
@@ -42,7 +42,7 @@ def inferred(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories | None]:
         raise CheckpointError(
             f"{shown(path)}: weights of a network that their names do not tell; pass the configuration"
         )
-    said = _said(path)
+    said = transformers_config(path)
     classes = _of(tensors, _CLASSES, path).shape[0]
     silu = str(said.get("decoder_activation_function", "silu" if "deim" in path.name else "relu")) == "silu"
     size = _size(tensors, path)
@@ -53,12 +53,13 @@ def inferred(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories | None]:
         shape = f"size: {size} decoder {{ {head} }}" if size is not None else _shape(said, head)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(f"{shown(path)}: config.json beside it does not describe a D-FINE: {error!r}") from None
+    height, width = input_size(path)
     text = f"""model {{ d_fine {{
       num_classes: {classes}
-      image_resizer {{ fixed_shape_resizer {{ height: 640 width: 640 resize_method: BILINEAR_ANTIALIASED }} }}
+      image_resizer {{ fixed_shape_resizer {{ height: {height} width: {width} resize_method: BILINEAR_ANTIALIASED }} }}
       {shape}
     }} }}"""
-    return parse_message(text, m.TrainEvalPipelineConfig, file=str(path)), _categories(said, classes)
+    return parse_message(text, m.TrainEvalPipelineConfig, file=str(path)), d_fine_classes(tensors, path)
 
 
 def _shape(said: dict[str, Any], head: str) -> str:
@@ -123,24 +124,3 @@ def _size(tensors: dict[str, Tensor], path: Path) -> str | None:
         if found == (stem, len(size.strides), size.encoder[0], size.decoder[2]):
             return name
     return None
-
-
-def _said(path: Path) -> dict[str, Any]:
-    """Return what transformers' configuration beside a file says; empty without one."""
-    beside = path.with_name("config.json")
-    if path.suffix != ".safetensors" or not beside.is_file():
-        return {}
-    try:
-        content = json.loads(beside.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{shown(beside)}: not readable as JSON: {str(error)[:200]}") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{shown(beside)}: expected an object")
-    return content
-
-
-def _categories(said: dict[str, Any], classes: int) -> Categories | None:
-    names = said.get("id2label")
-    if not isinstance(names, dict) or sorted(names) != sorted(str(number) for number in range(classes)):
-        return None
-    return Categories(tuple(Category(number, number + 1, str(names[str(number)])) for number in range(classes)))

@@ -88,8 +88,8 @@ def load_weights(
             (`pytorch_names`), or a mapping from TF2 checkpoint keys to arrays in TensorFlow's layout.
         scope: "full" requires every tensor, with the same shape. "detection" restores all but the heads, as TensorFlow
             does; "classification" only the backbone. "transfer" restores all that fits: a class or box predictor in
-            which a shape differs keeps its initial values, as does attention to context that the source lacks; if one
-            of our checkpoints has other classes, shared ones are kept by name.
+            which a shape differs keeps its initial values, as does attention to context that the source lacks; if a
+            source that names its classes has others, shared ones are kept by name.
         channels: The channel order of the source's first convolution, such as BGR for converted Caffe weights. Ours is
             RGB; the kernel of others is reversed.
         use_average: Whether to use moving averages of the weights, which the source must have.

@@ -22,10 +22,10 @@ from boxwright.base.files import read_file, shown
 _KEY = "boxwright_sha256"
 
 
-def pack_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return a file's bytes, with a digest of names, types, shapes and values in its metadata."""
+def pack_safetensors(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
+    """Return a file's bytes, with a digest of names, types, shapes and values in its metadata, beside what is given."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    return bytes(save(plain, {_KEY: _digest(plain)}))
+    return bytes(save(plain, {**metadata, _KEY: _digest(plain)}))
 
 
 def read_safetensors(path: str | Path) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_folder
+from boxwright.checkpoints.d_fine_classes import d_fine_classes
 from boxwright.checkpoints.d_fine_names import from_transformers, is_transformers, transformers_names
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
@@ -82,7 +83,9 @@ def _read(network: nn.Module, path: Path, *, use_average: bool) -> SourceWeights
     if path.suffix == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
-        return SourceWeights(*from_pytorch(network, read_pth(path), path))
+        tensors = read_pth(path)
+        classes = d_fine_classes(tensors, path) if isinstance(network, DFine) else None
+        return SourceWeights(*from_pytorch(network, tensors, path), categories=classes)
     if is_weights_folder(path):
         return _read(network, path / WEIGHTS, use_average=use_average)
     return _ours(path, use_average=use_average)
@@ -92,11 +95,13 @@ def _safetensors(network: nn.Module, tensors: dict[str, Tensor], path: Path) -> 
     """Return a file's tensors, of our names or, for D-FINE, of those of the transformers library."""
     if not (isinstance(network, DFine) and is_transformers(tensors)):
         return SourceWeights(tensors)
-    values = from_transformers(network.state_dict(), tensors, path)
+    # Nothing reads PyTorch's counts of batches.
+    wanted = {name: value for name, value in network.state_dict().items() if "num_batches_tracked" not in name}
+    values = from_transformers(wanted, tensors, path)
     names = {name: transformers_names(name)[0] for name in values}
     used = {one for name in values for one in transformers_names(name)}
     unused = {name: "no part of the network has it" for name in tensors if name not in used}
-    return SourceWeights(values, names, unused)
+    return SourceWeights(values, names, unused, d_fine_classes(tensors, path))
 
 
 def _theirs(found: FoundVariables) -> SourceWeights:

@@ -32,6 +32,7 @@ class Format(str, Enum):
     TRITON = "triton"
     SAFETENSORS = "safetensors"
     TENSORFLOW = "tensorflow"
+    TRANSFORMERS = "transformers"
     SAVEDMODEL = "savedmodel"
     EXECUTORCH = "executorch"
 
@@ -49,6 +50,8 @@ _SUFFIXES = {
     ".pt2": Format.PT2,
     ".safetensors": Format.SAFETENSORS,
 }
+# Weights alone, which nothing is compared with.
+_WEIGHTS = (Format.SAFETENSORS, Format.TENSORFLOW, Format.TRANSFORMERS)
 _NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
 
 
@@ -64,7 +67,7 @@ def export_command(
         Path | None,
         typer.Argument(
             help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, or the prefix of a TF2 "
-            "checkpoint, such as out/ckpt-1; default: export/detector.onnx in the run's folder."
+            "checkpoint, such as out/ckpt-1, or a folder for transformers; default: export/detector.onnx in the run's folder."
         ),
     ] = None,
     format: Annotated[
@@ -73,7 +76,7 @@ def export_command(
             "--format",
             metavar="FORMAT",
             help="onnx, openvino, litert, pt2, triton (a model repository, the target's folder; the .onnx is in the run's "
-            "export, too), safetensors or tensorflow; default: by the target's name.",
+            "export, too), safetensors, tensorflow, or (D-FINE) transformers; default: by the target's name.",
         ),
     ] = None,
     pipeline_config_path: Annotated[
@@ -103,7 +106,7 @@ def export_command(
     chosen = format or _format_of(target)
     if chosen in _REFUSED:
         raise ExportError(f"--format {chosen.value}: {_REFUSED[chosen]}")
-    if verify is None and chosen in (Format.SAFETENSORS, Format.TENSORFLOW):
+    if verify is None and chosen in _WEIGHTS:
         _write_weights(source, target, chosen, pipeline_config_path)
         return
     if chosen is Format.TRITON:
@@ -262,21 +265,24 @@ def _write_triton(path: Path, folder: Path, channels: int) -> None:
 def _write_weights(source: Path, target: Path | None, chosen: Format, config_path: Path | None) -> None:
     if target is None:
         raise ExportError(f"--format {chosen.value}: name what to write")
+    from boxwright.checkpoints.export_transformers import write_transformers
     from boxwright.checkpoints.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
     from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import load_config
 
     config = load_config(config_path) if config_path else None
     detector, config, step = restore_detector(source, config=config)
-    if target.is_dir():
+    if chosen is Format.TRANSFORMERS:
+        target = write_transformers(detector, config, target)
+    elif target.is_dir():
         raise CheckpointError(f"{target} is a folder; name a checkpoint in it, such as {target}/ckpt-{step}")
-    if chosen is Format.SAFETENSORS:
+    elif chosen is Format.SAFETENSORS:
         write_safetensors(detector, target)
     else:
         write_tensorflow_checkpoint(detector, target, step=step)
         write_description(target.parent, config, detector.categories)
     console.print(f"{len(list(detector.network.parameters()))} parameters at step {step}: {target}", markup=False)
-    if chosen is Format.TENSORFLOW:
+    if chosen is not Format.SAFETENSORS:
         suggest("predict", "IMAGES", "--model_dir", target)
     else:
         suggest("train", "--weights", target, "--pipeline_config_path", "pipeline.config", "--model_dir", "model-2")
