@@ -32,6 +32,7 @@ from boxwright.preflight.input_frame import InputFrame
 from boxwright.preflight.labels import check_balance, check_counts, check_label_map, check_record_texts
 from boxwright.preflight.records import Progress, Record, read_records, silent, spread
 from boxwright.preflight.schedule import check_schedule
+from boxwright.preflight.start import check_average, check_frozen
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ def examine(
         return
     yield Finding("configuration", "fine", "model, training and data can be built")
     yield from _schedule(plan)
+    yield from check_average(plan, evaluated=_evaluates_average(config))
     yield from _checkpoint(plan, detector, checkpoint)
+    yield from check_frozen(plan, detector, checkpoint)
     if not len(dataset):
         yield Finding("empty_images", "fatal", f"{dataset.name} has no samples", "check its path")
         return
@@ -119,12 +122,16 @@ def examine_quickly(
     config: m.TrainEvalPipelineConfig, plan: TrainingPlan, dataset: Dataset, detector: Detector
 ) -> list[Finding]:
     """Return warnings and fatal findings of the checks that take only seconds, on few samples."""
-    findings = list(_schedule(plan))
+    findings = [*_schedule(plan), *check_frozen(plan, detector)]
     indices = spread(len(dataset), _QUICK)
     records, unreadable = read_records(dataset, indices, workers=min(plan.stream.workers, 1), patience=_QUICK_SECONDS)
     findings += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
     findings += _data(config, detector, dataset, records, Depth(texts=_QUICK))
     return [finding for finding in findings if finding.verdict in ("warning", "fatal")]
+
+
+def _evaluates_average(config: m.TrainEvalPipelineConfig) -> bool:
+    return config.eval_config is not None and config.eval_config.use_moving_averages
 
 
 def _schedule(plan: TrainingPlan) -> Iterable[Finding]:
