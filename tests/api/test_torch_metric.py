@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-torchmetrics = pytest.importorskip("torchmetrics")
+
+@pytest.fixture(autouse=True, scope="module")
+def _torchmetrics() -> None:
+    """Import it no sooner than a test needs it: it takes three seconds, of each process that collects."""
+    pytest.importorskip("torchmetrics")
+
 
 NAMES = {
     "map": "Precision/mAP",

@@ -25,6 +25,7 @@ from boxwright.serving.settings import ServerSettings
 from tests.conftest import SMALL_MODEL
 from tests.exporters.exported import made_once
 from tests.exporters.small_detectors import CATEGORIES, SQUARE, as_trained, pictures
+from tests.exporters.tiny_exports import tiny_export_of
 
 CHANNELS = 5
 FIXED = "image_resizer { fixed_shape_resizer { height: 64 width: 64 } }"
@@ -81,21 +82,22 @@ def test_a_file_refuses_other_images(given: Any) -> None:
 
 def test_the_server_refuses_it() -> None:
     with pytest.raises(ExportError, match="takes images of 5 channels, and clients send colors; it is not served"):
-        ServedModel(exported(), "detector", ServerSettings())
+        ServedModel(tiny_export_of(CHANNELS), "detector", ServerSettings())
 
 
 def test_predict_takes_files_of_numpy(tmp_path: Path) -> None:
+    file = tiny_export_of(CHANNELS)
     np.save(tmp_path / "a.npy", images()[0])
     (tmp_path / "a.png").write_bytes(encode_png(images()[0][..., :3].copy()))
 
     def predict(*words: object) -> Any:
-        listed = ["predict", *words, "--model_dir", exported(), "--out", tmp_path / "out", "--min_score", "0.05"]
+        listed = ["predict", *words, "--model_dir", file, "--out", tmp_path / "out", "--min_score", "0.05"]
         return CliRunner().invoke(app, [str(word) for word in listed])
 
     done = predict(tmp_path / "a.npy")
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "out/detections.json").read_text())
-    assert len(rows) == len(bw.load(exported())(tmp_path / "a.npy").above(0.05)) > 0
+    assert len(rows) == len(bw.load(file)(tmp_path / "a.npy").above(0.05)) > 0
     assert (tmp_path / "out/a.jpg").exists()
     refused = predict(tmp_path / "a.png")
     assert refused.exit_code != 0
@@ -103,7 +105,7 @@ def test_predict_takes_files_of_numpy(tmp_path: Path) -> None:
         refused.exception
     )
     many = CliRunner().invoke(
-        app, ["predict", str(tmp_path), "--model_dir", str(exported()), "--out", str(tmp_path / "out.parquet")]
+        app, ["predict", str(tmp_path), "--model_dir", str(file), "--out", str(tmp_path / "out.parquet")]
     )
     assert "the detector takes images of 5 channels" in str(many.exception)
 

@@ -41,9 +41,9 @@ LITERT_ABOUT = replace(ABOUT, format="litert", input={**ABOUT.input, **_SCALING}
 class Tiny(nn.Module):
     """Finds two boxes in every picture; the first one's score is the mean of its red channel times a weight."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int = 3) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full((3,), 1 / 255))
+        self.weight = nn.Parameter(torch.full((channels,), 1 / 255))
         self.boxes: Tensor
         self.register_buffer("boxes", torch.tensor([[[0.1, 0.2, 0.5, 0.6], [0.0, 0.0, 1.0, 1.0]]]))
 
@@ -58,12 +58,13 @@ class Tiny(nn.Module):
         }
 
 
-def program_of(network: nn.Module) -> torch.export.ExportedProgram:
+def program_of(network: nn.Module, channels: int = 3) -> torch.export.ExportedProgram:
     """Return a network as a program of ATen's operators, with batch, height and width left open."""
+    images = torch.zeros(2, 8, 6, channels, dtype=torch.uint8)
     dims = {number: torch.export.Dim(name, min=1, max=4096) for number, name in enumerate(("batch", "height", "width"))}
     with torch.no_grad(), quiet():
         found = torch.export.export(
-            network.eval(), (torch.zeros(2, 8, 6, 3, dtype=torch.uint8),), dynamic_shapes=(dims,), strict=False
+            network.eval(), (images,), dynamic_shapes=(dims,), strict=False
         )
         return found.run_decompositions({})
 
@@ -80,6 +81,17 @@ def copied_export(suffix: str, folder: Path) -> Path:
         if one.is_file():
             shutil.copy(one, folder / one.name)
     return folder / source.name
+
+
+def tiny_export_of(channels: int) -> Path:
+    """Return a tiny ONNX file that takes pictures of so many channels."""
+    about = replace(ABOUT, input={**ABOUT.input, "channels": channels})
+
+    def make(folder: Path) -> None:
+        model = onnx_model(program_of(Tiny(channels), channels))
+        (folder / "tiny.onnx").write_bytes(onnx_bytes(model, about))
+
+    return made_once(f"tiny-{channels}", make) / "tiny.onnx"
 
 
 def _onnx(path: Path) -> None:
