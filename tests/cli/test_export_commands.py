@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,11 @@ from boxwright.cli.main import app, from_absl
 from boxwright.exporters import export as exporting
 from boxwright.exporters.export import report_path, verify
 from boxwright.exporters.parity import Report
+from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.tensorflow.bundle import Bundle
-from tests.exporters.exported import made_once
-from tests.exporters.small_detectors import CATEGORIES, SSD, build, pictures
+from tests.exporters.exported import exported_detector, made_once
+from tests.exporters.small_detectors import CATEGORIES, MOBILENET_V1, build, pictures
 from tests.without_torch import WITHOUT_TORCH
-
-# Fewer layers than MobileNet's second version, and an activation that is one operator: half the time to export.
-FEWER_LAYERS = SSD.replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v1_fpn_keras").replace("RELU_6", "RELU")
 
 
 def run(*arguments: Any, code: str | None = None, fails: bool = False) -> str:
@@ -56,25 +55,42 @@ def make_project(folder: Path) -> None:
     """Write what TensorFlow's user has: a configuration, a label map, a checkpoint, photos."""
     (folder / "map.pbtxt").write_text("".join(f"item {{ id: {c.id} name: '{c.name}' }}\n" for c in CATEGORIES))
     reader = f'label_map_path: "{folder}/map.pbtxt" tf_record_input_reader {{ input_path: "?" }}'
-    text = f"model {{ {FEWER_LAYERS} }} train_config {{ }} train_input_reader {{ {reader} }} eval_config {{ }}"
+    text = f"model {{ {MOBILENET_V1} }} train_config {{ }} train_input_reader {{ {reader} }} eval_config {{ }}"
     (folder / "pipeline.config").write_text(text)
-    write_tensorflow_checkpoint(build(FEWER_LAYERS), folder / "training" / "ckpt-5", step=5)
+    write_tensorflow_checkpoint(build(MOBILENET_V1), folder / "training" / "ckpt-5", step=5)
     (folder / "photos").mkdir()
     for number, picture in enumerate(pictures()):
         Image.fromarray(picture).save(folder / "photos" / f"{number}.png")
 
 
 @pytest.fixture(scope="module")
-def file(project: Path) -> Path:
-    def export(folder: Path) -> None:
-        told = run(
-            "export", project / "training" / "ckpt-5", folder / "detector.onnx", "--config",
-            project / "pipeline.config", "--images", project / "photos",
-        )  # fmt: skip
-        assert "suppression" in told
-        assert report_path(folder / "detector.onnx").is_file()
+def file() -> Path:
+    """The export of the same weights that the tests share."""
+    return exported_detector().file
 
-    return made_once("exported-by-command", export) / "detector.onnx"
+
+def export_to(path: Path, project: Path) -> str:
+    source, images = project / "training" / "ckpt-5", project / "photos"
+    return run("export", source, path, "--config", project / "pipeline.config", "--images", images)
+
+
+def test_exporting_writes_the_file_and_its_report(
+    file: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the graph of the shared file, which is made already."""
+    import onnx
+
+    made = replace(exporting.FORMATS["onnx"], make=lambda *_: onnx.load(file))
+    monkeypatch.setitem(exporting.FORMATS, "onnx", made)
+    assert "suppression" in export_to(tmp_path / "detector.onnx", project)
+    assert report_path(tmp_path / "detector.onnx").is_file()
+    assert read_metadata(tmp_path / "detector.onnx").step == 5
+
+
+@pytest.mark.slow
+def test_exporting(project: Path, tmp_path: Path) -> None:
+    assert "suppression" in export_to(tmp_path / "detector.onnx", project)
+    assert report_path(tmp_path / "detector.onnx").is_file()
 
 
 def test_inspecting_and_predicting_without_pytorch(file: Path, project: Path, tmp_path: Path) -> None:
@@ -260,8 +276,6 @@ def test_tensorflows_exporter(project: Path, tmp_path: Path) -> None:
         "checkpoint/ckpt-0.index", "checkpoint/ckpt-0.data-00000-of-00001",
     }  # fmt: skip
     assert Bundle(out / "checkpoint" / "ckpt-0").verify() == []
-    from boxwright.runtime.metadata_reader import read_metadata
-
     metadata = read_metadata(out / "detector.onnx")
     assert metadata.suppression["iou_threshold"] == pytest.approx(0.4)
     assert (metadata.step, metadata.input["type"]) == (5, "tf_example")

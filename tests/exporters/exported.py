@@ -13,7 +13,7 @@ from filelock import FileLock
 
 import boxwright as bw
 from boxwright.exporters.export import About, export
-from tests.exporters.small_detectors import FEW_LAYERS, build, pictures
+from tests.exporters.small_detectors import MOBILENET_V1, build, pictures
 
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
 
@@ -39,7 +39,7 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
 
 @cache
 def exported_detector() -> Exported:
-    detector = build(FEW_LAYERS)
+    detector = build(MOBILENET_V1)
     about = About(config="model { }", step=7, metric={"AP": 0.5}, source="shapes")
     folder = made_once(
         "exported", lambda folder: export(detector, folder / "detector.onnx", images=pictures(), about=about)

@@ -47,6 +47,8 @@ FEW_LAYERS = (
     .replace("depth_multiplier: 0.25\n      min_depth: 8\n      use_depthwise: true\n", "")
     .replace("activation: RELU_6", "activation: RELU")
 )
+# With names in TensorFlow; fewer layers than its second version, and an activation that is one operator.
+MOBILENET_V1 = SSD.replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v1_fpn_keras").replace("RELU_6", "RELU")
 
 
 def with_few_layers(text: str) -> str:
@@ -130,6 +132,8 @@ def as_trained(detector: bw.Detector, images: list[NDArray[np.uint8]]) -> bw.Det
         detector.predict(inputs, sizes)
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+            assert norm.num_batches_tracked is not None
+            norm.num_batches_tracked.zero_()  # as of weights from TensorFlow, which counts none
         detector.eval()
         heads = [name for name in detector.network.parts.class_outputs if "mask" not in name]
         first = ["rpn.head.predict.classes"] if hasattr(detector.network, "rpn") else []

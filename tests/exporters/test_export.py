@@ -32,7 +32,7 @@ from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.sessions import OnnxSession, Session, open_session
 from boxwright.types import FoundObjects
 from tests.exporters.exported import exported_detector
-from tests.exporters.small_detectors import CATEGORIES, FEW_LAYERS, build, pictures
+from tests.exporters.small_detectors import CATEGORIES, FEW_LAYERS, MOBILENET_V1, build, pictures
 from tests.parity.recordings import FOLDER
 
 Outputs = dict[str, NDArray[np.float32]]
@@ -229,7 +229,7 @@ def test_the_same_bytes_twice(detector: bw.Detector, tmp_path: Path, monkeypatch
 
 def test_verifying_again(detector: bw.Detector, file: Path) -> None:
     assert verify(detector, file, pictures()[:2]).passed
-    other = build(FEW_LAYERS)
+    other = build(MOBILENET_V1)
     with torch.no_grad():
         next(other.parameters()).add_(1)
     with pytest.raises(ExportError, match="other weights"):

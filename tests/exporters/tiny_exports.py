@@ -63,9 +63,7 @@ def program_of(network: nn.Module, channels: int = 3) -> torch.export.ExportedPr
     images = torch.zeros(2, 8, 6, channels, dtype=torch.uint8)
     dims = {number: torch.export.Dim(name, min=1, max=4096) for number, name in enumerate(("batch", "height", "width"))}
     with torch.no_grad(), quiet():
-        found = torch.export.export(
-            network.eval(), (images,), dynamic_shapes=(dims,), strict=False
-        )
+        found = torch.export.export(network.eval(), (images,), dynamic_shapes=(dims,), strict=False)
         return found.run_decompositions({})
 
 
