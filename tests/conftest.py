@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         left_out = [mark for mark in item.iter_markers("slow_except") if case not in mark.args]
         if named or left_out:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is there before the first test out of each search for garbage: a million objects that stay."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # libraries count what is left at the end
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -107,14 +114,26 @@ def _truncated_normal(
         return tensor.copy_(block.repeat(times)[: tensor.numel()].view(tensor.shape))
 
 
+def _zeros(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return tensor.zero_()
+
+
+_DRAWN = ("trunc_normal_", "normal_", "uniform_", "xavier_uniform_", "kaiming_normal_", "kaiming_uniform_")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _quick_initializers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Draw first weights quickly: real configurations' took a twelfth of the tests' time.
 
-    A module whose OWN_INITIALIZERS is set draws them as other processes do, with which it compares.
+    A module whose OWN_INITIALIZERS is set draws them as other processes do, with which it compares; one whose
+    WEIGHTS_ARE_LOADED is set draws none, as it replaces them all.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if not getattr(request.module, "OWN_INITIALIZERS", False):
+        if getattr(request.module, "WEIGHTS_ARE_LOADED", False):
+            for name in _DRAWN:
+                patch.setattr(torch.nn.init, name, _zeros)
+        elif not getattr(request.module, "OWN_INITIALIZERS", False):
             patch.setattr(torch.nn.init, "trunc_normal_", _truncated_normal)
         yield
 

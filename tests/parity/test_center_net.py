@@ -31,6 +31,8 @@ from tests.conftest import GOLDEN, assert_close, xyxy
 from tests.golden.weights import weight
 from tests.parity.recordings import FOLDER, FOLDERS, compare, unsupported
 
+WEIGHTS_ARE_LOADED = True
+
 # As large as the rounding of a score near 1, and less than what tells peaks from other cells.
 _TIE = 5e-7
 _PATHS = [

@@ -41,6 +41,8 @@ from tests.conftest import assert_close, xyxy, yxyx
 from tests.golden.weights import weight
 from tests.parity.recordings import FOLDER, Case, compare, components
 
+WEIGHTS_ARE_LOADED = True
+
 ROOT = Path(__file__).parents[2]
 PATH = FOLDER / "kerod" / "faster_rcnn_resnet50_pytorch"
 CASES = components("kerod")

@@ -38,6 +38,8 @@ from tests.parity.recordings import (
 )
 from tests.slow import slow_but
 
+WEIGHTS_ARE_LOADED = True
+
 
 def test_the_shipped_folder_is_whole() -> None:
     if FOLDER == GOLDEN:

@@ -24,6 +24,8 @@ from tests.conftest import GOLDEN, assert_close, yxyx
 from tests.golden.weights import uniform_stream, weight
 from tests.parity.recordings import FOLDER, layers_beyond_last_tap, penalty_beyond_last_tap
 
+WEIGHTS_ARE_LOADED = True
+
 # Those shipped, where the folder that is named has none of its own.
 PLACE = FOLDER if (FOLDER / "networks.json").is_file() else GOLDEN
 PATH = PLACE / "networks.json"

@@ -25,6 +25,8 @@ from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDER
 from tests.slow import slow_but
 
+WEIGHTS_ARE_LOADED = True
+
 PATHS = sorted((FOLDER / "refinedet").glob("*.json"))
 LEVELS = ("conv4_3", "conv5_3", "fc7", "conv6_2")
 STAGES = (2, 2, 3, 3, 3)

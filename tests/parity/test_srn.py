@@ -36,6 +36,8 @@ from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDER, Case, compare, components
 from tests.slow import slow_but
 
+WEIGHTS_ARE_LOADED = True
+
 PATH = FOLDER / "srn" / "srn_resnet50"
 CASES = components("srn")
 ABSENT = "the folder has no recordings of SRN"

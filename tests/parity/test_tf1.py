@@ -32,6 +32,8 @@ from tests.parity.recordings import (
 )
 from tests.slow import slow_but
 
+WEIGHTS_ARE_LOADED = True
+
 # Pooling pyramids read the map of stride 16; TF's graph has the backbone's last layers, too, which nothing reads.
 _BEHIND_THE_MAP = re.compile(r"/resnet_v1_\d+/block4/|/MobilenetV1/Conv2d_1[23]_")
 

@@ -45,6 +45,8 @@ from tests.parity.recordings import (
     unsupported,
 )
 
+WEIGHTS_ARE_LOADED = True
+
 # The most of proposals that may be others than TF's, where scores tie, as padding's do.
 _TIED_SHARE = 0.05
 # How many values of masks are compared, where a recording holds some of them only.
