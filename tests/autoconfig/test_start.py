@@ -204,7 +204,8 @@ def test_a_run_starts_from_data_and_is_resumed(tmp_path: Path) -> None:
 
 def test_train_takes_data(tmp_path: Path) -> None:
     data = yolo(tmp_path / "data")
-    run = bw.train(data=data, out=tmp_path / "model", epochs=0.2, device="cpu", workers=0)
+    small = [f"model.ssd.image_resizer.fixed_shape_resizer.{side}=64" for side in ("height", "width")]
+    run = bw.train(data=data, out=tmp_path / "model", epochs=0.2, device="cpu", workers=0, overrides=small)
     assert run.step == 1
     assert run.model().names == ["circle", "square", "triangle", "star"]
     # The schedule is of the run's length: 4 images are a fifth of an epoch, in one step of 5.

@@ -114,6 +114,7 @@ def test_what_is_no_host(host: str) -> None:
         listening_socket(host, 0)
 
 
+@pytest.mark.slow
 def test_a_server_says_how_many_requests_it_answered() -> None:
     with served_by_command() as (process, _):
         process.send_signal(signal.SIGTERM)

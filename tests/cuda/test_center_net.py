@@ -24,7 +24,6 @@ from tests.center_nets import (
 from tests.cuda.families import learner_from, on_fake_gpu
 from tests.cuda.waits import ALWAYS
 from tests.exporters.small_detectors import CATEGORIES
-from tests.slow import slow_but
 
 TRAINING = """
 train_config { batch_size: 2 num_steps: 6
@@ -45,8 +44,8 @@ ALL_READ = "load_dense_pose: true load_track_id: true"
 
 
 # All are built and train on the CPU in tests/models and tests/training.
-@pytest.mark.slow_cases("deep masks of crops")
-@pytest.mark.parametrize("name", slow_but(("surface", "deep masks of crops").__contains__, OTHER_TASKS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHER_TASKS)
 def test_nothing_waits_in_other_tasks(name: str) -> None:
     text, field = OTHER_TASKS[name]
     # Of few layers; MobileNet's steps are test_family[center_net]'s.

@@ -23,6 +23,7 @@ def test_there_is_a_fuzzer_for_each_reader() -> None:
     assert len(READERS) == 34
 
 
+@pytest.mark.slow_cases("openvino")  # tests/runtime reads such a file too
 @pytest.mark.parametrize("name", READERS)
 def test_seeds_are_good(name: str, tmp_path: Path) -> None:
     _where_forks_work("seeds_are_good", name, tmp_path)

@@ -9,7 +9,7 @@ from torch import nn
 from boxwright.builders.detector import build_detector
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.models.backbones.cells import CellNetwork, overridden_settings
+from boxwright.models.backbones.cells import CellLayout, CellNetwork, JoinedCells, LaterCells, overridden_settings
 from boxwright.models.backbones.nasnet import NASNET
 from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
 from boxwright.models.batch_norm import BatchNormSettings
@@ -78,6 +78,25 @@ def test_an_overriding_configuration_adds_to_each_convolution() -> None:
     assert isinstance(bare.conv0_bn, nn.BatchNorm2d)
     assert bare.conv0_bn.eps == 0.001
     assert all(part.bias is None for part in bare.modules() if isinstance(part, nn.Conv2d))
+
+
+def test_two_halves_are_the_whole() -> None:
+    """What two cells say together is one map of which the later cells read both, as if it was never cut."""
+    torch.manual_seed(0)
+    layout = CellLayout(PNASNET.cells[:5], most_dropped=0.0)
+    *_, one, two, last = (cell.name for cell in layout.cells)
+    first = JoinedCells(CellNetwork(layout, PNASNET_SETTINGS, taps=(one, two))).eval()
+    second = LaterCells(layout, PNASNET_SETTINGS, first).eval()
+    whole = CellNetwork(layout, PNASNET_SETTINGS, taps=(last,)).eval()
+    whole.load_state_dict(first.body.state_dict() | second.state_dict())
+    images = torch.randn(1, 3, 33, 33)
+    with torch.no_grad():
+        (joined,), (wanted,) = first(images), whole(images)
+        found = second(joined)
+    assert joined.shape == (1, *first.channels, 4, 4)
+    assert found.shape[1] == second.channels
+    assert torch.equal(found, wanted.relu())
+    assert float(found.amax()) > 0
 
 
 @pytest.mark.parametrize("kind", ["nas", "pnas"])

@@ -384,6 +384,24 @@ def test_a_model_that_does_not_fit(change: tuple[str, str], line: str) -> None:
     assert "center_net" in str(caught.value)
 
 
+def test_names_of_stacked_hourglasses(label_map: Path) -> None:
+    """The second is given what the first was and said."""
+    with torch.device("meta"):
+        text = CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"hourglass_104"')
+        network = detector_of(text).network
+    variables = tf2_variables(network)
+    assert not variables.unnamed
+    path = "model/_feature_extractor/_network"
+    between = [key for key in (one.key for one in variables.named.values()) if key.startswith(f"{path}/intermediate")]
+    assert {key.removeprefix(f"{path}/").partition("/")[0] for key in between} == {
+        "intermediate_conv1",
+        "intermediate_conv2",
+        "intermediate_residual",
+    }
+    assert all(key.split("/")[4] == "0" for key in between), "one less than hourglasses"
+
+
+@pytest.mark.slow_cases("BOXWRIGHT_CONFIGS-11")
 @pytest.mark.parametrize(("variable", "built"), [("BOXWRIGHT_CONFIGS", 11), ("BOXWRIGHT_USER_CONFIGS", 3)])
 def test_real_configurations(variable: str, built: int, tmp_path: Path) -> None:
     """Every CenterNet is built, and has names in TF's checkpoints for all that it learns."""

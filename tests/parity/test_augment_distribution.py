@@ -162,9 +162,8 @@ class TiedGenerator:
         return low + self._bits % (high - low)
 
 
-@pytest.mark.parametrize(
-    "name", ["random_pad_image/1/many", pytest.param("random_pad_image/1/none", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # tests/parity/test_augment.py has the step with the draws of the original
+@pytest.mark.parametrize("name", ["random_pad_image/1/many", "random_pad_image/1/none"])
 def test_tied_draws_give_what_was_recorded(name: str) -> None:
     """Where all four draws always take place, tying ours makes the distributions equal: nothing else differs."""
     entries = [entry for entry in ENTRIES if entry["id"] == name]

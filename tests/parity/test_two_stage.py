@@ -159,8 +159,10 @@ def context_of(arrays: Any) -> ContextFeatures | None:
     return ContextFeatures(torch.from_numpy(arrays["context_features"]), counts)
 
 
-# The largest takes half a minute; the others' stages are those of mask_rcnn_class_specific, mask_rcnn_fpn and rfcn.
+# The largest takes half a minute; the others' stages are those of mask_rcnn_class_specific, mask_rcnn_fpn and rfcn,
+# and NASNet's cells those of test_tf1.py's PNASNet.
 SLOW = (
+    "faster_rcnn_nas_coco",
     "mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8",
     "mask_rcnn_inception_v2_coco",
     "mask_rcnn_class_agnostic",

@@ -35,6 +35,8 @@ from boxwright.preflight.examine import Depth, examine
 from boxwright.preflight.finding import Finding
 from boxwright.preflight.records import spread
 from boxwright.preflight.schedule import check_schedule
+from boxwright.training import rehearsal
+from boxwright.training.rehearsal import Rehearsal
 from tests.center_nets import CENTER_NET, SIZE
 from tests.conftest import SMALL_MODEL, extra_folder
 
@@ -538,6 +540,18 @@ def run(*arguments: object) -> Any:
 
 
 def test_the_command(planted: Planted) -> None:
+    """All but the trial steps, of which tests/training/test_rehearsal.py is."""
+    tried = Rehearsal("CPU", (1, 2), (2**30, 2**30 + 2**20), (0.5, 1.0), 2.0**34, 0.01)
+    with mock.patch.object(rehearsal, "rehearse", return_value=tried):
+        said_by_the_command(planted)
+
+
+@pytest.mark.slow  # the test above, and tests/autoconfig/test_start.py trains with a batch that was tried
+def test_the_command_tries_steps(planted: Planted) -> None:
+    said_by_the_command(planted)
+
+
+def said_by_the_command(planted: Planted) -> None:
     result = run("doctor", planted.config, "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.output)

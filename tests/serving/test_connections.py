@@ -112,7 +112,7 @@ def test_no_upgrade_fills_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     upgrade = HEALTH.replace(b"Connection: close", b"Connection: close, Upgrade\r\nUpgrade: websocket")
     with serving(ServerSettings()) as running:
-        for _ in range(20):
+        for _ in range(4):
             assert status(running.ask(upgrade)) == 200
             assert status(running.ask(b"\0\r\n\r\n")) == 400
     said = [record.getMessage() for record in caplog.records if record.name.startswith(("uvicorn", "boxwright"))]

@@ -214,7 +214,12 @@ GOOD_INFER = {
 }
 
 
-@pytest.mark.slow_cases("v1")
+def test_an_output_that_there_is_not(client: TestClient) -> None:
+    answer = client.post(INFER, json={**GOOD_INFER, "outputs": [{"name": "nothing"}]})
+    assert (answer.status_code, answer.json()) == (400, {"error": "outputs: no output 'nothing'"})
+
+
+@pytest.mark.slow  # tests/fuzz/test_http.py changes such requests too
 @pytest.mark.parametrize(("path", "good"), [(PREDICT, GOOD_PREDICT), (INFER, GOOD_INFER)], ids=["v1", "v2"])
 def test_odd_values_in_every_field(path: str, good: Any, client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     assert client.post(path, json=good).status_code == 200

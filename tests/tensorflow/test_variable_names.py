@@ -178,6 +178,19 @@ def test_halves_of_nasnet_and_pnasnet() -> None:
     assert learnt_of(PNASNET, PNASNET_SETTINGS, ("cell_6", "cell_7")) == 81_736_668
 
 
+def test_names_of_both_halves_of_nasnet() -> None:
+    with torch.device("meta"):
+        built = build_detector(parse_message(ONE_MAP.replace("resnet50_keras", "nas"), m.DetectionModel)).network
+    keys = {variable.key for variable in tf1_variables(built).named.values()}
+    assert {f"{half}/{cell}/1x1/weights" for half, cell in (
+        ("FirstStageFeatureExtractor", "cell_stem_0"),
+        ("FirstStageFeatureExtractor", "cell_11"),
+        ("SecondStageFeatureExtractor", "cell_12"),
+        ("SecondStageFeatureExtractor", "cell_17"),
+    )} <= keys  # fmt: skip
+    assert "FirstStageFeatureExtractor/cell_12/1x1/weights" not in keys
+
+
 def test_tail_of_inception_resnet_v2() -> None:
     """TF1 numbers the blocks of the second half from the start again, unlike its classifier."""
     model = parse_message(ONE_MAP.replace("resnet50_keras", "inception_resnet_v2"), m.DetectionModel)

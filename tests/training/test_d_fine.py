@@ -95,6 +95,15 @@ def test_parts_add_up_to_the_batch(d_fine_config: Path, parts: int) -> None:
         assert torch.allclose(gradient, second[name], rtol=1e-3, atol=2e-5 * float(gradient.abs().max()) + 1e-7), name
 
 
+def test_a_step_describes_its_objects(d_fine_config: Path) -> None:
+    one, batch = learner(d_fine_config)
+    said = one.step(
+        with_objects(batch, torch.tensor([[8.0, 8, 40, 40], [2, 2, 9, 9]]), torch.tensor([0, 1])), describe=True
+    )
+    assert said.description is not None
+    assert said.description.scalars == {"AvgNumGroundtruthBoxesPerImage": 2 / len(batch)}
+
+
 def test_noise_follows_from_the_key_alone(d_fine_config: Path) -> None:
     one, batch = learner(d_fine_config)
     network = one.state.detector.network
@@ -185,6 +194,7 @@ def test_one_image_alone_and_in_a_batch(d_fine_config: Path) -> None:
         torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_train_go_on_evaluate_predict(d_fine_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     model_dir = tmp_path / "m"
     shared = ("--config", d_fine_config, "--model_dir", model_dir, "--workers", 0, "--log_every_n", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -12,6 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ import torch
 
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.distributed import ALONE
+from boxwright.training.lock import LOCK
+from boxwright.training.train import _lock_folder
 from tests import forked
 
 OWN_INITIALIZERS = True
@@ -311,7 +316,19 @@ bw.train(bw.load_config(sys.argv[1], ["train_config.num_steps=1000000"]), sys.ar
 """
 
 
-@pytest.mark.parametrize("name", ["m", pytest.param("d" * 80, marks=pytest.mark.slow)])
+def test_a_run_says_whose_place_it_takes_and_clears_away_what_that_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / LOCK).write_text(json.dumps({"process": 2**22 + 1, "host": "h", "since": "2020-01-01 00:00:00"}))
+    (tmp_path / ".workers" / "x" / "socket").mkdir(parents=True)
+    with ExitStack() as resources:
+        _lock_folder(tmp_path, ALONE, resources)
+        assert not (tmp_path / ".workers").exists()
+    assert "taking the place of process 4194305 on h" in caplog.text
+
+
+@pytest.mark.slow  # the test above, and tests/data/test_worker_folder.py
+@pytest.mark.parametrize("name", ["m", "d" * 80])
 def test_a_killed_run_leaves_nothing_in_the_systems_temporary_folder(small_config: Path, name: str) -> None:
     """Workers have sockets, in folders that nobody removes after a kill: they are the run's, and go when it goes on."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="") as short:

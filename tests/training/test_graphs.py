@@ -73,6 +73,19 @@ def test_numbers_of_objects_in_one_bucket_share_a_graph(small_config: Path) -> N
             graphed(batch.images, batch.true_sizes, batch.targets.padded_to(few + more))
 
 
+def test_losses_that_are_no_graph_are_said() -> None:
+    class Looks(Sum):
+        def forward(self, images: torch.Tensor, true_sizes: torch.Tensor, targets: Targets) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            return super().forward(images, true_sizes, targets)
+
+    torch._dynamo.reset()
+    graphed = GraphedLosses(Looks(), backend="eager")  # type: ignore[arg-type]  # stands for a detector's losses
+    with pytest.raises(bw.TrainingError, match="--cuda_graphs: this detector and its losses cannot be one graph"):
+        graphed(torch.ones(2, 3, 4, 4), torch.ones(2, 2), targets(8))
+
+
+@pytest.mark.slow  # the test above
 def test_what_is_no_graph_is_said(small_config: Path) -> None:
     torch._dynamo.reset()
     small_config.write_text(with_few_layers(small_config.read_text()))

@@ -100,6 +100,7 @@ def run(*arguments: object) -> str:
     return result.output
 
 
+@pytest.mark.slow
 def test_train_go_on_evaluate_predict(refinedet_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     model_dir = tmp_path / "m"
     shared = ("--config", refinedet_config, "--model_dir", model_dir, "--workers", 0, "--log_every_n", 1)

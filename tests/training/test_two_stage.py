@@ -56,6 +56,7 @@ def test_a_resumed_run_ends_with_the_same_bits(shapes_data: Path, tmp_path: Path
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
 
 
+@pytest.mark.slow
 def test_evaluates_masks_and_draws_them(shapes_data: Path, tmp_path: Path) -> None:
     path = configuration(shapes_data, tmp_path)
     bw.train(bw.load_config(path), tmp_path / "m", bw.RunSettings(workers=0, log_every_n=1))
