@@ -20,7 +20,6 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.training import rehearsal
 from tests import forked
 from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
-from tests.slow import slow_but
 
 QUICK = InitSettings(steps=False)
 
@@ -44,7 +43,7 @@ MADE: dict[str, Callable[[Path], Path]] = {
 
 # What reads the other formats is tested in tests/data, and their recognition below.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(("voc", "coco").__contains__, MADE))
+@pytest.mark.parametrize("name", MADE)
 def test_what_is_written_trains(name: str, tmp_path: Path) -> None:
     data = MADE[name](tmp_path / "data")
     out = tmp_path / "out" / "pipeline.config"

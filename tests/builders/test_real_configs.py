@@ -27,7 +27,6 @@ from boxwright.types.masks import InstanceMasks
 from tests.center_nets import give_keypoint_label_map
 from tests.conftest import SMALL_MODEL, extra_folder
 from tests.models.shapes import only_shapes
-from tests.slow import slow_but
 
 FOLDER = extra_folder("BOXWRIGHT_CONFIGS")
 FILES = sorted(FOLDER.rglob("*.config")) if FOLDER else []
@@ -65,7 +64,6 @@ def test_how_many_there_are() -> None:
         pytest.skip(_ABSENT)
     count = {name: sum(path.parent.name == name for path in OURS) for name in ("tf1", "tf2")}
     assert count == {"tf1": 35, "tf2": 18}
-    assert not extra_folder("BOXWRIGHT_USER_CONFIGS") or len(STRANGERS) == 58
 
 
 def strangers() -> list[Path]:
@@ -87,11 +85,25 @@ def strangers() -> list[Path]:
     return list(found.values())
 
 
-STRANGERS = strangers()
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*OURS, *STRANGERS], ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_how_many_strangers_there_are() -> None:
+    if not extra_folder("BOXWRIGHT_USER_CONFIGS"):
+        pytest.skip("BOXWRIGHT_USER_CONFIGS names no folder of pipeline.config files")
+    assert len(strangers()) == 58
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parse the strangers' files, which takes seconds, only where what is slow may run."""
+    if metafunc.function is test_a_step_at_full_size:
+        quick = metafunc.config.option.markexpr == "not slow"
+        metafunc.parametrize("path", OURS if quick else [*OURS, *strangers()], ids=name_of)
+
+
+@pytest.mark.slow
 def test_a_step_at_full_size(path: Path) -> None:
     """One image; the largest take some 16 GB and half a minute."""
     config = load_config(path)
@@ -132,30 +144,9 @@ def test_how_many_two_stages_there_are() -> None:
     assert count == {"tf1": 29, "tf2": 11}
 
 
-def one_of_each_kind() -> set[Path]:
-    """List the first two-stage file of each backbone, number of stages and predictor."""
-    found: dict[str, Path] = {}
-    for path in TWO_STAGES:
-        model = load_config(path).model
-        two_stage = model.faster_rcnn if model else None
-        if two_stage is not None and two_stage.feature_extractor and two_stage.second_stage_box_predictor:
-            predictor = two_stage.second_stage_box_predictor.which("box_predictor_oneof")
-            kind = two_stage.feature_extractor.type.replace("152", "101")
-            found.setdefault(f"{kind} {two_stage.number_of_stages} {predictor}", path)
-    return set(found.values())
-
-
-# Deeper backbones have the same blocks more often; masks and context are small in tests/models.
-_LARGE = ("resnet101", "resnet_v2", "mask_rcnn", "faster_rcnn_nas")
-FIRST_OF_KIND = {path for path in one_of_each_kind() if not any(part in path.stem for part in _LARGE)}
-
-
-@pytest.mark.slow_cases("tf1/faster_rcnn_resnet50_coco", "tf2/faster_rcnn_resnet50_v1_fpn_640x640_coco17_tpu-8")
-@pytest.mark.parametrize(
-    "path",
-    [path if path in FIRST_OF_KIND else pytest.param(path, marks=pytest.mark.slow) for path in TWO_STAGES],
-    ids=lambda path: f"{path.parent.name}/{path.stem}",
-)
+# Other backbones are in tests/parity; masks and context are small in tests/models.
+@pytest.mark.slow_except("tf1/faster_rcnn_inception_v2_coco", "tf2/faster_rcnn_resnet50_v1_1024x1024_coco17_tpu-8")
+@pytest.mark.parametrize("path", TWO_STAGES, ids=name_of)
 def test_two_stages_detect_and_lose(path: Path) -> None:
     """As configured, but for the size of the picture and the number of proposals."""
     model = load_config(path).model
@@ -196,15 +187,8 @@ def without_gradient(model: m.DetectionModel | Pipeline) -> list[str]:
     return [name for name, parameter in learnt if parameter.grad is None]
 
 
-# EfficientDet's larger ones, ResNet-101 and 152 have the same blocks more often.
-QUICK = [path for path in OURS[::3] if not re.search(r"_d[2-7]_|resnet1", path.stem)]
-
-
 @pytest.mark.slow_except("tf1/embedded_ssd_mobilenet_v1_coco")
-@pytest.mark.parametrize(
-    "path",
-    slow_but(lambda path: path in QUICK, OURS, lambda path: f"{path.parent.name}/{path.stem}"),
-)
+@pytest.mark.parametrize("path", OURS, ids=name_of)
 def test_every_weight_gets_a_gradient(path: Path) -> None:
     assert without_gradient(load_config(path)) == []
 

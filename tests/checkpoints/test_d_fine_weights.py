@@ -22,7 +22,6 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.types import Categories, Category
 from tests.d_fines import D_FINE, recorded
-from tests.slow import slow_but
 
 
 def small(text: str = D_FINE, seed: int = 0, names: tuple[str, ...] = ("a", "b", "c", "d")) -> bw.Detector:
@@ -45,7 +44,8 @@ def authors_file(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("wrapped", slow_but("ema".__eq__, ["plain", "model", "ema"]))
+@pytest.mark.slow_except("ema")
+@pytest.mark.parametrize("wrapped", ["plain", "model", "ema"])
 def test_the_authors_files(tmp_path: Path, wrapped: str) -> None:
     source, target, path = small(), small(seed=1), tmp_path / "dfine.pth"
     tensors = authors_file(state_of(source))

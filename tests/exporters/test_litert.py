@@ -319,6 +319,7 @@ def test_the_graph_of_a_center_net_finds_what_its_detector_finds(keypoints: bool
     assert [tuple(one.shape[1:]) for one in rest[-2:]] == [(16 * 24, 4), (16 * 24, 1 if keypoints else 4)]
 
 
+@pytest.mark.slow_cases("model3-uv pip install")  # as of other detectors, below
 @pytest.mark.parametrize(
     ("model", "line"),
     [

@@ -17,7 +17,6 @@ from boxwright.models.layers import Conv2d, ConvSettings, KernelRule, make_conv
 from boxwright.models.necks.bifpn import COMBINERS, BiFpn
 from boxwright.types import Targets
 from tests.conftest import SMALL_MODEL
-from tests.slow import slow_but
 
 
 def config(kind: str) -> bw.Pipeline:
@@ -64,7 +63,7 @@ def test_kinds() -> None:
     "False-ssd_inception_v3",
     "False-ssd_mobilenet_v1_keras",
 )
-@pytest.mark.parametrize("kind", slow_but(lambda kind: "resnet1" not in kind, KINDS))  # deeper: the same blocks
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("depthwise", [True, False])
 def test_trains_and_detects_on_nothing(kind: str, depthwise: bool) -> None:
     pipeline = config(kind)

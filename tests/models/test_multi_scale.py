@@ -15,7 +15,6 @@ from boxwright.models.multi_scale import MULTI_SCALE, InputSize, MultiScale, Mul
 from boxwright.ops.suppression.voting import soft_vote, vote
 from boxwright.postprocessing.nms import Voting
 from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, of_one_class
-from tests.slow import slow_but
 
 BOXES = torch.tensor([[0.0, 0, 10, 10], [0.0, 0, 10, 8], [50.0, 0, 60, 10], [0.0, 0, 10, 4]])
 SCORES = torch.tensor([0.6, 0.2, 0.9, 0.1])
@@ -164,7 +163,7 @@ def test_keypoints_do_not_vote(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", slow_but("predict".__eq__, ["evaluate", "predict"]))
+@pytest.mark.parametrize("verb", ["evaluate", "predict"])
 def test_command_line(small_config: Path, shapes_data: Path, tmp_path: Path, verb: str) -> None:
     from typer.testing import CliRunner
 

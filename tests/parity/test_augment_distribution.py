@@ -26,7 +26,6 @@ from boxwright.types import Sample
 from tests.parity.augment_statistics import index_picture, measure
 from tests.parity.recordings import FOLDER
 from tests.parity.test_augment import given, scene_sample
-from tests.slow import slow_but
 
 _PATH = FOLDER / "augment" / "draws.json"
 ENTRIES: list[dict[str, Any]] = json.loads(_PATH.read_text()) if _PATH.is_file() else []
@@ -139,7 +138,8 @@ def _rounded_away(entry: dict[str, Any]) -> float:
 
 
 # Of each step and each of its settings the scene of many objects is quick; a single one and none take the same steps.
-@pytest.mark.parametrize("entry", slow_but(lambda one: one["scene"] == "many", ENTRIES, lambda one: str(one["id"])))
+@pytest.mark.slow_except(*(str(entry["id"]) for entry in ENTRIES if entry["scene"] == "many"))
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: str(entry["id"]))
 def test_draws_are_distributed_as_the_original(entry: dict[str, Any]) -> None:
     name = _step_of(entry)
     step = build_steps([parse_message(entry["text"], m.PreprocessingStep)])

@@ -36,7 +36,6 @@ from tests.parity.recordings import (
     penalty_beyond_last_tap,
     unsupported,
 )
-from tests.slow import slow_but
 
 WEIGHTS_ARE_LOADED = True
 
@@ -75,10 +74,12 @@ class Recorded:
 
 
 # The large ones: ResNet's pyramid is in test_two_stage.py, and MobileNet's is that of ssd_mobilenet_v2_fpnlite_320x320.
-SLOW = ("ssd_resnet50_v1_fpn_640x640_coco17_tpu-8", "ssd_mobilenet_v1_fpn_640x640_coco17_tpu-8")
+pytestmark = pytest.mark.slow_cases(
+    "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8", "ssd_mobilenet_v1_fpn_640x640_coco17_tpu-8"
+)
 
 
-@pytest.fixture(scope="module", params=slow_but(lambda name: name not in SLOW, model_names()))
+@pytest.fixture(scope="module", params=model_names())
 def recorded(request: pytest.FixtureRequest) -> Recorded:
     path = FOLDER / "models" / request.param
     description = json.loads(path.with_name(f"{path.name}.json").read_text())

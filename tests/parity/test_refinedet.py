@@ -23,7 +23,6 @@ from tests.conftest import GOLDEN, assert_close
 from tests.criteria.test_cascade import judge_of, refinedet_predictions
 from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDER
-from tests.slow import slow_but
 
 WEIGHTS_ARE_LOADED = True
 
@@ -98,7 +97,8 @@ def corners(centred: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 # At 512 pixels there is one level more.
-@pytest.mark.parametrize("path", slow_but(lambda path: "512" not in path.stem, PATHS, lambda path: path.stem))
+@pytest.mark.slow_except(*(path.stem for path in PATHS if "512" not in path.stem))
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 @torch.no_grad()
 def test_network(path: Path) -> None:
     recording, arrays = json.loads(path.read_text()), np.load(path.with_suffix(".npz"))

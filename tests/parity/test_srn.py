@@ -34,7 +34,6 @@ from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetecti
 from tests.conftest import assert_close
 from tests.golden.weights import uniform_stream
 from tests.parity.recordings import FOLDER, Case, compare, components
-from tests.slow import slow_but
 
 WEIGHTS_ARE_LOADED = True
 
@@ -212,7 +211,8 @@ def as_theirs(rows: Tensor, grid: torch.Size) -> Tensor:
     return rows.reshape(1, *grid, -1).permute(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("size", slow_but(SIZES[:1].__contains__, SIZES))
+@pytest.mark.slow_except(*SIZES[:1])
+@pytest.mark.parametrize("size", SIZES)
 def test_network(detector: bw.Detector, arrays: Any, size: str) -> None:
     found, _ = predicted(detector, arrays, size)
     coder = PixelCenterBoxCoder()
@@ -243,7 +243,8 @@ def unclipped(detector: bw.Detector) -> CascadePostprocessor:
     return replace(post, detection=replace(post.detection, nms=replace(post.detection.nms, outside="unclipped")))
 
 
-@pytest.mark.parametrize("size", slow_but(SIZES[:1].__contains__, SIZES))
+@pytest.mark.slow_except(*SIZES[:1])
+@pytest.mark.parametrize("size", SIZES)
 def test_detections(detector: bw.Detector, arrays: Any, size: str) -> None:
     found = recorded_steps(arrays, f"{size}/level", "/")
     sizes = torch.tensor([[int(side) for side in size.split("x")]])
@@ -257,7 +258,8 @@ def test_detections(detector: bw.Detector, arrays: Any, size: str) -> None:
     assert float(clipped.min()) >= 0
 
 
-@pytest.mark.parametrize("size", slow_but(SIZES[:1].__contains__, SIZES))
+@pytest.mark.slow_except(*(f"{level}-{size}" for level in (0, 3, 5) for size in SIZES[:1]))
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("level", LEVELS)
 def test_proposals_of_a_level(detector: bw.Detector, arrays: Any, size: str, level: int) -> None:
     """Which of a level take part, best first: those that the first step leaves on fine ones, all on tiny ones."""
@@ -276,7 +278,8 @@ def test_proposals_of_a_level(detector: bw.Detector, arrays: Any, size: str, lev
     assert_close(inclusive(of_level(step, raw.boxes, level)[0, order]), wanted[:, 1:5], 1e-2)
 
 
-@pytest.mark.parametrize("size", slow_but(SIZES[:1].__contains__, SIZES))
+@pytest.mark.slow_except(*SIZES[:1])
+@pytest.mark.parametrize("size", SIZES)
 def test_enlarging_as_later_versions_do(arrays: Any, weights: dict[str, Tensor], size: str) -> None:
     detector = loaded(detector_of("false"), weights)
     found, sizes = predicted(detector, arrays, size)

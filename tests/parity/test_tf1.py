@@ -30,7 +30,6 @@ from tests.parity.recordings import (
     tf1_paths,
     unsupported,
 )
-from tests.slow import slow_but
 
 WEIGHTS_ARE_LOADED = True
 
@@ -57,12 +56,12 @@ class Recorded:
 
 
 # Of test_models.py's ResNet and, in part, of ssd_inception_v2_coco.
-SLOW = ("ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync", "ssd_inception_v3_pets")
-
-
-@pytest.fixture(
-    scope="module", params=slow_but(lambda path: path.name not in SLOW, tf1_paths(), lambda path: path.name)
+pytestmark = pytest.mark.slow_cases(
+    "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync", "ssd_inception_v3_pets"
 )
+
+
+@pytest.fixture(scope="module", params=tf1_paths(), ids=lambda path: path.name)
 def recorded(request: pytest.FixtureRequest) -> Recorded:
     path = request.param
     description = json.loads(path.with_name(f"{path.name}.json").read_text())

@@ -11,7 +11,6 @@ import boxwright as bw
 from boxwright.config import Pipeline, parse_message
 from boxwright.criteria.terms import LossTerm
 from boxwright.types import Targets
-from tests.slow import slow_but
 
 BACKBONE = 'feature_extractor { type: "mobilenet_v2" depth_multiplier: 0.1 }'
 MODELS = {
@@ -36,10 +35,8 @@ def configuration(name: str, data: Path, more: str = "") -> Pipeline:
     return parse_message(text, Pipeline)
 
 
-@pytest.mark.parametrize(
-    "name",
-    slow_but("srn".__eq__, MODELS),  # the others' networks and criteria train in tests/models and tests/criteria
-)
+@pytest.mark.slow_except("srn")  # the others' networks and criteria train in tests/models and tests/criteria
+@pytest.mark.parametrize("name", MODELS)
 def test_trained_resumed_evaluated_and_used(name: str, shapes_data: Path, tmp_path: Path) -> None:
     """Four steps at once are the same as two and two; what comes out can be evaluated and used."""
     settings = bw.RunSettings(evaluate=False, workers=0, device="cpu", summarize_every_n=2)
