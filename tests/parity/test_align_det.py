@@ -219,6 +219,10 @@ def test_every_kind_of_recording_is_known() -> None:
     assert len(CASES) >= 39
 
 
+@pytest.mark.slow_cases(
+    *(f"targets/step{step}_{image}" for step in (1, 2) for image in (1, 2, 3)),
+    *(f"detections_level/{level}" for level in (1, 2)),
+)
 @pytest.mark.parametrize("case", [case for case in CASES if case.kind in CHECKS], ids=lambda case: str(case.id))
 def test_component(case: Case) -> None:
     CHECKS[case.kind](case)

@@ -191,6 +191,7 @@ _SHIFTED = {
 }
 
 
+@pytest.mark.slow_except("random_adjust_brightness", "random_pixel_value_scale", "random_jitter_boxes")
 @pytest.mark.parametrize("name", _SHIFTED)
 def test_a_number_that_is_off_by_a_twentieth_is_seen(name: str) -> None:
     """By so many draws as the recording's own spread asks for."""

@@ -131,7 +131,7 @@ def test_bodies_and_pictures_together_take_no_more_memory_than_is_allowed() -> N
 
 
 def test_health_is_answered_while_a_picture_takes_too_long() -> None:
-    with serving(ServerSettings(timeout_s=3, decoders=2)) as running:
+    with serving(ServerSettings(timeout_s=2, decoders=2)) as running:
         address = "http://{}:{}".format(*running.address)
         statuses: list[int] = []
 
