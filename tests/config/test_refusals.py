@@ -14,7 +14,7 @@ import torch
 from boxwright.base.errors import ConfigError
 from boxwright.builders.missing import missing_for_training
 from boxwright.builders.plans import build_plans
-from boxwright.config import load_config
+from boxwright.config import load_config, messages, parse_message
 from boxwright.config.message import Message
 from boxwright.config.support import refuse_unsupported
 from tests.conftest import extra_folder
@@ -122,6 +122,11 @@ def test_what_counts_as_placed() -> None:
     assert not placed("b.config:12:5: loss.hard_example_miner: focal loss weighs hard examples itself")
     assert not placed("b.config:12:5: focal loss weighs hard examples itself")
     assert len(RIVALS) > 100
+
+
+def test_text_is_no_number() -> None:
+    with pytest.raises(ConfigError, match="l2_regularizer.weight: expected a number, found '1'"):
+        parse_message('l2_regularizer { weight: "1" }', messages.Regularizer)
 
 
 def test_mutated_presets_are_refused_with_file_line_and_path(tmp_path: Path) -> None:
