@@ -158,6 +158,9 @@ class _Detector:
         Args:
             table: A DataFrame whose column `image` has the bytes of image files.
             params: `min_score`, the least score of an object.
+
+        Returns:
+            Columns `image`, and those of `Result.to_pandas`.
         """
         least = float((params or {}).get("min_score", _LEAST_SCORE))
         found = [result.to_pandas() for result in self.model.stream(_pictures(table), min_score=least)]
