@@ -113,7 +113,6 @@ def log_model(
         artifact_path=None,
         name=name,
         flavor=sys.modules[__name__],
-        flavor_name=FLAVOR,
         registered_model_name=registered_model_name,
         model=model,
         pip_requirements=pip_requirements,
@@ -153,14 +152,17 @@ class _Detector:
         self.model = model
 
     def predict(self, table: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
-        """Return the objects of all images, a row each; `image` is the row of the table that an object is in.
+        """Detect in all images of a table.
 
         Args:
             table: A DataFrame whose column `image` has the bytes of image files.
             params: `min_score`, the least score of an object.
 
         Returns:
-            Columns `image`, and those of `Result.to_pandas`.
+            A row for each object; `image` is the row of the table that it is in.
+
+        Raises:
+            DataError: For another table, or an image that cannot be read.
         """
         least = float((params or {}).get("min_score", _LEAST_SCORE))
         found = [result.to_pandas() for result in self.model.stream(_pictures(table), min_score=least)]
