@@ -71,8 +71,8 @@ def fetch(address: HubAddress) -> Path:
     except errors.LocalEntryNotFoundError as error:
         reason = "" if error.__cause__ is None else f" ({first_line(error.__cause__)})"
         raise CheckpointError(
-            f"{address}: the hub cannot be reached{reason}, and {constants.HF_HUB_CACHE} does not hold it: connect once, or "
-            "copy the cache of a machine that has it to there"
+            f"{address}: the hub cannot be reached{reason}, and {constants.HF_HUB_CACHE} does not hold it: connect "
+            "once, or copy the cache of a machine that has it to there"
         ) from None
     except Exception as error:  # of the hub's library, of the one it reaches the network with, and of the disk
         raise CheckpointError(
