@@ -1,4 +1,4 @@
-"""D-FINE passes the gate in every format that takes it, and LiteRT refuses it."""
+"""D-FINE passes the gate in every format (LiteRT: test_litert.py)."""
 
 from __future__ import annotations
 

@@ -23,18 +23,20 @@ import boxwright as bw
 from boxwright.base.errors import ExportError
 from boxwright.exporters.describe import describe
 from boxwright.exporters.export import About, export
-from boxwright.exporters.litert_center_net import LiteCenterNet
 from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, save_litert
 from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
+from boxwright.exporters.litert_whole import LiteDetector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.ops.resize import resize_antialiased
 from boxwright.postprocessing.nms import Nms, PerClass
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.litert_session import LABELS, LitertSession
+from boxwright.runtime.litert_session import LABELS, LitertSession, _antialiased
 from boxwright.runtime.sessions import open_session
 from boxwright.types import Categories
 from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, of_one_class, with_masks, with_temporal_offsets
 from tests.center_nets import SIZE as SIZE_OF_CENTER_NET
+from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES, SQUARE, build, fresh, pictures
 
 SIZE, ANCHORS, COLUMNS = (8, 6), 16, 5  # 8·6·3 = 16·(4 + 5)
@@ -300,7 +302,7 @@ def test_the_graph_of_a_center_net_finds_what_its_detector_finds(keypoints: bool
     detector = fresh(text, Categories(CATEGORIES.items[:1]) if keypoints else CATEGORIES).eval()
     image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     with torch.no_grad():
-        boxes, classes, scores, count, *rest = LiteCenterNet(detector, (64, 96))(torch.from_numpy(image[None]).float())
+        boxes, classes, scores, count, *rest = LiteDetector(detector, (64, 96))(torch.from_numpy(image[None]).float())
         (found,) = detector.detect([image])
     most = int(count)
     assert most == len(found) > 0
@@ -392,3 +394,48 @@ def test_a_whole_center_net(keypoints: bool, tmp_path: Path) -> None:
     (found,) = ExportedDetector(session).detect(pictures()[:1])
     assert len(found)
     assert (found.keypoints is not None) == keypoints
+
+
+@pytest.mark.slow  # the converter takes minutes
+@pytest.mark.skipif(PYTHON not in os.environ, reason=f"{PYTHON} names no interpreter with litert-torch")
+def test_a_whole_d_fine(tmp_path: Path) -> None:
+    path = tmp_path / "detector.tflite"
+    report = export(build(D_FINE), path, images=pictures(), format="litert")
+    assert report.passed
+    assert "raw outputs" in [stage.name for stage in report.stages]
+    session = LitertSession(read_export_file(path))
+    assert session.output_names == ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
+    (found,) = ExportedDetector(session).detect(pictures()[:1])
+    assert len(found) == 80
+
+
+def test_the_graph_of_a_d_fine_finds_what_its_detector_finds() -> None:
+    detector = build(D_FINE).eval()
+    image = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    with torch.no_grad():
+        boxes, classes, scores, count, anchors, raw_boxes, raw_scores = LiteDetector(detector, (64, 96))(
+            torch.from_numpy(image[None]).float()
+        )
+        (found,) = detector.detect([image])
+    assert int(count) == len(found) == 80
+    np.testing.assert_allclose(scores[0], found.scores, atol=2e-5)  # another memory format rounds otherwise
+    np.testing.assert_array_equal(classes[0], found.labels)
+    wanted = found.boxes[:, [1, 0, 3, 2]] / torch.tensor([64, 96, 64, 96])
+    np.testing.assert_allclose(boxes[0], wanted, atol=1e-5)
+    assert raw_boxes.shape == (1, 20, 4)
+    assert torch.equal(raw_scores[0][anchors[0].long(), classes[0].long()], scores[0])
+
+
+@pytest.mark.parametrize("size", [(31, 45), (64, 96), (80, 50), (200, 333)])
+def test_antialiased_resizing_without_pytorch(size: tuple[int, int]) -> None:
+    """As PyTorch's, where images shrink, grow, or one side each."""
+    images = np.random.default_rng(1).integers(0, 256, (2, *size, 3)).astype(np.float32)
+    found = _antialiased(_antialiased(images, 1, 64), 2, 96)
+    wanted = resize_antialiased(torch.from_numpy(images), 64, 96).numpy()
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
+
+
+def test_suppression_of_queries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = D_FINE.replace("denoising {", "post_processing { batch_non_max_suppression { } } denoising {")
+    with pytest.raises(ExportError, match="of a detector without anchors only without; use --format onnx"):
+        litert_model(fresh(text).eval(), "operator", 1, torch.uint8)

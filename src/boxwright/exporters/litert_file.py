@@ -1,7 +1,7 @@
 """LiteRT (TensorFlow Lite): a .tflite with TensorFlow's `TFLite_Detection_PostProcess`, made without TensorFlow.
 
-The input is that of `export_tflite_graph_tf2`: float32 [1, H, W, 3], already resized and, except for CenterNet, which
-has no such operator (`litert_center_net.py`), scaled. The converter,
+The input is that of `export_tflite_graph_tf2`: float32 [1, H, W, 3], already resized and, except for CenterNet and
+D-FINE, which have no such operator (`litert_whole.py`), scaled. The converter,
 litert-torch, needs an older PyTorch than Boxwright; so it may run in a separate interpreter, which takes a program and
 returns a network. The operator, the labels and the metadata are added here.
 
@@ -26,19 +26,19 @@ from boxwright.base.errors import ExportError
 from boxwright.base.files import write_whole
 from boxwright.base.quiet import quiet
 from boxwright.exporters import litert_child
-from boxwright.exporters.litert_center_net import center_net_program
 from boxwright.exporters.litert_labels import KEYPOINTS, model_metadata
 from boxwright.exporters.litert_operator import Lite, with_kept, with_operator, with_outputs
+from boxwright.exporters.litert_whole import WHOLE, whole_program
 from boxwright.exporters.program import Suppression
 from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
 from boxwright.models.detector import Detector
 from boxwright.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.ops.resize import resize_antialiased
 from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
 from boxwright.postprocessing.nms import PerClass, operator_arguments
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.runtime.export_file import ExportFile
-from boxwright.runtime.litert_session import IN_GRAPH, INPUT, LABELS, OUTPUTS, LitertSession
+from boxwright.runtime.litert_session import ANTIALIASED, IN_GRAPH, INPUT, LABELS, OUTPUTS, LitertSession
 from boxwright.runtime.metadata import KEY, Metadata
 from boxwright.runtime.seal import seal
 
@@ -76,9 +76,9 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
         ExportError: If the operator cannot represent the detector's suppression, or there is no converter.
     """
     del times, dtype
-    if isinstance(detector.postprocessor, CenterNetPostprocessor):
-        center_net, outputs, kept = center_net_program(detector, _input_size(detector, suppression))
-        return with_outputs(_converted(center_net, _converter()), outputs, kept)
+    if isinstance(detector.postprocessor, WHOLE):
+        whole, outputs, kept = whole_program(detector, _input_size(detector, suppression))
+        return with_outputs(_converted(whole, _converter()), outputs, kept)
     post, coder = _parts(detector)
     size, python = _input_size(detector, suppression), _converter()
     detector.network.lay_anchors(size, 3)
@@ -112,10 +112,11 @@ def litert_input(detector: Detector) -> dict[str, Any]:
     resizer = detector.preprocessor.resizer
     center = PIXEL_CENTERS.get(resizer.resize, 0.0) if isinstance(resizer, FixedShapeResizer) else 0.0
     size = list(resizer.output_size or ())
-    whole = isinstance(detector.postprocessor, CenterNetPostprocessor)
+    whole = isinstance(detector.postprocessor, WHOLE)
+    antialiased = isinstance(resizer, FixedShapeResizer) and resizer.resize is resize_antialiased
     return {
         "dtype": f"float32 [1, {', '.join(map(str, size))}, 3]",
-        "resizer": "stretched bilinearly, before the graph",
+        "resizer": f"stretched bilinearly{ANTIALIASED if antialiased else ''}, before the graph",
         "size": size,
         "pixel centre": center,
         "scaled": IN_GRAPH if whole else "before the graph",
@@ -166,7 +167,8 @@ def _parts(detector: Detector) -> tuple[AnchorPostprocessor, FasterRcnnBoxCoder]
     post = detector.postprocessor
     if not isinstance(post, AnchorPostprocessor) or type(post.box_coder) is not FasterRcnnBoxCoder:
         raise ExportError(
-            "litert: only for one-stage detectors with TensorFlow's box coder, as SSD, and CenterNet; use --format onnx"
+            "litert: only for one-stage detectors with TensorFlow's box coder, as SSD, CenterNet and D-FINE; use "
+            "--format onnx"
         )
     nms = post.nms
     plain = post.candidates is None and nms.candidates is None and nms.lowering is None and nms.outside == "drop"

@@ -29,6 +29,8 @@ NETWORK_OUTPUTS = ("raw_box_codes", "raw_class_scores")
 RAW_BOXES_AND_SCORES = ("raw_boxes", "raw_scores")
 KEPT = ("detection_anchor_indices", "detection_boxes_strided", *RAW_BOXES_AND_SCORES)
 RAW_OUTPUTS = ("raw_detection_boxes", "raw_detection_scores")
+# What the input's "resizer" says where every pixel that a new one covers is weighed.
+ANTIALIASED = " and antialiased"
 # The value of the input's "scaled" where the graph scales pixels.
 IN_GRAPH = "within the graph"
 LABELS = "labelmap.txt"
@@ -85,8 +87,12 @@ class LitertSession:
         """Return pictures of the input's size, float32 [B, H', W', 3]."""
         about = self.metadata.input
         pixels = images.astype(np.float32)
+        antialiased = ANTIALIASED in about["resizer"]
         for axis, length in enumerate(about["size"], start=1):
-            pixels = _resized(pixels, axis, length, about["pixel centre"])
+            if antialiased:
+                pixels = _antialiased(pixels, axis, length)
+            else:
+                pixels = _resized(pixels, axis, length, about["pixel centre"])
         return pixels
 
     def _run(self, inputs: Floats) -> dict[str, Floats]:
@@ -130,6 +136,17 @@ def _resized(pixels: Floats, axis: int, length: int, center: float) -> Floats:
     share = (source - np.floor(source)).reshape([-1 if number == axis else 1 for number in range(pixels.ndim)])
     first = pixels.take(low, axis)
     return np.asarray(first + (pixels.take(high, axis) - first) * share)
+
+
+def _antialiased(pixels: Floats, axis: int, length: int) -> Floats:
+    """Resize along an axis, bilinearly where it grows; where it shrinks, weigh all pixels that a new one covers."""
+    old = pixels.shape[axis]
+    scale = old / length
+    places = (np.arange(length) + 0.5) * scale - 0.5
+    away = np.abs(np.arange(old) - places[:, None]) / max(scale, 1.0)
+    weights = (1 - away).clip(0)
+    weights = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    return np.moveaxis(np.tensordot(pixels, weights, (axis, 1)), -1, axis)
 
 
 def _own_metadata(data: bytes, where: str) -> tuple[str | None, NDArray[np.float32]]:

@@ -168,7 +168,8 @@ class BoxQuality(nn.Module):
     def forward(self, logits: Tensor, distances: Tensor) -> Tensor:
         """Return logits [B, Q, K] for logits and distributions [B, Q, 4 · (N + 1)]."""
         shares = distances.unflatten(-1, (4, -1)).softmax(-1)
-        likeliest = shares.topk(_LIKELIEST, dim=-1).values
+        # By their places: the converter for LiteRT has no top-k of which only values are used.
+        likeliest = shares.gather(-1, shares.topk(_LIKELIEST, dim=-1).indices)
         found: Tensor = logits + self.reg_conf(torch.cat([likeliest, likeliest.mean(-1, keepdim=True)], -1).flatten(-2))
         return found
 

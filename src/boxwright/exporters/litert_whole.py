@@ -1,8 +1,9 @@
-"""A CenterNet as a whole graph for LiteRT, from pixels to detections (TF's `CenterNetModule` of its TFLite exporter).
+"""A CenterNet or a D-FINE as a whole graph for LiteRT, from pixels to detections.
 
-There are no anchors that `TFLite_Detection_PostProcess` could decode; its place is taken by plain operators.
+There are no anchors that `TFLite_Detection_PostProcess` could decode; its place is taken by plain operators, as in TF's
+`CenterNetModule` of its TFLite exporter. The converter turns D-FINE's samples of maps into gathers.
 
-Dimensions: H W the network's input, D detections, P keypoints, A cells, C classes.
+Dimensions: H W the network's input, D detections, P keypoints, A cells or queries, C classes.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import named_outputs
 from boxwright.models.detector import Detector
 from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
+from boxwright.postprocessing.queries import QueryPostprocessor
 from boxwright.runtime.litert_session import KEPT, KEYPOINT_OUTPUTS, OUTPUTS
+from boxwright.types.center_net import StageMaps
+
+# Postprocessors of detectors that become a whole graph.
+WHOLE = (CenterNetPostprocessor, QueryPostprocessor)
 
 
-class LiteCenterNet(nn.Module):
+class LiteDetector(nn.Module):
     """A detector whose input is pixels of the right size, and whose outputs are TensorFlow's, and `KEPT`."""
 
     sizes: Tensor
@@ -48,30 +54,36 @@ class LiteCenterNet(nn.Module):
         return tuple(found[name] for name in (*OUTPUTS, *KEYPOINT_OUTPUTS, *KEPT) if name in found)
 
 
-def center_net_program(
+def whole_program(
     detector: Detector, size: tuple[int, int]
 ) -> tuple[torch.export.ExportedProgram, tuple[str, ...], tuple[str, ...]]:
     """Return a detector as a program, the names of its outputs, and of those after them that only the gate reads.
 
     Raises:
-        ExportError: If it learns more than boxes and keypoints, or suppresses.
+        ExportError: If it is a CenterNet that learns more than boxes and keypoints, or if it suppresses.
     """
     post = detector.postprocessor
-    if not isinstance(post, CenterNetPostprocessor):
-        raise TypeError(f"expected a CenterNet's postprocessor, found {type(post).__name__}")
-    network = LiteCenterNet(detector, size).eval()
+    if not isinstance(post, WHOLE):
+        raise TypeError(f"expected a detector without anchors, found {type(post).__name__}")
+    if post.nms is not None:
+        raise ExportError("litert: post_processing: of a detector without anchors only without; use --format onnx")
+    network = LiteDetector(detector, size).eval()
     example = torch.zeros(1, *size, detector.image_channels)
+    named, kept = OUTPUTS, tuple(name for name in KEPT if name != "detection_boxes_strided")
     with torch.no_grad(), quiet():
-        stage = network.network(example.permute(0, 3, 1, 2), network.sizes).stages[-1]
-        further = ("masks", "embeddings", "surface", "temporal_offsets", "identities")
-        if others := [name for name in further if getattr(stage, name) is not None]:
-            raise ExportError(
-                f"litert: of a CenterNet boxes and keypoints, as in TensorFlow, not {others[0].replace('_', ' ')}; "
-                "use --format onnx"
-            )
-        if post.nms is not None:
-            raise ExportError("litert: post_processing: of a CenterNet only without; use --format onnx")
+        if isinstance(post, CenterNetPostprocessor):
+            stage = network.network(example.permute(0, 3, 1, 2), network.sizes).stages[-1]
+            _refuse_further(stage)
+            named = (*OUTPUTS, *(KEYPOINT_OUTPUTS if post.keypoints else ()))
+            kept = KEPT if stage.sizes is not None else kept
         program = torch.export.export(network, (example,), strict=False).run_decompositions()
-    named = (*OUTPUTS, *(KEYPOINT_OUTPUTS if post.keypoints else ()))
-    kept = tuple(name for name in KEPT if stage.sizes is not None or name != "detection_boxes_strided")
     return program, named, kept
+
+
+def _refuse_further(stage: StageMaps) -> None:
+    further = ("masks", "embeddings", "surface", "temporal_offsets", "identities")
+    if others := [name for name in further if getattr(stage, name) is not None]:
+        raise ExportError(
+            f"litert: of a CenterNet boxes and keypoints, as in TensorFlow, not {others[0].replace('_', ' ')}; "
+            "use --format onnx"
+        )
