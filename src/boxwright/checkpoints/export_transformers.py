@@ -45,6 +45,11 @@ def write_transformers(detector: Detector, config: m.TrainEvalPipelineConfig, fo
     layouts, resizer = layouts_of(model), detector.preprocessor.resizer
     if layouts.backbone is None:
         raise CheckpointError("--format transformers: its D-FINE has no backbone of timm's; use hgnetv2_b0 and others")
+    if layouts.decoder.activation is not nn.ReLU:
+        raise CheckpointError(
+            "--format transformers: its D-FINE has ReLU in the layers of boxes whatever config.json says, so that "
+            "DEIM's weights compute something else there; use safetensors"
+        )
     if not isinstance(resizer, FixedShapeResizer) or resizer.resize is not resize_antialiased:
         raise CheckpointError(
             "--format transformers: its preprocessing antialiases, and resizes to one size, as a fixed_shape_resizer "
@@ -112,7 +117,7 @@ def _config(network: DFine, layouts: Layouts, model: m.DFine) -> dict[str, Any]:
         "decoder_layers": decoder.num_layers,
         "decoder_attention_heads": decoder.heads,
         "decoder_n_points": list(decoder.taps),
-        "decoder_activation_function": "silu" if decoder.activation is nn.SiLU else "relu",
+        "decoder_activation_function": "relu",
         "num_queries": network.queries.num_queries,
         "num_denoising": denoising.num_queries,
         "max_num_bins": decoder.bins,
