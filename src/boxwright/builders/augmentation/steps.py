@@ -66,7 +66,7 @@ _LARGEST_TARGET = 800_000
 
 
 def build_augmentation(config: m.TrainEvalPipelineConfig, dataset: Dataset | None = None) -> Stages:
-    """Build the augmentation of training samples, which changes where `from_step` and `until_step` say so.
+    """Build the augmentation of training samples, with the training steps of `from_step` and `until_step`.
 
     Args:
         dataset: The data; see `build_steps`.
