@@ -94,6 +94,7 @@ def test_a_cache_that_cannot_be_written(source: Path, tmp_path: Path) -> None:
         compiled_library(source)
 
 
+@pytest.mark.slow
 def test_the_kernels_find_the_openmp_of_pytorch() -> None:
     """Loaded into a process that has imported PyTorch alone, they have no threads of a second OpenMP."""
     script = (
