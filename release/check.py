@@ -23,6 +23,21 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
 TOOLS = Path(sys.executable).parent
+# The tests that run what is written, and what they are made of.
+PAGES = ("tests/test_readme.py", "tests/test_docs_blocks.py", "tests/test_docs_python.py")
+DOCUMENTED = (
+    "README.md",
+    "*.md",
+    "Makefile",
+    "pyproject.toml",
+    "docs",
+    "tests",
+    "benchmarks",
+    "website",
+    "notebooks",
+    "LICENSE",
+)
+EXTRAS = "onnx,serve,video,track"
 MOST_WHEEL, MOST_SDIST = 2_000_000, 5_000_000
 
 
@@ -83,7 +98,8 @@ def version() -> str:
     built = the("*.whl").name.split("-")[1]
     tag = os.environ.get("BOXWRIGHT_TAG", "")
     if not tag:
-        return f"{built}, without a tag"
+        dated = re.search(r"^## \[(\d[^\]]*)\] - ", (ROOT / "CHANGELOG.md").read_text(), re.M)
+        return f"{built}, without a tag; the changelog's newest version is {dated[1] if dated else 'not dated'}"
     if tag != f"v{built}":
         raise CheckError(f"the tag is {tag}, the wheel's version {built}")
     if not re.search(rf"^## \[{re.escape(built)}\] - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M):
@@ -178,6 +194,18 @@ def answer(address: str, data: bytes | None = None) -> bytes:
             time.sleep(0.5)
 
 
+def page(address: str) -> int:
+    """Return how many files the server's page consists of; each one that it names is asked for."""
+    named, seen = {""}, set[str]()
+    while left := named - seen:
+        name = left.pop()
+        seen.add(name)
+        text = answer(f"{address}/{name}").decode()
+        named |= set(re.findall(r'(?:src|href)="(page/[^"]+)"', text))
+        named |= {f"page/{one}" for one in re.findall(r'from "\./([^"]+)"', text)}
+    return len(seen)
+
+
 def serving() -> str:
     """Serve a file with what the image for serving installs, which has no PyTorch."""
     with tempfile.TemporaryDirectory() as name:
@@ -190,10 +218,32 @@ def serving() -> str:
         try:
             answer("http://127.0.0.1:8597/readyz")
             answer("http://127.0.0.1:8597/detect", (ROOT / "docs" / "detections.jpg").read_bytes())
+            files = page("http://127.0.0.1:8597")
         finally:
             server.terminate()
             server.wait()
-    return "serves and detects without PyTorch"
+    return f"serves, detects and shows its page of {files} files without PyTorch"
+
+
+def documentation() -> str:
+    """Run every command and example of the README and the documentation against the wheel, outside the checkout."""
+    with tempfile.TemporaryDirectory() as name:
+        there = Path(name)
+        wheel = f"{the('*.whl')}[{EXTRAS}]"
+        group = ("--project", ROOT, "--group", f"{ROOT / 'pyproject.toml'}:dev")
+        interpreter = environment(there / "env", sys.executable, *group, wheel)
+        if interpreter is None:
+            raise CheckError("no environment could be made")
+        tracked = run("git", "ls-files", "-z", *DOCUMENTED).split("\0")
+        for path in filter(None, tracked):
+            (there / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, there / path)
+        script = f"import boxwright, sys; sys.exit(boxwright.__file__.startswith({str(ROOT)!r}))"
+        run(interpreter, "-c", script, cwd=there)
+        (there / "tmp").mkdir()
+        words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *PAGES)
+        said = run(interpreter, *words, cwd=there, OMP_NUM_THREADS="1", TMPDIR=str(there / "tmp"))
+        return said.strip().splitlines()[-1].strip("= ")
 
 
 def main() -> int:
@@ -210,6 +260,7 @@ def main() -> int:
         "workflows": workflows,
         "Dockerfiles": images,
         "serving": serving,
+        "documentation": documentation,
         **{f"tour, Python {python}": lambda python=python: tour(python) for python in versions},
         "SBOM": bill_of_materials,
     }

@@ -223,6 +223,21 @@ def test_convert_writes_yolo_where_yolo_is_named(tmp_path: Path) -> None:
     assert len(list((tmp_path / "yolo" / "labels" / "train").glob("*.txt"))) == 40
 
 
+def test_every_command_has_its_help() -> None:
+    """Each that `boxwright --help` lists, and each command in a group, is imported and answers."""
+
+    def commands(*group: str) -> list[str]:
+        lines = shell(*group, "--help").partition("Commands:\n")[2].splitlines()
+        return [line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("   ")]
+
+    names = commands()
+    assert {"train", "serve", "ui", "config"} <= set(names)
+    for name in names:
+        assert f"boxwright {name}" in shell(name, "--help")
+        for inner in commands(name):
+            assert f"boxwright {name} {inner}" in shell(name, inner, "--help")
+
+
 def test_what_is_not_there_says_what_is(tmp_path: Path) -> None:
     said = shell("trian", code=2)
     assert "did you mean train?" in said
