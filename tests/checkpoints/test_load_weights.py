@@ -253,8 +253,8 @@ def test_a_tensorflow_export_is_predicted_with(tmp_path: Path) -> None:
         ["fine_tune_checkpoint_type=detection", "load_all_detection_checkpoint_vars=true"],
     ],
 )
-def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path, scope: list[str]) -> None:
-    write_tensorflow_checkpoint(bw.build_detector(bw.load_config(small_config)), tmp_path / "tf" / "ckpt-0")
+def test_fine_tuning_from_tensorflow(mobilenet_config: Path, tmp_path: Path, scope: list[str]) -> None:
+    write_tensorflow_checkpoint(bw.build_detector(bw.load_config(mobilenet_config)), tmp_path / "tf" / "ckpt-0")
     messages: list[str] = []
 
     class Listener(Silent):
@@ -271,7 +271,7 @@ def test_fine_tuning_from_tensorflow(small_config: Path, tmp_path: Path, scope: 
         "train_config.num_steps=1",
     ]
     bw.train(
-        bw.load_config(small_config, overrides),
+        bw.load_config(mobilenet_config, overrides),
         tmp_path / "run",
         bw.RunSettings(workers=0, evaluate=False),
         {"test": Listener()},

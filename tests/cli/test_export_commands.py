@@ -261,7 +261,7 @@ def test_tensorflows_exporter(project: Path, tmp_path: Path) -> None:
     common = ("--pipeline_config_path", project / "pipeline.config", "--trained_checkpoint_dir", project / "training")
     out = tmp_path / "exported"
     refused = run("exporter_main_v2", *common, "--output_directory", out, "--use_side_inputs=true", fails=True)
-    assert "no detector here has side inputs" in refused
+    assert "--use_side_inputs: use boxwright export --context" in refused
     assert not out.exists()
     told = run(
         "exporter_main_v2", *common, "--output_directory", out, "--input_type", "tf_example", "--use_side_inputs=false",
