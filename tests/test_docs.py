@@ -34,6 +34,17 @@ def test_picture_of_refinedet(tmp_path: Path) -> None:
     assert (tmp_path / "refinedet.svg").read_text().count('<path d="M') == 1 + 4 * 5 + 2 * 3
 
 
+@pytest.mark.slow
+def test_picture_of_d_fine(tmp_path: Path) -> None:
+    command = [sys.executable, "docs/draw_d_fine.py", "preset:d_fine_s_coco", str(tmp_path / "d_fine.svg")]
+    subprocess.run(command, check=True, cwd=ROOT)
+    drawn = (tmp_path / "d_fine.svg").read_text()
+    assert drawn == (ROOT / "docs" / "d_fine.svg").read_text()
+    # Three ways of each of three levels, two between levels that are neighbors, three from queries on, and the mark.
+    assert drawn.count('<path d="M') == 3 * 3 + 2 * 2 + 3 + 1
+    assert "3 layers: self-attention" in drawn
+
+
 def test_limits_are_all_documented() -> None:
     from boxwright.base.limits import LIMITS
 
