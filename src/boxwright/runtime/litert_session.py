@@ -87,7 +87,7 @@ class LitertSession:
         """Return pictures of the input's size, float32 [B, H', W', 3]."""
         about = self.metadata.input
         pixels = images.astype(np.float32)
-        antialiased = ANTIALIASED in about["resizer"]
+        antialiased = ANTIALIASED in about.get("resizer", "")
         for axis, length in enumerate(about["size"], start=1):
             if antialiased:
                 pixels = _antialiased(pixels, axis, length)
