@@ -2,14 +2,14 @@
 
     python benchmarks/layers.py [--rounds 15] [--threads 2]
 
-ReLU6 in place, zeros around a map of stride 2, and a 1×1 convolution with its normalization: at the sizes of
-MobileNetV2 at 320×320, eight pictures, channels last. In interleaved rounds of one process.
+ReLU6 in place, zeros around a map of stride 2, normalization with ReLU6, and a 1×1 convolution with its normalization:
+at the sizes of MobileNetV2 at 320×320, eight pictures, channels last. In interleaved rounds of one process.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.models.compiled_norm import normalize_and_activate
 from boxwright.models.expansion import expand_normalized
 from boxwright.ops.padding import zero_padded
 from boxwright.runtime.allocator import keep_freed_memory
@@ -32,7 +33,7 @@ def maps(channels: int, side: int) -> Tensor:
     return torch.randn(BATCH, channels, side, side).to(memory_format=torch.channels_last)
 
 
-def both_ways(layer: Callable[[Tensor], Tensor], given: Tensor, weights: list[Tensor]) -> Callable[[], object]:
+def both_ways(layer: Callable[[Tensor], Tensor], given: Tensor, weights: Sequence[Tensor]) -> Callable[[], object]:
     """Return what computes a layer and its gradients; what is given may be changed in place."""
     leaf = given.requires_grad_()
     with torch.no_grad():
@@ -60,6 +61,13 @@ def main() -> None:
             both_ways(lambda one: zero_padded(one, (0, 1, 0, 1)), wide, []),
         ),
     }
+    for side in (160, 80, 40, 20, 10):
+        norm, maps_in = BatchNorm2d(96), maps(96, side)
+        gains = [norm.weight, norm.bias]
+        rows[f"normalization and ReLU6, 96 of {side}"] = (
+            both_ways(lambda one, norm=norm: ReLU6()(norm(one)), maps_in, gains),  # type: ignore[misc]
+            both_ways(lambda one, norm=norm: normalize_and_activate(one, norm, ReLU6()), maps_in, gains),  # type: ignore[misc]
+        )
     for channels, out, side in EXPANSIONS:
         conv, norm, given = nn.Conv2d(channels, out, 1, bias=False), BatchNorm2d(out), maps(channels, side)
         weights = [conv.weight, norm.weight, norm.bias]
@@ -70,7 +78,7 @@ def main() -> None:
     for name, (plain, ours) in rows.items():
         first, second = measure({"plain": plain, "ours": ours}, BATCH, arguments.rounds)
         print(
-            f"{name:28}{first.least_ms:8.2f} {second.least_ms:8.2f} ms   ratio of least "
+            f"{name:38}{first.least_ms:8.2f} {second.least_ms:8.2f} ms   ratio of least "
             f"{second.least_ms / first.least_ms:.2f}, median {second.ratio:.2f}",
             flush=True,
         )
