@@ -42,7 +42,7 @@ def run_server(
     watch: bool = False,
     announce: Callable[[str], Any],
 ) -> None:
-    """Serve models by their names until the process is told to end; runs and checkpoints are exported first.
+    """Serve models by their names until the process is stopped; runs and checkpoints are exported first.
 
     Args:
         watch: Whether to reload files that change.
