@@ -41,6 +41,7 @@ from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import load
 from boxwright.types import Targets
 from boxwright.types.d_fine import DFinePredictions
+from race import processor
 
 CLASSES, OBJECTS, STEP_BATCH, WARM_UPS = 80, 8, 4, 2
 Run = Callable[[], Any]
@@ -76,14 +77,8 @@ def main() -> None:
 
 def machine() -> dict[str, Any]:
     """Return what the numbers depend on."""
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    known = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in known.items()}
-    flags = [flag for flag in fields.get("flags", "").split() if flag.startswith(("avx", "amx", "fma", "sse4"))]
     return {
-        "processor": fields.get("model name", platform.processor()),
-        "flags": flags,
+        **processor(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
