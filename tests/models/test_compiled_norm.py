@@ -16,8 +16,8 @@ from boxwright.models.compiled_norm import gains_from_kernel, normalize_and_acti
 from boxwright.models.cpu_acceleration import (
     CompiledNormAct,
     accelerate_for_cpu,
-    use_plain_norms,
-    uses_compiled_norms,
+    compiled_kernels,
+    use_kernels,
 )
 from boxwright.models.layers import ConvNormAct
 
@@ -39,7 +39,7 @@ def test_a_layer_computes_as_before(activation: nn.Module) -> None:
     fast = copy.deepcopy(plain)
     accelerate_for_cpu(nn.ModuleList([fast]))
     assert type(fast) is CompiledNormAct
-    assert uses_compiled_norms(fast)
+    assert compiled_kernels(fast) == ("norm_act",)
     given = inputs()
     assert gains_from_kernel(fast[1], fast[2], fast[0](given))
     results = []
@@ -53,9 +53,9 @@ def test_a_layer_computes_as_before(activation: nn.Module) -> None:
         assert far.sum() <= 4
     for one, other in zip(plain[1].buffers(), fast[1].buffers(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-    use_plain_norms(fast)
+    use_kernels(fast, ())
     assert type(fast) is ConvNormAct
-    assert not uses_compiled_norms(fast)
+    assert compiled_kernels(fast) == ()
 
 
 @pytest.mark.parametrize(

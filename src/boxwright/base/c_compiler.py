@@ -60,8 +60,10 @@ def _is_whole(library: Path) -> bool:
 
 
 def _digest(source: Path, compiler: str) -> str:
-    """Return what a library depends on: the source, the flags, the compiler, the processor's instructions."""
-    whole = hashlib.sha256(source.read_bytes())
+    """Return what a library depends on: source, headers, flags, the compiler, the processor's instructions."""
+    whole = hashlib.sha256()
+    for file in (source, *sorted(source.parent.glob("*.h"))):
+        whole.update(file.read_bytes())
     stat = os.stat(compiler)
     whole.update(repr((_FLAGS, os.path.realpath(compiler), stat.st_size, stat.st_mtime_ns)).encode())
     about = Path("/proc/cpuinfo")

@@ -67,6 +67,10 @@ class BatchNorm2d(nn.BatchNorm2d):
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance, self.momentum)
 
+    def move_averages_of(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        """Update the stored statistics with those of so many values of each channel; the variance is biased."""
+        self.move_averages(mean, variance * (count / (count - 1)))
+
 
 class _Total(torch.autograd.Function):
     """The sum of a tensor over all processes, differentiable on each."""

@@ -11,7 +11,7 @@ from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.ops.norm_act import Pointwise, kernels, norm_act
 
 # Of values: below, calling the kernel costs more than it saves (`benchmarks/layers.py`).
-_LEAST = 1 << 18
+LEAST_VALUES = 1 << 18
 # Sums of a part's channels are on the stack.
 _MOST_CHANNELS = 8192
 _KINDS: dict[type[nn.Module], Pointwise] = {
@@ -27,12 +27,17 @@ def is_kernels(norm: nn.Module, activation: nn.Module) -> bool:
     return type(norm) is BatchNorm2d and type(activation) in _KINDS and norm.num_features <= _MOST_CHANNELS
 
 
+def kernel_of(activation: nn.Module) -> Pointwise:
+    """Return an activation as the kernels compute it."""
+    return _KINDS[type(activation)]
+
+
 def gains_from_kernel(norm: nn.Module, activation: nn.Module, inputs: Tensor) -> bool:
     """Return whether `normalize_and_activate` supports these inputs and is faster; layers with hooks run one by one."""
     return (
         not torch.compiler.is_compiling()  # first: a graph of any batch size would be bound by the comparison below
         and inputs.requires_grad
-        and inputs.numel() >= _LEAST
+        and inputs.numel() >= LEAST_VALUES
         and type(norm) is BatchNorm2d  # false once it is folded or waits for other processes
         and norm.training
         and norm.momentum is not None
@@ -55,8 +60,6 @@ def normalize_and_activate(inputs: Tensor, norm: BatchNorm2d, activation: nn.Mod
     Returns:
         float32 [B, C, H, W], channels last.
     """
-    kind = _KINDS[type(activation)]
-    outputs, mean, variance = norm_act(inputs, norm.weight, norm.bias, norm.eps, kind)
-    count = inputs.numel() // inputs.shape[1]
-    norm.move_averages(mean, variance * (count / (count - 1)))
+    outputs, mean, variance = norm_act(inputs, norm.weight, norm.bias, norm.eps, kernel_of(activation))
+    norm.move_averages_of(mean, variance, inputs.numel() // inputs.shape[1])
     return outputs

@@ -6,16 +6,24 @@ as the plain one on other devices, in compiled or exported graphs, under autocas
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import cast
 
 from torch import Tensor, nn
 
+from boxwright.models.backbones.efficientnet import MBConv
+from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.models.compiled_depthwise import expand_and_convolve, gains_from_depthwise, is_expanded_depthwise
 from boxwright.models.compiled_norm import gains_from_kernel, is_kernels, normalize_and_activate
 from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
 from boxwright.models.layers import Conv2d, ConvNormAct
 from boxwright.models.winograd import gains_from_winograd, is_wide_3x3
+from boxwright.ops import depthwise, norm_act
 from boxwright.ops.winograd import conv_3x3
+
+KERNELS: dict[str, Callable[[], object]] = {"norm_act": norm_act.kernels, "depthwise": depthwise.kernels}
+"""What compiles each kernel: returns its functions, or the `CompilerError`."""
 
 
 def accelerate_for_cpu(network: nn.Module) -> None:
@@ -28,23 +36,32 @@ def accelerate_for_cpu(network: nn.Module) -> None:
             module.__class__ = ExpansionNormAct
         elif type(module) is ConvNormAct and is_kernels(*module[1:]):
             module.__class__ = CompiledNormAct
+        elif type(module) is InvertedResidual and is_expanded_depthwise(module.expand, module.depthwise):
+            module.__class__ = CompiledInvertedResidual
+        elif type(module) is MBConv and is_expanded_depthwise(module.expand, module.depthwise):
+            module.__class__ = CompiledMBConv
 
 
-def use_plain_norms(network: nn.Module) -> None:
-    """Let PyTorch's operators normalize and activate in place of the compiled kernel."""
+def compiled_kernels(network: nn.Module) -> tuple[str, ...]:
+    """Return the names of the compiled kernels that a network trains with, of `KERNELS`."""
+    if next(network.parameters()).device.type != "cpu":
+        return ()
+    used = {_kernel_of(module) for module in network.modules()}
+    return tuple(name for name in KERNELS if name in used)
+
+
+def use_kernels(network: nn.Module, names: Collection[str]) -> None:
+    """Let PyTorch's operators compute what the compiled kernels of other names do."""
     for module in network.modules():
-        if _is_compiled(module):
-            module.__class__ = ConvNormAct
+        name = _kernel_of(module)
+        if name is not None and name not in names:
+            module.__class__ = type(module).__bases__[0]
 
 
-def uses_compiled_norms(network: nn.Module) -> bool:
-    """Return whether the compiled kernel normalizes in training."""
-    on_cpu = next(network.parameters()).device.type == "cpu"
-    return on_cpu and any(_is_compiled(module) for module in network.modules())
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return type(module) is CompiledNormAct
+def _kernel_of(module: nn.Module) -> str | None:
+    if type(module) is CompiledNormAct:
+        return "norm_act"
+    return "depthwise" if isinstance(module, CompiledInvertedResidual | CompiledMBConv) else None
 
 
 class WinogradOrDirectConv2d(Conv2d):
@@ -76,7 +93,34 @@ class CompiledNormAct(ConvNormAct):
     def forward(self, input: Tensor) -> Tensor:
         """Return the last layer's output."""
         conv, norm, activation = self
-        output = conv(input)
-        if gains_from_kernel(norm, activation, output):
-            return normalize_and_activate(output, cast(BatchNorm2d, norm), activation)
-        return cast(Tensor, activation(norm(output)))
+        return _normalized(conv(input), norm, activation)
+
+
+class CompiledInvertedResidual(InvertedResidual):
+    """MobileNetV2's block, whose expanded map is read once where a C compiler is found."""
+
+    def convolve(self, inputs: Tensor) -> Tensor:
+        """Return the depthwise convolution's features."""
+        return _convolved(inputs, self.expand, self.depthwise, super().convolve)
+
+
+class CompiledMBConv(MBConv):
+    """EfficientNet's block, whose expanded map is read once where a C compiler is found."""
+
+    def convolve(self, inputs: Tensor) -> Tensor:
+        """Return the depthwise convolution's features."""
+        return _convolved(inputs, self.expand, self.depthwise, super().convolve)
+
+
+def _convolved(inputs: Tensor, expand: nn.Module, depthwise: ConvNormAct, plain: Callable[[Tensor], Tensor]) -> Tensor:
+    expansion = cast(ConvNormAct, expand)
+    if not gains_from_depthwise(expansion, depthwise, inputs):
+        return plain(inputs)
+    conv, norm, activation = depthwise
+    return _normalized(expand_and_convolve(inputs, expansion, cast(Conv2d, conv)), norm, activation)
+
+
+def _normalized(maps: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:
+    if gains_from_kernel(norm, activation, maps):
+        return normalize_and_activate(maps, cast(BatchNorm2d, norm), activation)
+    return cast(Tensor, activation(norm(maps)))

@@ -71,7 +71,7 @@ def expand_normalized(inputs: Tensor, conv: nn.Conv2d, norm: BatchNorm2d) -> Ten
     kernel = conv.weight.flatten(1)
     mean = kernel @ mean_in
     variance = ((kernel @ covariance) * kernel).sum(1)
-    norm.move_averages(mean, variance * (count / (count - 1)))
+    norm.move_averages_of(mean, variance, count)
     gain = norm.weight * torch.rsqrt(variance + norm.eps)
     weight = (kernel * gain[:, None])[:, :, None, None]
     output: Tensor = _Pointwise.apply(inputs, weight, norm.bias - mean * gain)

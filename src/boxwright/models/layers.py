@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from boxwright.models.activations import Activation, make_activation
 from boxwright.models.batch_norm import BatchNormSettings, NormSettings, make_norm
 from boxwright.models.regularization import Regularizer
-from boxwright.ops.padding import same_padding, zero_padded
+from boxwright.ops.padding import Sides, same_padding, zero_padded
 
 Padding = Literal["same", "explicit", "valid"] | int
 KernelSize = int | tuple[int, int]
@@ -134,11 +134,16 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C', H', W']; with "same" padding H' is ceil(H / stride), and W' alike."""
-        if self.pad_by_size:
-            input = zero_padded(input, same_padding(input, self.kernel_size, self.stride[0]))
-        elif self.uneven is not None:
-            input = zero_padded(input, self.uneven)
+        if self.pad_by_size or self.uneven is not None:
+            input = zero_padded(input, self.sides(input))
         return super().forward(input)
+
+    def sides(self, input: Tensor) -> Sides:
+        """Return the pixels of padding of maps [B, C, H, W]."""
+        if self.pad_by_size:
+            return same_padding(input, self.kernel_size, self.stride[0])
+        height, width = (int(pixels) for pixels in self.padding)
+        return self.uneven or (width, width, height, height)
 
 
 class Dense(Conv2d):

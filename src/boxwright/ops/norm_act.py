@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from boxwright.base.c_compiler import CompilerError, compiled_library
+from boxwright.base.c_compiler import CompilerError
+from boxwright.ops.compiled import call, compiled
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _PARTS = 16  # as in the source
@@ -35,6 +35,11 @@ class Pointwise:
     swish: bool = False
 
 
+def kind_of(activation: Pointwise) -> int:
+    """Return an activation's number in the sources (`pointwise.h`)."""
+    return _SWISH if activation.swish else _CLAMP
+
+
 class _Shape(ctypes.Structure):
     _fields_ = (
         ("rows", ctypes.c_long),
@@ -46,13 +51,9 @@ class _Shape(ctypes.Structure):
     )
 
 
-@cache
 def kernels() -> ctypes.CDLL | CompilerError:
-    """Return the compiled functions, or why there are none; compiles at the first call where the cache lacks them."""
-    try:
-        return compiled_library(_SOURCE)
-    except CompilerError as error:
-        return error
+    """Return the compiled functions, or why there are none."""
+    return compiled(_SOURCE)
 
 
 def norm_act(
@@ -74,28 +75,75 @@ def norm_act(
     return found
 
 
+@dataclass(frozen=True)
+class BatchScale:
+    """A normalization with a batch's statistics, as x × scale + offset, float32 [C] each.
+
+    Attributes:
+        inverse: Of the standard deviation with epsilon.
+        variance: Biased.
+    """
+
+    scale: Tensor
+    offset: Tensor
+    mean: Tensor
+    inverse: Tensor
+    variance: Tensor
+
+
+def batch_scale(inputs: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> BatchScale:
+    """Return the normalization of float32 [B, C, H, W] on the CPU, channels last, with gain and bias [C]."""
+    shape = _shape(inputs, Pointwise())
+    sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
+    call(kernels(), "norm_act_moments", shape, inputs, sums)
+    first, second = sums.sum(0) / shape.rows
+    # Of differences from the first row's values: a mean of squares loses digits where the mean is large.
+    mean, variance = inputs[0, :, 0, 0] + first, second - first * first
+    inverse = torch.rsqrt(variance + epsilon)
+    scale = weight * inverse
+    return BatchScale(*(vector.float() for vector in (scale, bias - mean * scale, mean, inverse, variance)))
+
+
+def center_gradient(
+    gradient: Tensor,
+    inputs: Tensor,
+    scale: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
+    to_bias: Tensor,
+    to_weight: Tensor,
+) -> None:
+    """Turn the gradient of a normalized map, channels last, into that of the inputs, in place.
+
+    Args:
+        to_bias: The sum of the gradient, float64 [C].
+        to_weight: The sum of the gradient times the normalized map without gain and bias, float64 [C].
+    """
+    shape = _shape(inputs, Pointwise())
+    level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
+    call(kernels(), "norm_act_center", shape, inputs, scale, mean, level, slope, gradient)
+
+
+def _mean_and_slope(
+    rows: int, scale: Tensor, inverse: Tensor, to_bias: Tensor, to_weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what normalization takes from a gradient: its mean, and its slope along the inputs."""
+    return (scale * to_bias / rows).float(), (scale * inverse * to_weight / rows).float()
+
+
 class _NormAct(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any, inputs: Tensor, weight: Tensor, bias: Tensor, epsilon: float, activation: Pointwise
     ) -> tuple[Tensor, Tensor, Tensor]:
         shape = _shape(inputs, activation)
-        sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
-        _call("norm_act_moments", shape, inputs, sums)
-        first, second = sums.sum(0) / shape.rows
-        # Of differences from the first row's values: a mean of squares loses digits where the mean is large.
-        mean, variance = inputs[0, :, 0, 0] + first, second - first * first
-        inverse = torch.rsqrt(variance + epsilon)
-        scale = weight * inverse
-        vectors = (scale, bias - mean * scale, mean, inverse)
-        scale, offset, center, inverse = (vector.float() for vector in vectors)
+        scaled = batch_scale(inputs, weight, bias, epsilon)
         outputs = torch.empty_like(inputs)
-        _call("norm_act_apply", shape, inputs, scale, offset, outputs)
-        context.save_for_backward(inputs, scale, offset, center, inverse)
+        call(kernels(), "norm_act_apply", shape, inputs, scaled.scale, scaled.offset, outputs)
+        context.save_for_backward(inputs, scaled.scale, scaled.offset, scaled.mean, scaled.inverse)
         context.activation = activation
-        statistics = center, variance.float()
-        context.mark_non_differentiable(*statistics)
-        return outputs, *statistics
+        context.mark_non_differentiable(scaled.mean, scaled.variance)
+        return outputs, scaled.mean, scaled.variance
 
     @staticmethod
     @once_differentiable
@@ -104,24 +152,16 @@ class _NormAct(torch.autograd.Function):
         shape = _shape(inputs, context.activation)
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
-        _call("norm_act_sums", shape, gradient, inputs, scale, offset, mean, sums)
+        call(kernels(), "norm_act_sums", shape, gradient, inputs, scale, offset, mean, sums)
         to_bias, along = sums.sum(0)
         to_weight = along * inverse
-        level, slope = (scale * to_bias / shape.rows).float(), (scale * inverse * to_weight / shape.rows).float()
+        level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
         to_inputs = torch.empty_like(inputs)
-        _call("norm_act_back", shape, gradient, inputs, scale, offset, mean, level, slope, to_inputs)
+        call(kernels(), "norm_act_back", shape, gradient, inputs, scale, offset, mean, level, slope, to_inputs)
         return to_inputs, to_weight.float(), to_bias.float(), None, None
 
 
 def _shape(inputs: Tensor, activation: Pointwise) -> _Shape:
     batch, channels, height, width = inputs.shape
-    kind = _SWISH if activation.swish else _CLAMP
     rows = batch * height * width
-    return _Shape(rows, channels, torch.get_num_threads(), kind, activation.low, activation.high)
-
-
-def _call(name: str, shape: _Shape, *tensors: Tensor) -> None:
-    library = kernels()
-    if isinstance(library, CompilerError):
-        raise library
-    getattr(library, name)(ctypes.byref(shape), *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors))
+    return _Shape(rows, channels, torch.get_num_threads(), kind_of(activation), activation.low, activation.high)

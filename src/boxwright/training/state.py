@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxwright.base.errors import CheckpointError
 from boxwright.builders.training import TrainingPlan
-from boxwright.models.cpu_acceleration import use_plain_norms, uses_compiled_norms
+from boxwright.models.cpu_acceleration import compiled_kernels, use_kernels
 from boxwright.models.detector import Detector
 from boxwright.optimization.moving_average import MovingAverage
 from boxwright.optimization.optimizers import Optimizer
@@ -93,7 +93,7 @@ class TrainingState:
             "seed": self.seed,
             "samples": self.samples,
             "parts": self.parts,
-            "compiled_norms": uses_compiled_norms(self.detector.network),
+            "compiled_kernels": compiled_kernels(self.detector.network),
             "selection": self.selection.content(),
             "began": self.began,
         }
@@ -125,8 +125,8 @@ class TrainingState:
             raise CheckpointError(f"the checkpoint is of another network ({first}); use another model_dir") from None
         self.step, self.samples, self.parts = content["step"], content["samples"], max(content["parts"], 1)
         self.seed, self.began = content["seed"], float(content["began"])
-        if not content.get("compiled_norms", False):  # so that it ends with the bits that it would have had
-            use_plain_norms(self.detector.network)
+        # So that it ends with the bits that it would have had.
+        use_kernels(self.detector.network, content.get("compiled_kernels", ()))
         self.selection = self.selection.restored(content["selection"])
 
 

@@ -30,9 +30,8 @@ from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.models.cpu_acceleration import use_plain_norms, uses_compiled_norms
+from boxwright.models.cpu_acceleration import KERNELS, compiled_kernels, use_kernels
 from boxwright.models.detector import Detector
-from boxwright.ops.norm_act import kernels
 from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.tensorflow.checkpoint import find_training
@@ -358,11 +357,13 @@ def _restore(
 
 
 def _check_kernels(state: TrainingState, processes: Processes) -> None:
-    """Let PyTorch's operators normalize where the kernel cannot be compiled, and log why."""
+    """Let PyTorch's operators compute where kernels cannot be compiled, and log why."""
     network = state.detector.network
-    if uses_compiled_norms(network) and isinstance(problem := kernels(), CompilerError):
-        use_plain_norms(network)
-        processes.log.info(f"normalization takes longer, as its kernel cannot be compiled: {problem}")
+    names = compiled_kernels(network)
+    problems = [problem for name in names if isinstance(problem := KERNELS[name](), CompilerError)]
+    if problems:
+        use_kernels(network, ())
+        processes.log.info(f"steps take longer, as their kernels cannot be compiled: {problems[0]}")
 
 
 def _open_evaluations(

@@ -5,8 +5,9 @@ Dimensions: B batch, C channels, H W grid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -60,11 +61,19 @@ class InvertedResidual(nn.Module):
         self.project = conv_norm_act(expanded, out_channels, 1, linear)
         self.residual = stride == 1 and in_channels == out_channels
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the expanded features and the output; SSD taps the former."""
-        expanded = self.expand(inputs)
-        outputs = self.project(self.depthwise(expanded))
-        return expanded, inputs + outputs if self.residual else outputs
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [B, C', H', W']."""
+        return self.finish(inputs, self.convolve(inputs))
+
+    def convolve(self, inputs: Tensor) -> Tensor:
+        """Return the depthwise convolution's features of the expanded ones, which nothing else reads."""
+        convolved: Tensor = self.depthwise(self.expand(inputs))
+        return convolved
+
+    def finish(self, inputs: Tensor, convolved: Tensor) -> Tensor:
+        """Return the output of the depthwise convolution's features."""
+        outputs: Tensor = self.project(convolved)
+        return inputs + outputs if self.residual else outputs
 
 
 class MobileNetV2(Backbone):
@@ -110,8 +119,12 @@ class MobileNetV2(Backbone):
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return one map per tap, in the order of the taps."""
         features, found = self.stem(inputs), {}
-        for number, block in enumerate(self.blocks):
-            found[f"{number}/expand"], features = block(features)
+        for number, block in enumerate(cast(Iterable[InvertedResidual], self.blocks)):
+            if (tap := f"{number}/expand") in self.taps:
+                found[tap] = block.expand(features)
+                features = block.finish(features, block.depthwise(found[tap]))
+            else:
+                features = block(features)
             found[str(number)] = features
         if self.head is not None:
             found[str(_HEAD)] = self.head(features)

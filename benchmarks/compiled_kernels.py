@@ -1,6 +1,6 @@
-"""A training step with the compiled kernel of batch normalization and activation, over one with PyTorch's operators.
+"""A training step whose layers are computed by the compiled kernels, over one whose layers are PyTorch's operators.
 
-    python benchmarks/compiled_norms.py [--rounds 9] [--json FILE]
+    python benchmarks/compiled_kernels.py [--rounds 9] [--json FILE]
 
 Presets: SSD MobileNetV2 320 and FPNLite 320 at batch 8, EfficientDet-D0 at batch 1; made-up images with eight boxes
 each; forward, losses and backward. Both kinds take turns within a round of one process; least and median.
@@ -19,7 +19,7 @@ import boxwright as bw  # first: it sets how long threads spin, which PyTorch re
 import torch
 
 from boxwright.criteria.terms import LossTerm
-from boxwright.models.cpu_acceleration import use_plain_norms
+from boxwright.models.cpu_acceleration import use_kernels
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import load, measure
 from boxwright.types import Targets
@@ -60,7 +60,7 @@ def step(name: str, batch: int, *, plain: bool) -> Callable[[], object]:
     torch.manual_seed(0)
     detector = bw.build_detector(bw.load_config(f"preset:{name}")).to(memory_format=torch.channels_last).train()
     if plain:
-        use_plain_norms(detector.network)
+        use_kernels(detector.network, ())
     size = detector.preprocessor.resizer.output_size or (512, 512)
     inputs, sizes = detector.preprocess(torch.randint(0, 256, (batch, *size, 3), dtype=torch.uint8))
     low = torch.rand(batch, OBJECTS, 2) * 0.6 * size[0]

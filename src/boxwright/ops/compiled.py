@@ -1,0 +1,31 @@
+"""Calls of the compiled kernels in C beside the modules that use them."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from torch import Tensor
+
+from boxwright.base.c_compiler import CompilerError, compiled_library
+
+
+@cache
+def compiled(source: Path) -> ctypes.CDLL | CompilerError:
+    """Return a source's functions, or why there are none; compiles at the first call where the cache lacks them."""
+    try:
+        return compiled_library(source)
+    except CompilerError as error:
+        return error
+
+
+def call(library: ctypes.CDLL | CompilerError, name: str, shape: ctypes.Structure, *tensors: Tensor) -> None:
+    """Call a function with its settings and the addresses of tensors, which must be as dense as it expects.
+
+    Raises:
+        CompilerError: If there are no functions.
+    """
+    if isinstance(library, CompilerError):
+        raise library
+    getattr(library, name)(ctypes.byref(shape), *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors))
