@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from website.sections import ELSEWHERE as OTHERS
 
 import boxwright as bw
 from boxwright.builders.detector import build_detector
@@ -20,7 +21,7 @@ from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 from tests.docs_blocks import NOT_RUN, ROOT, RUN, blocks, run_blocks
 from tests.exporters.exported import made_once
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / path for path in OTHERS.values() if path != "README.md")])
 # Run by tests of their own, which check what they do, too.
 ELSEWHERE = {"add_a_detector.md", "python.md"}
 TO_RUN = [
@@ -30,7 +31,9 @@ TO_RUN = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.stem))
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: str(page.relative_to(ROOT).with_suffix("")).removeprefix("docs/")
+)
 def test_every_block_is_run_or_says_why_not(page: Path) -> None:
     for block in blocks(page):
         assert block.language in RUN + NOT_RUN, f"{page.name}:{block.line}: {block.language}"
@@ -94,10 +97,14 @@ def _coco_files(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", TO_RUN, ids=lambda page: str(page.stem))
+@pytest.mark.parametrize(
+    "page", TO_RUN, ids=lambda page: str(page.relative_to(ROOT).with_suffix("")).removeprefix("docs/")
+)
 def test_blocks_run(page: Path, home: Path) -> None:
     if "tensorflow" in page.stem:
         shutil.copy(home / "tensorflow.config", home / "pipeline.config")
     if page.stem == "tensorflow_users":
         bw.train("tensorflow.config", "model_dir", device="cpu", workers=0, evaluate=False)
+    if page.stem == "tour":  # it makes its own demo
+        shutil.rmtree(home / "demo")
     assert run_blocks(page) > 0

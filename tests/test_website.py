@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast, get_args
 
 import pytest
-from website import reference
+from website import drawn, families, reference
 from website.links import broken_links, led_to_the_site
 from website.sections import ELSEWHERE, SECTIONS
 from website.versions import publish
 
 from boxwright.cli.commands import COMMANDS
 from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.preset import preset_names
+from boxwright.training.log import Event
 
 ROOT = Path(__file__).parent.parent
 
@@ -84,6 +87,73 @@ def test_every_field_is_shown_once() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) > 900
     assert all(f"| `{name}` | " in page for name in TrainEvalPipelineConfig.fields)
+
+
+class _Commands:
+    """Says which command it was, and makes the file that a comment names."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+
+    def output(self, line: str) -> str:
+        target = self.work / line.split()[-1]
+        target.parent.mkdir(exist_ok=True)
+        target.write_text("drawn")
+        return f"said {line}\n"
+
+
+def test_what_commands_draw_takes_the_comments_place(tmp_path: Path) -> None:
+    text = (
+        "before\n\n<!-- drawn: a.png | Curves\nboxwright one\nboxwright history run --out a.png -->\n\n"
+        "<!-- drawn: page/index.html | A page\nboxwright report --out page/index.html -->\n"
+        "<!-- printed:\nboxwright doctor x -->\n<!-- not run: no -->\n"
+    )
+    found = drawn.placed(text, cast(drawn.Commands, _Commands(tmp_path)), tmp_path / "pages")
+    assert found == (
+        "before\n\n![Curves](drawn/a.png)\n\n*Curves, drawn by `boxwright one`; `boxwright history run --out a.png` when "
+        "this page was built.*\n\n**[A page](drawn/page/index.html)**, as `boxwright report --out page/index.html` wrote "
+        "it when this page was built.\n`boxwright doctor x` prints:\n\n```text\nsaid boxwright doctor x\n```\n"
+        "<!-- not run: no -->\n"
+    )
+    assert (tmp_path / "pages" / "drawn" / "a.png").is_file()
+    assert (tmp_path / "pages" / "drawn" / "page" / "index.html").is_file()
+
+
+def test_pages_ask_for_commands_that_there_are() -> None:
+    texts = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    lines = {name: drawn.asked(text) for name, text in texts.items()}
+    assert sum(map(len, lines.values())) > 9
+    assert {line.split()[1] for of_page in lines.values() for line in of_page} <= set(COMMANDS)
+    for name, text in texts.items():
+        assert text.count("<!-- drawn:") + text.count("<!-- printed:") == len(list(drawn.ASKED.finditer(text))), name
+
+
+def test_a_command_that_fails_ends_the_build(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"boxwright history nothing: exit status 1"):
+        drawn.Commands(tmp_path).output("boxwright history nothing")
+
+
+@pytest.mark.parametrize("page", families.PAGES)
+def test_a_page_on_models_has_presets_weights_and_numbers(page: str) -> None:
+    text = families.section(page)
+    assert "| preset | input | parameters | GMAC | weights that fit, and their licenses |\n|---|" in text
+    measured = text.partition("## Measured\n")[2]
+    assert measured.count("\n| ") > 2, measured
+    assert not families.section("data.md")
+
+
+def test_every_preset_is_on_one_page() -> None:
+    tables = "".join(families.section(page).partition("## Measured")[0] for page in families.PAGES)
+    for name in preset_names():
+        assert tables.count(f"| `{name}` |") == 1, name
+
+
+def test_every_event_is_shown_with_its_fields() -> None:
+    text = reference.events()
+    assert "### Evaluated\n" in text
+    assert "| `learning_rate` | float \\| None | `None` |" in text
+    written = (ROOT / "docs" / "events.md").read_text()
+    assert all(f"`{event.__name__}`" in written for event in get_args(Event))
 
 
 @pytest.mark.slow

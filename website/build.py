@@ -1,4 +1,7 @@
-"""Lay out the site's pages: `python -m website.build FOLDER` writes them and `zensical.toml`, which Zensical builds."""
+"""Lay out the site's pages: `python -m website.build FOLDER` writes them and `zensical.toml`, which Zensical builds.
+
+With a second folder, commands run there, and a demo that an earlier build left in it is not trained again.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from pathlib import Path
 
 from boxwright import __version__
-from website import architecture
+from website import architecture, drawn, families, formats, reference, screenshots
 from website.links import led_to_the_site
 from website.reference import GENERATED
 from website.sections import ELSEWHERE, SECTIONS
@@ -90,8 +93,12 @@ signature_crossrefs = false
 """
 
 
-def build(target: Path) -> None:
-    """Write pages, pictures and settings into a folder, which is emptied first."""
+def build(target: Path, work: Path) -> None:
+    """Write pages, pictures and settings into a folder, which is emptied first.
+
+    Args:
+        work: Where commands run of whose output pages have pictures; a demo that is there is used.
+    """
     shutil.rmtree(target, ignore_errors=True)
     pages = target / "pages"
     pages.mkdir(parents=True)
@@ -99,13 +106,17 @@ def build(target: Path) -> None:
     written |= {name: ROOT / path for name, path in ELSEWHERE.items()}
     names = {str(path.relative_to(ROOT)): name for name, path in written.items()}
     names |= {f"docs/{name}": name for name in GENERATED}
+    commands = drawn.Commands(work)
+    commands.make_demo()
     for name, path in written.items():
         text, files = led_to_the_site(path.read_text(encoding="utf-8"), path, ROOT, names)
-        (pages / name).write_text(text + architecture.section(pages, name), encoding="utf-8")
+        text = drawn.placed(text, commands, pages) + families.section(name) + architecture.section(pages, name)
+        (pages / name).write_text(text + _generated(name, commands), encoding="utf-8")
         for file in files:
             copy = pages / str(file.relative_to(ROOT)).removeprefix("docs/")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
+    screenshots.take(commands, pages)
     for name, make in GENERATED.items():
         (pages / name).write_text(make(), encoding="utf-8")
     shutil.copy(Path(__file__).parent / "site.css", pages)
@@ -117,6 +128,13 @@ def build(target: Path) -> None:
     (target / "zensical.toml").write_text(settings, encoding="utf-8")
 
 
+def _generated(name: str, commands: drawn.Commands) -> str:
+    """Return what is generated of a page that is otherwise written."""
+    if name == "events.md":
+        return reference.events()
+    return formats.section(commands) if name == "file_formats.md" else ""
+
+
 def _navigation() -> str:
     sections = []
     for title, pages in SECTIONS.items():
@@ -126,4 +144,5 @@ def _navigation() -> str:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    folder = Path(sys.argv[1])
+    build(folder, Path(sys.argv[2]) if len(sys.argv) > 2 else folder / "work")

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ast
-import json
+import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
 import boxwright
+from boxwright.benchmarking.preset_costs import read_costs
 from boxwright.cli.commands import COMMANDS, load_command
 from boxwright.cli.config import default_of, type_of
 from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.published import PUBLISHED
 from boxwright.config.support import field_status
+from boxwright.training.log import Event
+from website.families import cell, preset_rows
 
 SOURCE = Path(boxwright.__file__).parent
 
@@ -49,15 +51,15 @@ def fields() -> str:
         "",
     ]
     for message in _messages():
-        lines += [f"## {message.proto_name}", "", _cell((message.__doc__ or "").strip().split("\n\n")[0]), ""]
+        lines += [f"## {message.proto_name}", "", cell((message.__doc__ or "").strip().split("\n\n")[0]), ""]
         if message.refused:
-            lines += [f"Refused: {_cell(message.refused)}", ""]
+            lines += [f"Refused: {cell(message.refused)}", ""]
         if message.fields:
             lines += ["| field | type | default | status | meaning |", "|---|---|---|---|---|"]
         for name, field in message.fields.items():
             status = field_status(message, name)
             note = "" if message.refused or not status.note else f" ({status.note})"
-            kind = _cell(type_of(field))
+            kind = cell(type_of(field))
             if field.kind == "message" and not field.map:
                 kind = kind.replace(
                     field.type.proto_name, f"[{field.type.proto_name}](#{_anchor(field.type.proto_name)})"
@@ -65,7 +67,7 @@ def fields() -> str:
             default = default_of(field)
             lines.append(
                 f"| `{name}` | {kind} | {f'`{default}`' if default else ''} | {status.verdict} | "
-                f"{_cell(field.meaning + note)} |"
+                f"{cell(field.meaning + note)} |"
             )
         lines.append("")
     return "\n".join(lines)
@@ -85,11 +87,6 @@ def _messages() -> list[type[Message]]:
 
 def _anchor(title: str) -> str:
     return re.sub(r"[^\w-]", "", title.lower())
-
-
-def _cell(text: str) -> str:
-    """Return a text that may stand in a cell of a table."""
-    return re.sub(r"([|<*_\[\]{}`])", r"\\\1", " ".join(text.split()))
 
 
 def python() -> str:
@@ -112,7 +109,6 @@ def _defined(home: str, name: str) -> str:
 
 def presets() -> str:
     """Return all presets with what they cost, and the weights that others have published for them."""
-    costs = json.loads((SOURCE / "presets" / "costs.json").read_text())
     lines = [
         "# Presets",
         "",
@@ -120,16 +116,22 @@ def presets() -> str:
         "arithmetic are for the preset's own classes and its input of a 480×640 image. `boxwright models NAME` prints",
         "the same, and where the weights are. Nothing is downloaded.",
         "",
-        "| preset | input | parameters | GMAC | weights that fit, and their licenses |",
-        "|---|---|---|---|---|",
+        *preset_rows(read_costs()),
     ]
-    for name, cost in costs.items():
-        weights = "; ".join(
-            f"{one.publisher}: {_cell(one.holds)} ({_cell(one.license)})" for one in PUBLISHED.get(name, ())
-        )
-        size = f"{cost['width']}×{cost['height']}"
-        lines.append(f"| `{name}` | {size} | {cost['parameters'] / 1e6:.1f} M | {cost['macs'] / 1e9:.1f} | {weights} |")
     return "\n".join([*lines, ""])
+
+
+def events() -> str:
+    """Return the section on the events' fields, of the classes themselves."""
+    lines = ["", "## Their fields", "", "Of the classes of `boxwright.training.log`, when this page was built.", ""]
+    for event in get_args(Event):
+        lines += [f"### {event.__name__}", "", (event.__doc__ or "").split("\n\n")[0].strip(), ""]
+        lines += ["| field | type | default |", "|---|---|---|"]
+        for one in dataclasses.fields(event):
+            default = "" if one.default is dataclasses.MISSING else f"`{one.default!r}`"
+            lines.append(f"| `{one.name}` | {cell(str(one.type))} | {default} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def error_messages() -> str:

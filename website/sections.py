@@ -6,6 +6,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Start": {
         "Boxwright": "index.md",
         "Installing": "install.md",
+        "Five minutes": "tour.md",
         "Your data": "data.md",
         "TensorFlow projects": "migrate_tensorflow.md",
     },

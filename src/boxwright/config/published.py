@@ -73,34 +73,53 @@ def _of_zoo() -> dict[str, tuple[Weights, ...]]:
     return {name: _zoo(file) for name, file in known.items()}
 
 
+def _of_d_fine() -> dict[str, tuple[Weights, ...]]:
+    held = ("the detector, COCO's 80 classes", "Apache-2.0")
+    sizes = {"n": "nano", "s": "small", "m": "medium", "l": "large", "x": "xlarge"}
+    deim = Weights(
+        *("DEIM", "deim_dfine_hgnetv2_s_coco_120e.pth", held[0], _UNSTATED), page="github.com/ShihuaHuang95/DEIM"
+    )
+    return {"deim_d_fine_s_coco": (deim,)} | {
+        f"d_fine_{size}_coco": (
+            Weights("D-FINE", f"dfine_{size}_coco.pth", *held, "github.com/Peterande/D-FINE"),
+            Weights("transformers", "model.safetensors", *held, f"huggingface.co/ustc-community/dfine-{name}-coco"),
+        )
+        for size, name in sizes.items()
+    }
+
+
 # Preset → weights, those of the whole detector first. The zoo has none of faster_rcnn_resnet50_v1_fpn_640.
-PUBLISHED: dict[str, tuple[Weights, ...]] = _of_zoo() | {
-    **{f"refinedet{side}_vgg16_{data}": _VGG16 for side in (320, 512) for data in ("voc", "coco")},
-    **{f"refinedet{side}_resnet101_{data}": _CAFFE_RESNET101 for side in (320, 512) for data in ("voc", "coco")},
-    "refinedetpp512_vgg16_voc": _VGG16,
-    "refinedet_vgg16_wider_face": _VGG16,
-    "refinedet_vgg16_normalized_voc": (_SLIM_VGG16, *_VGG16[:-1]),
-    "refinedet_resnext101_coco": (_timm("resnext101_32x8d.tv_in1k", "BSD-3-Clause"),),
-    "ssd300_vgg16_voc": _VGG16,
-    "ssd512_vgg16_voc": _VGG16,
-    "kerod_resnet50_fpn_coco": (_RESNET50,),
-    "kerod_resnet50_fpn_voc": (_RESNET50,),
-    "mask_rcnn_resnet50_fpn_coco": (_RESNET50,),
-    "torchvision_fasterrcnn_resnet50_fpn_coco": (
-        _torchvision("fasterrcnn_resnet50_fpn_coco-258fb6c6.pth", "the detector, COCO's 90 ids"),
-        _RESNET50,
-    ),
-    "torchvision_maskrcnn_resnet50_fpn_coco": (
-        _torchvision("maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", "the detector, COCO's 90 ids"),
-        _RESNET50,
-    ),
-    "align_det_resnet101_coco": (_timm("resnet101.a1h_in1k", "Apache-2.0"),),
-    "align_det_resnext101_coco": (_timm("resnext101_32x8d.tv_in1k", "BSD-3-Clause"),),
-    "srn_resnet50_wider_face": (
-        Weights("SRN", "SRN.pth", "the detector, WIDER FACE", _UNSTATED, "github.com/ChiCheng123/SRN"),
-        _timm("resnet50.a1_in1k", "Apache-2.0"),
-    ),
-}
+PUBLISHED: dict[str, tuple[Weights, ...]] = (
+    _of_zoo()
+    | _of_d_fine()
+    | {
+        **{f"refinedet{side}_vgg16_{data}": _VGG16 for side in (320, 512) for data in ("voc", "coco")},
+        **{f"refinedet{side}_resnet101_{data}": _CAFFE_RESNET101 for side in (320, 512) for data in ("voc", "coco")},
+        "refinedetpp512_vgg16_voc": _VGG16,
+        "refinedet_vgg16_wider_face": _VGG16,
+        "refinedet_vgg16_normalized_voc": (_SLIM_VGG16, *_VGG16[:-1]),
+        "refinedet_resnext101_coco": (_timm("resnext101_32x8d.tv_in1k", "BSD-3-Clause"),),
+        "ssd300_vgg16_voc": _VGG16,
+        "ssd512_vgg16_voc": _VGG16,
+        "kerod_resnet50_fpn_coco": (_RESNET50,),
+        "kerod_resnet50_fpn_voc": (_RESNET50,),
+        "mask_rcnn_resnet50_fpn_coco": (_RESNET50,),
+        "torchvision_fasterrcnn_resnet50_fpn_coco": (
+            _torchvision("fasterrcnn_resnet50_fpn_coco-258fb6c6.pth", "the detector, COCO's 90 ids"),
+            _RESNET50,
+        ),
+        "torchvision_maskrcnn_resnet50_fpn_coco": (
+            _torchvision("maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", "the detector, COCO's 90 ids"),
+            _RESNET50,
+        ),
+        "align_det_resnet101_coco": (_timm("resnet101.a1h_in1k", "Apache-2.0"),),
+        "align_det_resnext101_coco": (_timm("resnext101_32x8d.tv_in1k", "BSD-3-Clause"),),
+        "srn_resnet50_wider_face": (
+            Weights("SRN", "SRN.pth", "the detector, WIDER FACE", _UNSTATED, "github.com/ChiCheng123/SRN"),
+            _timm("resnet50.a1_in1k", "Apache-2.0"),
+        ),
+    }
+)
 
 
 def published_for(preset: str) -> tuple[Weights, ...]:

@@ -1,0 +1,105 @@
+"""What commands draw and print, put where the pages ask for it when the site is built.
+
+A page asks in a comment, which other readers of Markdown do not show:
+
+    <!-- drawn: history.png | Loss and average precision of the demo's run
+    boxwright history demo/model --out history.png -->
+
+The commands run in a folder with a short run of `boxwright demo`. A picture takes the comment's place, a page is
+linked to, and without a file (`<!-- printed:`) what the commands print is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+# A minute and a half on two cores.
+DEMO = "boxwright demo --num_train_steps 400 --train_images 400 --val_images 60"
+PHOTOS = "boxwright convert demo/data/val.record demo/photos/data.yaml"
+ASKED = re.compile(
+    r"^<!-- (?:drawn: (?P<file>\S+) \| (?P<caption>[^\n]+)|printed:)\n"
+    r"(?P<commands>(?:boxwright [^\n]+\n)*boxwright [^\n]+?) -->$",
+    re.MULTILINE,
+)
+_ENVIRONMENT = {"COLUMNS": "120", "NO_COLOR": "1", "BOXWRIGHT_COLOR": "", "TERM": "dumb"}
+_PICTURES = (".png", ".jpg", ".svg")
+_MOST_LINES = 60
+
+
+class Commands:
+    """Runs commands in a folder, each once: several pages show the same."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self._outputs: dict[str, str] = {}
+
+    def make_demo(self) -> None:
+        """Make `demo` with data, a short run and the evaluation's pictures, unless an earlier build left it."""
+        if not (self.work / "demo" / "photos").is_dir():
+            self.work.mkdir(parents=True, exist_ok=True)
+            self.output(DEMO)
+            self.output(PHOTOS)
+
+    def output(self, line: str) -> str:
+        """Return what a command prints; one that fails ends the build."""
+        if line not in self._outputs:
+            self._outputs[line] = self._run(line)
+        return self._outputs[line]
+
+    def _run(self, line: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", *shlex.split(line)],
+            cwd=self.work,
+            env={**os.environ, **_ENVIRONMENT},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"{line}: exit status {done.returncode}\n{done.stdout}")
+        return done.stdout
+
+
+def asked(text: str) -> list[str]:
+    """Return the commands that a page asks for, in order."""
+    return [line for found in ASKED.finditer(text) for line in found["commands"].splitlines()]
+
+
+def placed(text: str, commands: Commands, pages: Path) -> str:
+    """Return a page with what its commands drew and printed; files are copied into the folder `drawn` of the pages."""
+
+    def one(found: re.Match[str]) -> str:
+        lines = found["commands"].splitlines()
+        said = "".join(map(commands.output, lines))
+        code = "; ".join(f"`{line}`" for line in lines)
+        if found["file"] is None:
+            return f"{code} prints:\n\n```text\n{_shortened(said)}\n```"
+        name = found["file"]
+        _copy(commands.work / name, pages / "drawn" / name)
+        if name.endswith(_PICTURES):
+            about = f"{found['caption']}, drawn by {code} when this page was built."
+            return f"![{found['caption']}](drawn/{name})\n\n*{about}*"
+        return f"**[{found['caption']}](drawn/{name})**, as {code} wrote it when this page was built."
+
+    return ASKED.sub(one, text)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a picture, or a page with all that is beside it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.suffix == ".html":
+        shutil.copytree(source.parent, target.parent, dirs_exist_ok=True)
+    else:
+        shutil.copy(source, target)
+
+
+def _shortened(text: str) -> str:
+    lines = [line.rstrip() for line in text.strip().splitlines()]
+    return "\n".join(lines if len(lines) <= _MOST_LINES else [*lines[:_MOST_LINES], "…"])
