@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from pathlib import Path
 from typing import cast, get_args
 
 import pytest
-from website import drawn, families, reference
+import torch
+from website import drawn, families, formats, reference
 from website.links import broken_links, led_to_the_site
 from website.sections import ELSEWHERE, SECTIONS
 from website.versions import publish
@@ -131,6 +133,15 @@ def test_pages_ask_for_commands_that_there_are() -> None:
 def test_a_command_that_fails_ends_the_build(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"boxwright history nothing: exit status 1"):
         drawn.Commands(tmp_path).output("boxwright history nothing")
+
+
+def test_what_a_file_holds_is_listed_by_key_and_kind() -> None:
+    content = {"step": 3, "rate": 0.5, "best": None, "names": ["a"], "rows": [{"box": [1.0], "seen": True}], "none": []}
+    assert list(formats._keys({**content, "network": OrderedDict(w=torch.zeros(2, 3))}, 0)) == [
+        "step: integer", "rate: number", "best: null", "names: list of text", "rows: list of object",
+        "  box: list of number", "  seen: true or false", "none: empty list", "network: object", "  w: float32 [2, 3]",
+    ]  # fmt: skip
+    assert list(formats._keys([{"score": 0.5}], 0)) == ["list of 1, the first:", "  score: number"]
 
 
 @pytest.mark.parametrize("page", families.PAGES)

@@ -13,7 +13,7 @@ import torch
 from website.drawn import Commands
 
 # How deep, and how many keys of one object, are shown.
-_DEEPEST, _MOST_KEYS = 3, 30
+_DEEPEST, _MOST_KEYS = 3, 16
 # The tour's.
 _COMMANDS = (
     "boxwright export demo/model",
@@ -29,7 +29,7 @@ def section(commands: Commands) -> str:
     parts = [
         "\n## As written\n",
         "The keys of files that these commands wrote when this page was built, each with the kind of its value:",
-        ", ".join(f"`{command}`" for command in _COMMANDS) + ", after a short run of `boxwright demo`.\n",
+        ", ".join(f"`{command}`" for command in _COMMANDS) + ", after the short run of [the tour](tour.md).\n",
     ]
     for name, content in _contents(commands.work):
         parts += [f"**{name}**\n", "```text", *_keys(content, 0), "```\n"]
@@ -45,7 +45,7 @@ def _contents(work: Path) -> Iterator[tuple[str, Any]]:
     exported = model / "export" / "detector.onnx"
     (own,) = (one.value for one in onnx.load(exported).metadata_props if one.key == "boxwright")
     yield "The object `boxwright` in an exported file", json.loads(own)
-    yield "`detector.parity.json`", _read(exported.with_suffix(".parity.json"))
+    yield "`detector.onnx.parity.json`", _read(exported.with_name("detector.onnx.parity.json"))
     for name in ("evaluation.json", "metrics.json", "truth.json"):
         yield f"An evaluation's `{name}`", _read(work / "evaluation" / name)
     for name in ("thresholds.json", "label_errors.json"):
@@ -90,4 +90,4 @@ def _kind(value: Any) -> str:
     if isinstance(value, list):
         return f"list of {_kind(value[0])}" if value else "empty list"
     kinds = {bool: "true or false", int: "integer", float: "number", str: "text", dict: "object", type(None): "null"}
-    return kinds[type(value)]
+    return next((kind for type_, kind in kinds.items() if isinstance(value, type_)), type(value).__name__)

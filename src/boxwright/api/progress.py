@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -16,7 +18,7 @@ def is_watched(console: Console) -> bool:
 
 
 class ProgressBar:
-    """Shows steps, time left and loss, and a line for each evaluation."""
+    """Shows steps, time left, loss, and a line for each evaluation; notebooks without ipywidgets have lines alone."""
 
     def __init__(self, total: int, console: Console) -> None:
         """Create the bar, hidden until the first step.
@@ -26,7 +28,9 @@ class ProgressBar:
             console: Where it is shown.
         """
         columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"))
-        self._progress = Progress(TextColumn("train"), *columns, console=console, transient=True)
+        # Rich draws a notebook's bar with ipywidgets; without them it would warn at every step.
+        hidden = console.is_jupyter and find_spec("ipywidgets") is None
+        self._progress = Progress(TextColumn("train"), *columns, console=console, transient=True, disable=hidden)
         self._total = total
         self._task: TaskID | None = None  # starts with the first step, so that an earlier error leaves no bar
 
