@@ -8,7 +8,7 @@ The folder BOXWRIGHT_TF_RACE holds the graphs as SavedModels and `race.py`, whic
 with the same weights and images, and prints their losses. This runs it as users compute: our threads spin as briefly as
 in `boxwright` commands; with the processor's own instructions and with those of an older one; alone and beside busy
 processes, so many for each core. What follows `--` goes to `race.py`. The JSON says which processor it was, and its
-flags: instructions decide more than code.
+flags: instructions decide more than code. It is written after each row, so that a race that is cut off keeps its rows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import os
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from boxwright.base.threads import usable_cpus
 from threads import busy
 
 VARIABLE = "BOXWRIGHT_TF_RACE"
+_POLL_S = 0.5
 HELP = argparse.RawDescriptionHelpFormatter
 
 
@@ -43,21 +46,19 @@ def main() -> None:
     if not folder or not (Path(folder) / "race.py").is_file():
         sys.exit(f"{VARIABLE} must name the folder of TensorFlow's graphs and race.py: it is {folder or 'not set'}")
     arguments.cache.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for capability in arguments.cpu:
         for count in arguments.busy:
             print(f"instructions: {capability}; busy processes for each core: {count}", flush=True)
             with busy(count * usable_cpus()):
-                rows += [
-                    {"instructions": capability, "busy_per_core": count, **row}
-                    for row in raced(Path(folder), arguments, capability)
-                ]
-            if arguments.json:
-                arguments.json.write_text(json.dumps({**processor(), "rows": rows}, indent=1) + "\n")
+                for row in raced(Path(folder), arguments, capability):
+                    rows.append({"instructions": capability, "busy_per_core": count, **row})
+                    if arguments.json:
+                        arguments.json.write_text(json.dumps({**processor(), "rows": rows}, indent=1) + "\n")
 
 
-def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> list[dict[str, Any]]:
-    """Return the rows of one run of `race.py`."""
+def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one run of `race.py`, each as soon as it has written it."""
     # Importing boxwright has set how long threads spin, which race.py, where PyTorch comes first, would not.
     environment = {**os.environ} if capability == "default" else {**os.environ, "ATEN_CPU_CAPABILITY": capability}
     cache = arguments.cache.resolve()
@@ -66,9 +67,29 @@ def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> list[
     sides = ["--tf-python", arguments.tf_python, "--our-python", sys.executable]
     files = ["--cache", str(cache), "--log", str(cache / "race.log"), "--json", str(result)]
     script = [sys.executable, str(folder / "race.py"), *sides, *files, *arguments.rest]
-    if subprocess.run(script, env=environment, check=False).returncode or not result.exists():
-        sys.exit(f"the race ended without a result: {cache / 'race.log'} says more")
-    return list(json.loads(result.read_text()))
+    race, count = subprocess.Popen(script, env=environment), 0
+    try:
+        while True:
+            ended = race.poll() is not None
+            rows = written(result)
+            yield from rows[count:]
+            count = max(count, len(rows))
+            if ended:
+                break
+            time.sleep(_POLL_S)
+    finally:
+        race.terminate()
+        race.wait()
+    if race.returncode or not count:
+        sys.exit(f"the race ended with {count} rows: {cache / 'race.log'} says more")
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    """Return the rows in a file; none if it is missing, or being written."""
+    try:
+        return list(json.loads(path.read_text()))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return []
 
 
 def processor() -> dict[str, Any]:

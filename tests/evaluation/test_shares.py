@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import boxwright as bw
+from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.image_results import rows_of
 from boxwright.evaluation.settings import EvaluationSettings
@@ -37,7 +38,7 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
         tmp_path / "m",
         config,
         settings,
-        detector.categories,
+        open_evaluation_data(config, settings, detector.categories),
         lambda *of_image: rows["shared"].extend(rows_of(*of_image)),
     )
     if engine == "ray":

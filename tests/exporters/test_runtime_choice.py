@@ -25,7 +25,7 @@ from boxwright.cli.serving import exported_for_serving
 from boxwright.exporters import cache
 from boxwright.exporters import export as export_module
 from boxwright.exporters.parity import Report, Stage
-from boxwright.exporters.runtime_choice import choose_export, saves_time
+from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_export, saves_time
 from boxwright.inference.finders import ModelSource
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.shards import PLAN
@@ -113,7 +113,7 @@ def test_a_damaged_export_is_made_again(exporter: Exporter, caplog: pytest.LogCa
     path = cache.make_export(opened(), "onnxruntime", sample).path
     path.write_bytes(path.read_bytes()[:-100])
     with caplog.at_level(logging.WARNING, "boxwright"):
-        found = choose_export(opened(), "onnxruntime", sample=sample)
+        found = choose_export(opened(), RuntimeRequest("onnxruntime"), Pictures(sample))
     assert found is not None
     assert found.detector.detect(PICTURES[:1])
     assert "it is not used" in caplog.text
@@ -124,9 +124,9 @@ def test_what_cannot_be_exported_is_remembered(exporter: Exporter, caplog: pytes
     exporter.error = "differs from the detector"
     for _ in range(2):
         with pytest.raises(ExportError, match="differs from the detector"):
-            choose_export(opened(), "onnxruntime", sample=sample)
+            choose_export(opened(), RuntimeRequest("onnxruntime"), Pictures(sample))
     with caplog.at_level(logging.WARNING, "boxwright"):
-        assert choose_export(opened(), "auto", sample=sample) is None
+        assert choose_export(opened(), RuntimeRequest("auto"), Pictures(sample)) is None
     assert "detecting with PyTorch, as there is no export: differs from the detector" in caplog.text
     assert exporter.made == 1
 
@@ -168,25 +168,25 @@ def test_the_cache_is_bounded(exporter: Exporter, monkeypatch: pytest.MonkeyPatc
 
 def test_refused(exporter: Exporter) -> None:
     with pytest.raises(ConfigError, match="runtime tensorrt: expected auto, torch, onnxruntime, openvino"):
-        choose_export(opened(), "tensorrt")
+        choose_export(opened(), RuntimeRequest("tensorrt"))
     with pytest.raises(ExportError, match="runtime openvino: --compile needs PyTorch"):
-        choose_export(opened(), "openvino", unsupported="--compile needs PyTorch")
+        choose_export(opened(), RuntimeRequest("openvino", unsupported="--compile needs PyTorch"))
     with pytest.raises(ExportError, match="no pictures to compare an export on"):
-        choose_export(opened(), "onnxruntime")
+        choose_export(opened(), RuntimeRequest("onnxruntime"))
     file = open_model(small_run().onnx)
     for runtime in ("openvino", "torch"):
         with pytest.raises(ExportError, match=rf"runtime {runtime}: .* is exported, and runs in onnxruntime"):
-            choose_export(file, runtime)
-    assert choose_export(file, "onnxruntime") is None
-    assert choose_export(file, "auto") is None
-    assert choose_export(opened(), "torch", sample=unread) is None
+            choose_export(file, RuntimeRequest(runtime))
+    assert choose_export(file, RuntimeRequest("onnxruntime")) is None
+    assert choose_export(file, RuntimeRequest("auto")) is None
+    assert choose_export(opened(), RuntimeRequest("torch"), Pictures(unread)) is None
     assert exporter.made == 0
 
 
 def test_few_pictures_are_not_worth_an_export(exporter: Exporter) -> None:
-    assert choose_export(opened(), "auto", sample=unread, count=60) is None
-    assert choose_export(opened(), "auto", sample=None, count=None) is None
-    assert choose_export(opened(), "auto", sample=sample, count=None) is not None
+    assert choose_export(opened(), RuntimeRequest("auto"), Pictures(unread, 60)) is None
+    assert choose_export(opened(), RuntimeRequest("auto")) is None
+    assert choose_export(opened(), RuntimeRequest("auto"), Pictures(sample)) is not None
     # 0.3 s each: of 200 the export saves 30 s, and takes 15 s and 30 detections of 0.3 s.
     assert saves_time(0.3, 200)
     assert not saves_time(0.3, 159)
@@ -252,9 +252,9 @@ def test_unreadable_pictures_leave_it_to_pytorch(exporter: Exporter) -> None:
     def unreadable() -> tuple[Sequence[NDArray[np.uint8]], str]:
         raise DataError("no picture can be read")
 
-    assert choose_export(opened(), "auto", sample=unreadable) is None
+    assert choose_export(opened(), RuntimeRequest("auto"), Pictures(unreadable)) is None
     with pytest.raises(DataError, match="no picture can be read"):
-        choose_export(opened(), "onnxruntime", sample=unreadable)
+        choose_export(opened(), RuntimeRequest("onnxruntime"), Pictures(unreadable))
 
 
 def test_what_is_killed_or_refused_leaves_little(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,10 +277,10 @@ def test_what_is_killed_or_refused_leaves_little(exporter: Exporter, monkeypatch
 
 def test_a_cache_that_cannot_be_written(exporter: Exporter, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    assert choose_export(opened(), "auto", sample=sample) is None
+    assert choose_export(opened(), RuntimeRequest("auto"), Pictures(sample)) is None
     assert "detecting with PyTorch, as there is no export" in caplog.text
     with pytest.raises(OutputError, match="cannot be created"):
-        choose_export(opened(), "onnxruntime", sample=sample)
+        choose_export(opened(), RuntimeRequest("onnxruntime"), Pictures(sample))
 
 
 def test_exports_that_another_process_removes(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ def test_weights_are_hashed_once(exporter: Exporter, monkeypatch: pytest.MonkeyP
     for runtime in ("torch", "onnxruntime", "auto"):
         hashed.clear()
         settings = PredictionSettings(runtime=runtime, device="cpu")
-        ModelSource(small_run().folder, settings).open(sample=sample, count=None)
+        ModelSource(small_run().folder, settings).open(pictures=Pictures(sample))
         assert len(hashed) == 1
 
 
@@ -409,7 +409,7 @@ def test_an_export_is_compared_on_its_device(exporter: Exporter, monkeypatch: py
 @pytest.mark.parametrize("runtime", EXPORTED_FOR)
 def test_a_real_export(runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
-    found = choose_export(opened(), runtime, sample=sample)
+    found = choose_export(opened(), RuntimeRequest(runtime), Pictures(sample))
     assert found is not None
     for one, other in zip(found.detector.detect(PICTURES), opened().finder()(PICTURES), strict=True):
         assert len(one.scores) == len(other.scores) > 0

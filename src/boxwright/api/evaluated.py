@@ -20,21 +20,23 @@ from boxwright.runtime.formats import EXPORTS, RUNTIMES, TORCH
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedModel:
-    """A model that is evaluated.
+    """A model that is evaluated, and the data that it is evaluated on.
 
     Attributes:
         model: The detector, optimized by the settings, or an export.
+        data: As the settings choose them.
         path: What a worker opens: the model's path, or that of its cached export.
         runtime: What detects, such as "torch" or "onnxruntime".
     """
 
     model: OpenModel
+    data: EvaluationData
     path: Path
     runtime: str
 
 
 def open_evaluated(path: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings) -> EvaluatedModel:
-    """Return a run, checkpoint or exported file, opened in the runtime that the settings name.
+    """Return a run, checkpoint or exported file, opened in the runtime that the settings name, and its data.
 
     Args:
         path: A run's folder, a checkpoint or an exported file.
@@ -42,16 +44,17 @@ def open_evaluated(path: Path, config: TrainEvalPipelineConfig, settings: Evalua
         settings: Options of the evaluation, such as runtime and device.
 
     Returns:
-        The model and what opens it.
+        The model, its data, and what opens it again.
 
     Raises:
-        BoxwrightError: If there is no detector, or a runtime other than "auto" is named that cannot be used.
+        BoxwrightError: If there is no detector, it does not fit the data, or a runtime other than "auto" is named that
+            cannot be used.
     """
     device = opening_device(path, settings.device, settings.runtime)
     if path.suffix in EXPORTS or settings.runtime == TORCH:
         return _as_it_is(path, config, settings)
     from boxwright.exporters.pictures import varied
-    from boxwright.exporters.runtime_choice import choose_export
+    from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_export
 
     opened = open_model(path, device=device, tf32=settings.tf32, config=config)
     data = open_evaluation_data(config, settings, opened.categories)
@@ -59,41 +62,34 @@ def open_evaluated(path: Path, config: TrainEvalPipelineConfig, settings: Evalua
     def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
         return varied(lambda number: data.dataset[number].image, len(data.dataset)), data.dataset.name
 
-    export = choose_export(
-        opened,
-        settings.runtime,
-        sample=sample,
-        count=len(range(0, len(data.dataset), data.plan.every_nth)),
-        unsupported=_only_torch(opened, settings, data),
-        device=settings.device,
-    )
+    count = len(range(0, len(data.dataset), data.plan.every_nth))
+    request = RuntimeRequest(settings.runtime, settings.device, unsupported=_unsupported(opened, settings, data))
+    export = choose_export(opened, request, Pictures(sample, count))
     if export is None:
-        return EvaluatedModel(opened.optimized(settings.precision, compile=settings.compile), path, TORCH)
-    return EvaluatedModel(replace(opened, opened=export.detector), export.path, export.runtime)
+        return EvaluatedModel(opened.optimized(settings.precision, compile=settings.compile), data, path, TORCH)
+    return EvaluatedModel(replace(opened, opened=export.detector), data, export.path, export.runtime)
 
 
 def _as_it_is(path: Path, config: TrainEvalPipelineConfig, settings: EvaluationSettings) -> EvaluatedModel:
     """Return a model in PyTorch, or an exported file in the runtime of its format."""
     opened = open_for_evaluation(path, config, settings)
     if opened.is_exported and settings.runtime != TORCH:
-        from boxwright.exporters.runtime_choice import choose_export
+        from boxwright.exporters.runtime_choice import RuntimeRequest, choose_export
 
-        choose_export(opened, settings.runtime)  # raises if it is of another runtime
-    return EvaluatedModel(opened, path, RUNTIMES.get(path.suffix, TORCH))
+        choose_export(opened, RuntimeRequest(settings.runtime))  # raises if it is of another runtime
+    data = open_evaluation_data(config, settings, opened.categories)
+    return EvaluatedModel(opened, data, path, RUNTIMES.get(path.suffix, TORCH))
 
 
-def _only_torch(model: OpenModel, settings: EvaluationSettings, data: EvaluationData) -> str:
+def _unsupported(model: OpenModel, settings: EvaluationSettings, data: EvaluationData) -> str:
     """Return what of an evaluation only PyTorch supports; empty for nothing."""
+    from boxwright.exporters.runtime_choice import only_torch
     from boxwright.models.faster_rcnn import FasterRCNN
 
     network = model.detector.network
-    asked = {
-        "--multi_scale": settings.multi_scale,
-        "--precision": settings.precision != "float32",
-        "--compile": settings.compile,
-        "--tf32": settings.tf32,
+    others = {
         "--engine ray": settings.engine == "ray",  # the other machines have no such file
         "eval_config.force_no_resize": data.plan.own_size,
         "context_config": isinstance(network, FasterRCNN) and network.attention is not None,
     }
-    return next((f"{name} needs PyTorch" for name, given in asked.items() if given), "")
+    return only_torch(settings, others)

@@ -12,7 +12,7 @@ from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.overrides import with_overrides
-from boxwright.evaluation.evaluate import evaluate_on_reader
+from boxwright.evaluation.evaluate import evaluate_on_data, evaluate_on_reader
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.loading.configuration import configuration_of
 from boxwright.loading.open_model import OpenModel
@@ -53,9 +53,10 @@ def metrics_of(
     if isinstance(model, OpenModel):
         given = model.config if config is None else config
         plan = with_overrides(load_config(given) if isinstance(given, str | Path) else given, overrides)
-    elif isinstance(config, TrainEvalPipelineConfig):
+        return evaluate_on_reader(plan, model.opened, chosen).metrics
+    if isinstance(config, TrainEvalPipelineConfig):
         plan = with_overrides(config, overrides)
     else:
         plan = configuration_of(model, config, overrides, allow_edited=chosen.allow_edited).message
-    opened = model if isinstance(model, OpenModel) else open_evaluated(model, plan, chosen).model
-    return evaluate_on_reader(plan, opened.opened, chosen).metrics
+    evaluated = open_evaluated(model, plan, chosen)
+    return evaluate_on_data(evaluated.data, evaluated.model.opened, chosen).metrics

@@ -76,15 +76,15 @@ def load(
 
 def _in_runtime(opened: OpenModel, runtime: str, device: str, unsupported: str) -> OpenModel | None:
     """Return the model's export for a runtime; None if PyTorch detects, or the file is an export itself."""
-    from boxwright.exporters.runtime_choice import choose_export
+    from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_export
 
     def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
         from boxwright.api.export import pictures_of_data
 
         return pictures_of_data(opened.config, opened.detector)
 
-    asked = sample if runtime != AUTO else None
-    export = choose_export(opened, runtime, sample=asked, unsupported=unsupported, device=device)
+    pictures = Pictures(sample) if runtime != AUTO else None
+    export = choose_export(opened, RuntimeRequest(runtime, device, unsupported=unsupported), pictures)
     return None if export is None else replace(opened, opened=export.detector)
 
 

@@ -11,7 +11,7 @@ from boxwright.base.files import write_whole
 from boxwright.base.settings import with_options
 from boxwright.config import dump_message
 from boxwright.evaluation.about import about_evaluation
-from boxwright.evaluation.evaluate import evaluate_on_reader
+from boxwright.evaluation.evaluate import evaluate_on_data
 from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.write import write_evaluation
@@ -43,7 +43,7 @@ def report_on(model: Path, folder: Path, out: Path | None = None, **settings: An
     config = configuration_of(model, None, ["eval_config.include_metrics_per_category=true"])
     evaluated = open_evaluated(model, config.message, chosen)
     with ImageResults(folder) as results:
-        evaluation = evaluate_on_reader(config.message, evaluated.model.opened, chosen, keep=results.add)
+        evaluation = evaluate_on_data(evaluated.data, evaluated.model.opened, chosen, keep=results.add)
         about = about_evaluation(evaluated.model, chosen, config.path, evaluated.runtime)
         write_evaluation(evaluation, results, folder, evaluated.model.step, about=about)
     write_whole(folder / "pipeline.config", dump_message(config.message))

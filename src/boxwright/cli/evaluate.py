@@ -96,7 +96,7 @@ def _evaluate(
     from boxwright.builders.learning_rate import learning_rates
     from boxwright.config import dump_message
     from boxwright.evaluation.about import about_evaluation
-    from boxwright.evaluation.evaluate import evaluate_on_reader
+    from boxwright.evaluation.evaluate import evaluate_on_data
     from boxwright.evaluation.image_results import ImageResults
     from boxwright.evaluation.write import write_evaluation
     from boxwright.loading.configuration import run_folder
@@ -116,9 +116,9 @@ def _evaluate(
         if settings.engine:
             from boxwright.evaluation.shares import evaluate_by_workers
 
-            evaluation = evaluate_by_workers(evaluated.path, config, settings, opened.categories, results.add)
+            evaluation = evaluate_by_workers(evaluated.path, config, settings, evaluated.data, results.add)
         else:
-            evaluation = evaluate_on_reader(config, opened.opened, settings, _progress, results.add)
+            evaluation = evaluate_on_data(evaluated.data, opened.opened, settings, _progress, results.add)
         about = about_evaluation(opened, settings, found.path, evaluated.runtime)
         write_evaluation(evaluation, results, folder, opened.step, rate, about)
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training

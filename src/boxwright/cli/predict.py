@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.progress import Progress
 
-    from boxwright.exporters.cache import Sample
+    from boxwright.exporters.runtime_choice import Pictures
     from boxwright.inference.collections import Unit
     from boxwright.inference.finders import ImageDetector, ModelSource
     from boxwright.inference.predict import Predicted
@@ -98,7 +98,7 @@ def predict_command(
     opened = find_sources(sources)
     require_checkpoint(model_dir)
     count = _count(opened, settings)
-    detector = model.open(sample=_sample_of(opened), count=count)
+    detector = model.open(pictures=_pictures_of(opened, count))
     if detector.runtime != "torch" and model_dir.suffix not in EXPORTS:
         on_cpu = is_cpu(settings.device) or settings.runtime == AUTO
         console.print(f"runtime: {detector.runtime} on {'cpu' if on_cpu else settings.device}")
@@ -122,11 +122,12 @@ def predict_command(
         suggest("export", model_dir)
 
 
-def _sample_of(sources: list[Source]) -> Sample | None:
-    """Return a function that reads pictures to compare an export on; None if all sources are live."""
+def _pictures_of(sources: list[Source], count: int | None) -> Pictures | None:
+    """Return what an export is compared on and how many images there are; None if all sources are live."""
     if all(source.live for source in sources):
         return None
     from boxwright.exporters.pictures import varied
+    from boxwright.exporters.runtime_choice import Pictures
     from boxwright.inference.sources import ImageSource
 
     files = [source for source in sources if isinstance(source, ImageSource)]
@@ -139,7 +140,7 @@ def _sample_of(sources: list[Source]) -> Sample | None:
         pictures = [frame.image for frame in itertools.islice(others[0].frames(), _COMPARED)]
         return varied(lambda number: pictures[number], len(pictures)), about
 
-    return sample
+    return Pictures(sample, count)
 
 
 def _count(sources: list[Source], settings: PredictionSettings) -> int | None:
@@ -209,6 +210,7 @@ def _opened_for(job: Job, units: Sequence[Unit], many: ManySettings) -> ImageDet
     """Return the detector in the runtime of the resumed job, or for a new one in the requested."""
     from boxwright.data.image_io import decode_image
     from boxwright.exporters.pictures import varied
+    from boxwright.exporters.runtime_choice import Pictures
     from boxwright.inference.collections import items_of
     from boxwright.inference.shards import planned_runtime
 
@@ -222,7 +224,7 @@ def _opened_for(job: Job, units: Sequence[Unit], many: ManySettings) -> ImageDet
         runtime = planned_runtime(job.out) or ("torch" if many.engine == "ray" else "auto")
         model = replace(model, settings=replace(model.settings, runtime=runtime))
     files = all(unit.kind == "images" for unit in units)
-    return model.open(sample=sample, count=sum(len(unit.addresses) for unit in units) if files else None)
+    return model.open(pictures=Pictures(sample, sum(len(unit.addresses) for unit in units) if files else None))
 
 
 def _mine(number: int, shards: str) -> bool:

@@ -120,7 +120,7 @@ def exported_for_serving(source: Path, device: str) -> Path:
     from boxwright.api.export import pictures_of_data
     from boxwright.cli.paths import require_checkpoint
     from boxwright.exporters.cache import default_runtime
-    from boxwright.exporters.runtime_choice import choose_export
+    from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_export
     from boxwright.loading.open_model import open_model
     from boxwright.runtime.devices import runtime_of
 
@@ -132,9 +132,8 @@ def exported_for_serving(source: Path, device: str) -> Path:
     opened = open_model(source, device="cpu")
     try:
         with console.status("exporting …"):
-            found = choose_export(
-                opened, runtime, sample=lambda: pictures_of_data(opened.config, opened.detector), device=device
-            )
+            pictures = Pictures(lambda: pictures_of_data(opened.config, opened.detector))
+            found = choose_export(opened, RuntimeRequest(runtime, device), pictures)
     except DataError as error:
         raise ExportError(
             f"{source} is exported before it is served, and cannot be compared with its export on its evaluation data: "

@@ -53,7 +53,23 @@ def evaluate_on_reader(
     Args:
         keep: Gets each evaluated image, such as `ImageResults.add`.
     """
-    data = open_evaluation_data(config, settings, detector.categories)
+    return evaluate_on_data(
+        open_evaluation_data(config, settings, detector.categories), detector, settings, progress, keep
+    )
+
+
+def evaluate_on_data(
+    data: EvaluationData,
+    detector: Detector | ExportedDetector,
+    settings: EvaluationSettings = _DEFAULTS,
+    progress: Progress = silent,
+    keep: Keep = keep_nothing,
+) -> Evaluation:
+    """Return metrics and pictures of a detector on open data; several scales for an export are a ConfigError.
+
+    Args:
+        keep: Gets each evaluated image, such as `ImageResults.add`.
+    """
     with closing(_evaluated_images(detector, data, settings, progress)) as images:
         return summarize(images, data.plan, counted_categories(data), keep)
 

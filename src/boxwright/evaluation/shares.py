@@ -8,21 +8,20 @@ from pathlib import Path
 from boxwright.base.worker_pools import engine_of
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.evaluation.data import counted_categories, open_evaluation_data
+from boxwright.evaluation.data import EvaluationData, counted_categories
 from boxwright.evaluation.evaluate import evaluate_share, open_for_evaluation
 from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import in_order, summarize
-from boxwright.types import Categories
 
 
 def evaluate_by_workers(
     model: Path,
     config: TrainEvalPipelineConfig,
     settings: EvaluationSettings,
-    trained: Categories | None,
+    data: EvaluationData,
     keep: Keep = keep_nothing,
 ) -> Evaluation:
     """Return an evaluation computed by as many workers as there are shares, each of which opens the model.
@@ -30,6 +29,7 @@ def evaluate_by_workers(
     All detections are in memory at once, as arrays: workers answer in any order.
 
     Args:
+        data: Opened here too, for the plan and the classes; no image is read.
         keep: Gets each evaluated image, in the data's order.
 
     Raises:
@@ -39,8 +39,6 @@ def evaluate_by_workers(
     shares = [(number, settings.shares) for number in range(settings.shares)]
     done = engine_of(settings.engine, settings.device)(make, shares, settings.shares)
     images = in_order(image for share in done for image in share)
-    # Opened here too, for the plan and the classes; no image is read.
-    data = open_evaluation_data(config, settings, trained)
     return summarize(images, data.plan, counted_categories(data), keep)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from boxwright.base.errors import ConfigError, DataError, ExportError, OutputError
 from boxwright.exporters.cache import CachedExport, Sample, default_runtime, find_export, has_exports, make_export
@@ -24,16 +26,77 @@ _SAVED = 0.5
 _COLORS = 3
 
 
-def choose_export(
-    model: OpenModel,
-    runtime: str,
-    *,
-    sample: Sample | None = None,
-    count: int | None = None,
-    unsupported: str = "",
-    threads: int = 0,
-    device: str = AUTO,
-) -> CachedExport | None:
+@dataclass(frozen=True)
+class RuntimeRequest:
+    """The runtime that is requested for a detector.
+
+    Attributes:
+        runtime: "auto", "torch", or a key of `EXPORTED_FOR`.
+        device: That of the runtime: "auto" is the CPU.
+        threads: The runtime's number of threads; 0 for its default.
+        unsupported: Why an export cannot do what else is requested; empty if it can.
+    """
+
+    runtime: str
+    device: str = AUTO
+    threads: int = 0
+    unsupported: str = ""
+
+    def __post_init__(self) -> None:
+        if self.runtime not in (AUTO, TORCH, *EXPORTED_FOR):
+            raise ConfigError(f"runtime {self.runtime}: expected {AUTO}, {TORCH}, {', '.join(EXPORTED_FOR)}")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The pictures that a detector is requested for.
+
+    Attributes:
+        sample: Returns some of them, on which a new export is compared.
+        count: How many there are; None if it is unknown, as of streams.
+    """
+
+    sample: Sample
+    count: int | None = None
+
+
+class DetectionSettings(Protocol):
+    """The settings that evaluation and prediction share and only PyTorch supports."""
+
+    @property
+    def multi_scale(self) -> str:
+        """Name of the sizes to detect at; empty for one."""
+
+    @property
+    def precision(self) -> str:
+        """The network's precision."""
+
+    @property
+    def compile(self) -> bool:
+        """Whether the network is compiled."""
+
+    @property
+    def tf32(self) -> bool:
+        """Whether a GPU rounds factors."""
+
+
+def only_torch(settings: DetectionSettings, others: Mapping[str, object]) -> str:
+    """Return which setting only PyTorch supports; empty for none.
+
+    Args:
+        others: Further ones by name, and whether they are set.
+    """
+    asked = {
+        "--multi_scale": settings.multi_scale,
+        "--precision": settings.precision != "float32",
+        "--compile": settings.compile,
+        "--tf32": settings.tf32,
+        **others,
+    }
+    return next((f"{name} needs PyTorch" for name, given in asked.items() if given), "")
+
+
+def choose_export(model: OpenModel, request: RuntimeRequest, pictures: Pictures | None = None) -> CachedExport | None:
     """Return the export that detects in a detector's place; None if PyTorch does.
 
     With "auto", that is a cached export, or a new one if enough pictures are left; if there can be none, a log line
@@ -41,34 +104,27 @@ def choose_export(
 
     Args:
         model: As opened, not yet optimized.
-        runtime: "auto", "torch", or a key of `EXPORTED_FOR`.
-        sample: The pictures on which a new export is compared; without them none is made.
-        count: The number of pictures to detect in; None if it is unknown, as of streams.
-        unsupported: Why an export cannot do what is requested; empty if it can.
-        threads: The runtime's number of threads; 0 for its default.
-        device: That of the runtime: "auto" is the CPU.
+        pictures: Without them, no export is made.
 
     Raises:
-        ConfigError: For an unknown runtime.
         ExportError: If a runtime other than "auto" is requested and cannot be used.
     """
-    if runtime not in (AUTO, TORCH, *EXPORTED_FOR):
-        raise ConfigError(f"runtime {runtime}: expected {AUTO}, {TORCH}, {', '.join(EXPORTED_FOR)}")
-    reason = _fixed(model, runtime) or unsupported or _why_torch(model)
+    runtime = request.runtime
+    reason = _fixed(model, runtime) or request.unsupported or _why_torch(model)
     name = default_runtime() if runtime == AUTO else runtime
     if runtime != AUTO and reason and (runtime != TORCH or model.is_exported):
         raise ExportError(f"runtime {runtime}: {reason}")
     if runtime == TORCH or model.is_exported or reason or name is None:
         return None
-    if runtime == AUTO and sample is None and not has_exports():
+    if runtime == AUTO and pictures is None and not has_exports():
         return None
-    place = CPU if runtime == AUTO else device  # with "auto", the device is PyTorch's
+    place = CPU if runtime == AUTO else request.device  # with "auto", the device is PyTorch's
     require_device(name, place)
     try:
-        found = find_export(model, name, threads, place)
-        if found is None and sample is not None and (runtime != AUTO or _is_worthwhile(model.detector, sample, count)):
+        found = find_export(model, name, request.threads, place)
+        if found is None and pictures is not None and (runtime != AUTO or _is_worthwhile(model.detector, pictures)):
             _LOG.info("exporting for %s, which is done once for these weights", name)
-            found = make_export(model, name, sample, threads, place)
+            found = make_export(model, name, pictures.sample, request.threads, place)
     except (ExportError, OutputError, DataError) as error:
         if runtime != AUTO:
             raise
@@ -102,19 +158,19 @@ def _why_torch(model: OpenModel) -> str:
     return ""
 
 
-def _is_worthwhile(detector: Detector, sample: Sample, count: int | None) -> bool:
+def _is_worthwhile(detector: Detector, pictures: Pictures) -> bool:
     """Return whether an export saves more time than it takes, by timing a detection."""
-    if count is None:
+    if pictures.count is None:
         return True
-    if count * _SAVED <= _EXPORT_DETECTIONS:
+    if pictures.count * _SAVED <= _EXPORT_DETECTIONS:
         return False
-    pictures, _ = sample()
+    images, _ = pictures.sample()
     seconds = []
     for _ in range(2):  # the first also allocates
         began = time.perf_counter()
-        detector.detect(list(pictures[:1]))
+        detector.detect(list(images[:1]))
         seconds.append(time.perf_counter() - began)
-    return saves_time(min(seconds), count)
+    return saves_time(min(seconds), pictures.count)
 
 
 def saves_time(seconds: float, count: int) -> bool:

@@ -25,7 +25,7 @@ from boxwright.types import Categories, Finder, FoundObjects
 
 if TYPE_CHECKING:
     from boxwright.config.messages import TrainEvalPipelineConfig
-    from boxwright.exporters.cache import Sample
+    from boxwright.exporters.runtime_choice import Pictures
 
 
 _COLORS = 3
@@ -74,13 +74,12 @@ class ModelSource:
     label_map: Path | None = None
     changes: Sequence[str] = ()
 
-    def open(self, threads: int = 0, sample: Sample | None = None, count: int | None = None) -> ImageDetector:
+    def open(self, threads: int = 0, pictures: Pictures | None = None) -> ImageDetector:
         """Return the detector, opened; an exported one does not need PyTorch.
 
         Args:
             threads: How many its runtime may use; 0 for its default.
-            sample: Pictures on which an export for another runtime is compared; without them none is made.
-            count: The number of pictures to detect in; None if it is unknown.
+            pictures: What to detect in; without them, no export for another runtime is made.
 
         Raises:
             BoxwrightError: If there is no detector, or it does not support the settings.
@@ -99,30 +98,23 @@ class ModelSource:
         )
         if settings.context:
             remember(opened.detector, settings.context)
-        opened, runtime = self._in_runtime(opened, threads, sample, count)
+        opened, runtime = self._in_runtime(opened, threads, pictures)
         opened = opened.optimized(settings.precision, compile=settings.compile)
         detect = opened.finder(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
         return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, runtime)
 
-    def _in_runtime(
-        self, opened: OpenModel, threads: int, sample: Sample | None, count: int | None
-    ) -> tuple[OpenModel, str]:
+    def _in_runtime(self, opened: OpenModel, threads: int, pictures: Pictures | None) -> tuple[OpenModel, str]:
         """Return the model or its export for the requested runtime, and the runtime's name."""
         if opened.is_exported and self.settings.runtime == AUTO:
             return opened, self.path.suffix
-        from boxwright.exporters.runtime_choice import choose_export
+        from boxwright.exporters.runtime_choice import RuntimeRequest, choose_export, only_torch
 
-        export = choose_export(
-            opened,
-            self.settings.runtime,
-            sample=sample,
-            count=count,
-            unsupported=_only_torch(self.settings),
-            threads=threads,
-            device=self.settings.device,
-        )
+        settings = self.settings
+        unsupported = only_torch(settings, {"--context": settings.context})
+        request = RuntimeRequest(settings.runtime, settings.device, threads, unsupported)
+        export = choose_export(opened, request, pictures)
         return (opened, TORCH) if export is None else (replace(opened, opened=export.detector), export.runtime)
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
@@ -141,18 +133,6 @@ class ModelSource:
         if self.changes:
             config = with_overrides(config or stored_config(self.path), self.changes)
         return config, load_label_map(self.label_map) if self.label_map else None
-
-
-def _only_torch(settings: PredictionSettings) -> str:
-    """Return which setting only PyTorch supports; empty for none."""
-    asked = {
-        "--multi_scale": settings.multi_scale,
-        "--precision": settings.precision != "float32",
-        "--compile": settings.compile,
-        "--context": settings.context,
-        "--tf32": settings.tf32,
-    }
-    return next((f"{name} needs PyTorch" for name, given in asked.items() if given), "")
 
 
 def _weights(model: OpenModel) -> str:
