@@ -5,10 +5,11 @@
         [-- --models ssd_mobilenet_v2_320x320 --modes train --rounds 5]
 
 The folder BOXWRIGHT_TF_RACE holds the graphs as SavedModels and `race.py`, which times both sides in interleaved rounds
-with the same weights and images, and prints their losses. This runs it as users compute: our threads spin as briefly as
-in `boxwright` commands; with the processor's own instructions and with those of an older one; alone and beside busy
-processes, so many for each core. What follows `--` goes to `race.py`. The JSON says which processor it was, and its
-flags: instructions decide more than code. It is written after each row, so that a race that is cut off keeps its rows.
+with the same weights and images, and prints their losses. This runs it as users compute: our threads wait as in
+`boxwright` commands that start then; with the processor's own instructions and with those of an older one; alone and
+beside busy processes, so many for each core. What follows `--` goes to `race.py`. The JSON says which processor it was,
+and its flags: instructions decide more than code. It is written after each row, so that a race that is cut off keeps
+its rows.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from boxwright.base.threads import usable_cpus
-from threads import busy
+GIVEN = dict(os.environ)  # before boxwright is imported, which sets how threads wait
+
+from boxwright.base.threads import prepare_threads, usable_cpus  # noqa: E402
+from threads import busy  # noqa: E402
 
 VARIABLE = "BOXWRIGHT_TF_RACE"
 _POLL_S = 0.5
@@ -59,8 +62,9 @@ def main() -> None:
 
 def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of one run of `race.py`, each as soon as it has written it."""
-    # Importing boxwright has set how long threads spin, which race.py, where PyTorch comes first, would not.
-    environment = {**os.environ} if capability == "default" else {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+    environment = {**GIVEN} if capability == "default" else {**GIVEN, "ATEN_CPU_CAPABILITY": capability}
+    # As a command would that starts now, beside the busy processes; race.py imports PyTorch first, which prevents it.
+    prepare_threads(environment)
     cache = arguments.cache.resolve()
     result = cache / "rows.json"
     result.unlink(missing_ok=True)

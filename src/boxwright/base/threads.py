@@ -3,7 +3,7 @@
 OpenMP's threads spin while they wait for each other. If another program wants the core, or a container has less
 than one core per thread, a spinning thread displaces the one that it waits for, and a step takes many times as long.
 Threads that sleep at once lose half the speed on an otherwise idle machine (`benchmarks/threads.py`). So they spin
-about as long as one wait inside a network takes.
+about as long as one wait inside a network takes, and sleep at once where other programs compute when this one starts.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path, PurePosixPath
 
 # A user who sets one of these has chosen how threads wait.
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 # PyTorch uses GNU's OpenMP on Linux and LLVM's elsewhere; each ignores the other's variable.
 _SPINS = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
+_SLEEPS = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+# One look would take for busy what wakes for a moment.
+_LOOKS, _BETWEEN_S = 5, 0.002
+MOST_THREADS = 1024  # far beyond, the system starts no more
 _COUNT = "OMP_NUM_THREADS"
 
 
@@ -29,9 +34,35 @@ def prepare_threads(environment: MutableMapping[str, str] = os.environ) -> None:
     if "torch" in sys.modules:
         return
     if not any(environment.get(name) for name in _WAIT_VARIABLES):
-        environment.update(_SPINS)
+        environment.update(_SLEEPS if others_compute() else _SPINS)
     if not environment.get(_COUNT) and usable_cpus() < _visible_cpus():
         environment[_COUNT] = str(usable_cpus())
+
+
+def others_compute(root: Path = Path("/")) -> bool:
+    """Return whether other programs compute on at least half of the machine's CPUs now; False where that is unknown.
+
+    A quiet machine answers at once, a busy one in some milliseconds. `root` is where `proc` is.
+    """
+    cpus = os.cpu_count() or 1
+    for look in range(_LOOKS):
+        if look:
+            time.sleep(_BETWEEN_S)
+        if 2 * _others_running(root) < cpus:
+            return False
+    return True
+
+
+def sleeping_threads(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether threads sleep at once when they wait, as `prepare_threads` chose beside other programs."""
+    return all(environment.get(name) == value for name, value in _SLEEPS.items())
+
+
+def _others_running(root: Path) -> int:
+    """Return how many threads run or wait for a CPU, of the whole machine and without the one that asks."""
+    fields = _text(root / "proc" / "loadavg").split()  # three averages, running/all, the newest process
+    running = fields[3].partition("/")[0] if len(fields) > 3 else ""
+    return max(int(running) - 1, 0) if running.isdecimal() else 0
 
 
 def runtime_threads() -> int:

@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from boxwright.base.errors import TrainingError
 from boxwright.base.settings import setting
+from boxwright.base.threads import MOST_THREADS
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
@@ -33,6 +34,7 @@ class RunOptions(TypedDict, total=False):
     best_metric: str
     patience: int
     workers: int
+    threads: int
     compile: bool
     cuda_graphs: bool
     shard: bool
@@ -81,6 +83,13 @@ class RunSettings:
         0, "Stop after so many evaluations in a row without a better best_metric; 0 for never.", _EVALUATION, 0
     )
     workers: int = setting(1, "Processes that prepare samples.", _SPEED, 0)
+    threads: int = setting(
+        0,
+        "Threads that compute on a CPU; 0 for as many as the run began with: OMP_NUM_THREADS, or one a core.",
+        _SPEED,
+        0,
+        MOST_THREADS,
+    )
     compile: bool = setting(False, "Compile the network; worth its minute in long runs.", _SPEED)
     cuda_graphs: bool = setting(
         False,
@@ -116,9 +125,11 @@ class RunSettings:
         for name in ("checkpoint_every_n", "max_to_keep", "log_every_n", "data_timeout"):
             if not getattr(self, name) >= 1:
                 raise TrainingError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in ("summarize_every_n", "evaluate_every_n", "patience", "workers", "max_seconds"):
+        for name in ("summarize_every_n", "evaluate_every_n", "patience", "workers", "threads", "max_seconds"):
             if not getattr(self, name) >= 0:
                 raise TrainingError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+        if self.threads > MOST_THREADS:
+            raise TrainingError(f"threads: expected at most {MOST_THREADS}, found {self.threads}")
         if self.event_tags not in EVENT_TAGS:
             raise TrainingError(f"event_tags: expected {' or '.join(EVENT_TAGS)}, found {self.event_tags!r}")
         if self.recompute and (self.compile or self.cuda_graphs):

@@ -19,6 +19,7 @@ from boxwright.optimization.optimizers import Optimizer
 from boxwright.optimization.weight_groups import grouped
 from boxwright.tensorflow.variables import names_of
 from boxwright.training.selection import Selection
+from boxwright.training.threads import THREADS
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class TrainingState:
             "samples": self.samples,
             "parts": self.parts,
             "compiled_kernels": compiled_kernels(self.detector.network),
+            THREADS: torch.get_num_threads(),
             "selection": self.selection.content(),
             "began": self.began,
         }

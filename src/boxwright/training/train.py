@@ -48,6 +48,7 @@ from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState, new_state, placed
 from boxwright.training.stop import stop_requests
+from boxwright.training.threads import run_threads
 from boxwright.training.trackers import check_tracker, open_tracker
 
 _Newest = tuple[Path, dict[str, Any]] | None
@@ -162,6 +163,7 @@ def _prepare(
     if not settings.profile:
         _lock_folder(model_dir, processes, resources)
     newest: _Newest = processes.from_leader(store.latest)
+    resources.enter_context(run_threads(settings.threads, newest and newest[1], processes.log))
     if newest is not None:
         # A resumed run keeps the semantics (TF1's or TF2's) of its beginning, even if the default has changed
         # meanwhile.

@@ -1,0 +1,81 @@
+"""A run computes with as many threads as it began with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.base.errors import CheckpointError, TrainingError
+from boxwright.checkpoints.store import read_checkpoint
+from boxwright.training import threads
+from boxwright.training.threads import run_threads
+
+LOG = logging.getLogger("boxwright.run")
+
+
+@pytest.fixture(autouse=True)
+def one_of_two_cpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(threads, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(threads, "sleeping_threads", lambda: False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def line(asked: int, content: dict[str, object] | None, caplog: pytest.LogCaptureFixture) -> tuple[int, str]:
+    """Return with how many threads a run computes, and what the log says."""
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "boxwright.run"), run_threads(asked, content, LOG) as count:
+        assert torch.get_num_threads() == count
+    assert torch.get_num_threads() == 1
+    return count, caplog.records[0].getMessage()
+
+
+def test_the_number_is_chosen_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert line(0, None, caplog) == (1, "threads: 1")
+    assert line(2, None, caplog) == (2, "threads: 2")
+    assert line(0, {"threads": 1}, caplog) == (1, "threads: 1")
+    assert line(0, {"threads": 2}, caplog) == (
+        2,
+        "threads: 2, as the run began; without it, 1 (--threads changes it)",
+    )
+    assert line(1, {"threads": 2}, caplog) == (
+        1,
+        "threads: 1, and 2 until now: results differ by rounding from those of an uninterrupted run",
+    )
+    assert line(0, {"step": 3}, caplog) == (1, "threads: 1"), "a checkpoint of an earlier version"
+
+
+def test_fewer_cpus_are_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert line(0, {"threads": 3}, caplog)[1].endswith("; more than the 2 CPUs here, which takes longer")
+    monkeypatch.setattr(threads, "sleeping_threads", lambda: True)
+    assert line(0, {"threads": 2}, caplog)[1].endswith("; they sleep when they wait, as other programs compute")
+    assert line(0, {"threads": 1}, caplog)[1] == "threads: 1"
+
+
+@pytest.mark.parametrize("value", ["2", -1, 10**6])
+def test_no_number(value: object) -> None:
+    with pytest.raises(CheckpointError, match="its 'threads' is"), run_threads(0, {"threads": value}, LOG):
+        pass
+    with pytest.raises(TrainingError, match=r"threads: expected (0 or more|at most 1024), found"):
+        bw.RunSettings(threads=-1 if value == -1 else 10**6)
+
+
+def test_a_resumed_run_keeps_its_threads(
+    small_config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=1"])
+    bw.train(config, tmp_path, bw.RunSettings(workers=0, evaluate=False, preflight=False, threads=2))
+    assert read_checkpoint(tmp_path / "ckpt-1.pt")["threads"] == 2
+    longer = bw.load_config(small_config, ["train_config.num_steps=2"])
+    with caplog.at_level(logging.INFO, "boxwright.run"):
+        bw.train(longer, tmp_path, bw.RunSettings(workers=0, evaluate=False, preflight=False))
+    assert "threads: 2, as the run began" in caplog.text
+    assert read_checkpoint(tmp_path / "ckpt-2.pt")["threads"] == 2
+    assert torch.get_num_threads() == 1
