@@ -38,11 +38,14 @@ def test_a_resumed_run_keeps_its_kernels(state: TrainingState) -> None:
 def test_without_a_compiler_the_log_says_why(
     state: TrainingState, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(KERNELS, "depthwise", lambda: CompilerError("no C compiler: cc is not found"))
     with caplog.at_level(logging.INFO, "boxwright.run"):
-        train._check_kernels(state, Processes())
-        train._check_kernels(state, Processes())  # nothing more to say
+        train._log_compiler(state, Processes())
+        assert not caplog.records
+        monkeypatch.setitem(KERNELS, "depthwise", lambda: CompilerError("no C compiler: cc is not found"))
+        train._log_compiler(state, Processes())
     assert [one.getMessage() for one in caplog.records] == [
         "steps take longer, as their kernels cannot be compiled: no C compiler: cc is not found"
     ]
-    assert state.content("")["compiled_kernels"] == ()
+    assert state.content("")["compiled_kernels"] == (
+        "norm_act",
+    )  # resumed where there is a compiler, without the other

@@ -11,6 +11,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from boxwright.base.c_compiler import CompilerError
 from boxwright.models.backbones.efficientnet import MBConv
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.batch_norm import BatchNorm2d
@@ -44,6 +45,16 @@ def accelerate_for_cpu(network: nn.Module) -> None:
 
 def compiled_kernels(network: nn.Module) -> tuple[str, ...]:
     """Return the names of the compiled kernels that a network trains with, of `KERNELS`."""
+    return tuple(name for name in _kernels_of(network) if not isinstance(KERNELS[name](), CompilerError))
+
+
+def compiler_problem(network: nn.Module) -> CompilerError | None:
+    """Return why a kernel that a network would train with cannot be compiled, or None."""
+    results = (KERNELS[name]() for name in _kernels_of(network))
+    return next((result for result in results if isinstance(result, CompilerError)), None)
+
+
+def _kernels_of(network: nn.Module) -> tuple[str, ...]:
     if next(network.parameters()).device.type != "cpu":
         return ()
     used = {_kernel_of(module) for module in network.modules()}

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from boxwright.base.c_compiler import CompilerError
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
 from boxwright.base.files import write_whole
 from boxwright.builders.detector import build_detector
@@ -30,7 +29,7 @@ from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.models.cpu_acceleration import KERNELS, compiled_kernels, use_kernels
+from boxwright.models.cpu_acceleration import compiler_problem
 from boxwright.models.detector import Detector
 from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
@@ -354,18 +353,14 @@ def _restore(
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore(content)
         processes.log.info(f"resuming from {path}, step {state.step}")
-    _check_kernels(state, processes)
+    _log_compiler(state, processes)
     return state
 
 
-def _check_kernels(state: TrainingState, processes: Processes) -> None:
-    """Let PyTorch's operators compute where kernels cannot be compiled, and log why."""
-    network = state.detector.network
-    names = compiled_kernels(network)
-    problems = [problem for name in names if isinstance(problem := KERNELS[name](), CompilerError)]
-    if problems:
-        use_kernels(network, ())
-        processes.log.info(f"steps take longer, as their kernels cannot be compiled: {problems[0]}")
+def _log_compiler(state: TrainingState, processes: Processes) -> None:
+    """Log why kernels cannot be compiled, if so."""
+    if (problem := compiler_problem(state.detector.network)) is not None:
+        processes.log.info(f"steps take longer, as their kernels cannot be compiled: {problem}")
 
 
 def _open_evaluations(
