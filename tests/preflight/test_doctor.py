@@ -428,6 +428,11 @@ def test_spread() -> None:
         (ManualSteps((100,), (0.1, 0.0001)), 1000, "for 90% of 1000 steps"),
         (ManualSteps((100,), (0.1, 0.01)), 1000, ""),
         (CosineDecay(0.1, 1000, 0.01, 100), 1000, ""),
+        # As DEIM's 2000 steps to warm up, in a short run.
+        (CosineDecay(0.1, 1000, 0.0, 900), 1000, "only at step 900 of 1000: for 90% of them the run warms up"),
+        (CosineDecay(0.1, 600, 0.0, 500, end_share=1.0), 600, "only at step 500 of 600: for 83% of them"),
+        (CosineDecay(0.1, 600, 0.0, 300), 600, ""),
+        (CosineDecay(0.1, 2200, 0.0, 2000), 600, "the warm-up is longer than the training"),
     ],
 )
 def test_rates(schedule: Any, steps: int, words: str) -> None:

@@ -38,6 +38,14 @@ def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
         )
     elif problem := mismatch(schedule, num_steps):
         yield Finding("learning_rate", "warning", problem, "fit total_steps or warmup_steps to num_steps")
+    elif (rises := float(rates.argmax()) / len(rates)) > _MOST_OF_A_RUN:
+        yield Finding(
+            "learning_rate",
+            "warning",
+            f"it rises to its maximum of {top:.3g} only at step {steps[int(rates.argmax())]} of {num_steps}: for "
+            f"{rises:.0%} of them the run warms up",
+            "fit warmup_steps to num_steps: a tenth of them is enough",
+        )
     elif not isinstance(schedule, Constant) and float(rates[-1]) > _HARDLY * top and num_steps > 1:
         yield Finding(
             "learning_rate",
