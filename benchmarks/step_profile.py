@@ -99,9 +99,8 @@ def profiled_ours(race: Any, model: str, arguments: argparse.Namespace) -> dict[
 
 def profiled_tensorflow(race: Any, model: str, arguments: argparse.Namespace) -> dict[str, float]:
     """Return milliseconds a step of each kind."""
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    import tensorflow as tf
+    tf = import_module("tensorflow")
+    xplane = import_module("tensorflow.tsl.profiler.protobuf.xplane_pb2")
 
     side = race.TensorFlow(_told(race, model), race.unpacked(model, arguments.cache))
     for _ in range(3):
