@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--side", choices=["tf", "ours"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    race = _race()
+    race = tf_race()
     if arguments.side:
         profile = profiled_tensorflow if arguments.side == "tf" else profiled_ours
         print(json.dumps(profile(race, arguments.models[0], arguments)))
@@ -137,7 +137,8 @@ def _told(race: Any, model: str) -> dict[str, Any]:
     return told | {"image_size": [480, 640], "fresh": False, "gain": race.PLAN[model][2]}
 
 
-def _race() -> Any:
+def tf_race() -> Any:
+    """Return the module race.py of TensorFlow's graphs."""
     folder = os.environ.get("BOXWRIGHT_TF_RACE")
     if not folder or not (Path(folder) / "race.py").is_file():
         sys.exit(
