@@ -174,7 +174,7 @@ def test_later_recipe(name: str, tmp_path: Path) -> None:
         assert plan.stream.batch_size == 16
 
 
-@pytest.mark.slow_except("kerod_resnet50_fpn_coco", "torchvision_fasterrcnn_resnet50_fpn_coco")
+@pytest.mark.slow_except("kerod_resnet50_fpn_coco")
 @pytest.mark.parametrize("name", recipes(TWO_STAGE))
 def test_two_stage_configuration(name: str, tmp_path: Path) -> None:
     text = "\n".join(header(name))
@@ -191,7 +191,7 @@ def test_two_stage_configuration(name: str, tmp_path: Path) -> None:
         assert 41e6 < numbers < 45e6
 
 
-@pytest.mark.slow_except("refinedet320_vgg16_voc", "ssd512_vgg16_voc")
+@pytest.mark.slow_except("ssd512_vgg16_voc")
 @pytest.mark.parametrize("name", recipes(ONE_STAGE))
 def test_configuration(name: str, tmp_path: Path) -> None:
     text = "\n".join(header(name))
@@ -254,7 +254,7 @@ def test_published_recipe(name: str, tmp_path: Path) -> None:
         assert (nms.lowering is not None) == ("coco" in name)
 
 
-@pytest.mark.slow_cases("refinedet_resnext101_coco")
+@pytest.mark.slow_cases("refinedet_resnext101_coco", "refinedet_vgg16_normalized_voc")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_of_refinedet(name: str, tmp_path: Path) -> None:
     """Its maps, what is penalized and normalized, and where its weights come from."""
@@ -301,6 +301,7 @@ def test_label_map_of_voc() -> None:
     assert len(load_label_map("preset:voc_label_map.pbtxt")) == 20
 
 
+@pytest.mark.slow
 def test_anchors_of_ssd300() -> None:
     """The first of the finest level and the last of all, by the paper's sizes (section 2.2 and the released code)."""
     detector = bw.build_detector(load_config("preset:ssd300_vgg16_voc"))
@@ -312,6 +313,7 @@ def test_anchors_of_ssd300() -> None:
     assert anchors[5][2].tolist() == pytest.approx([150 - wide, 150 - high, 150 + wide, 150 + high], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_anchors_of_ssd512() -> None:
     """Sides of 7, 15, 30, 45, 60, 75, 90 and 105 % of the input; a further square between each two."""
     detector = bw.build_detector(load_config("preset:ssd512_vgg16_voc"))

@@ -55,6 +55,7 @@ def same(one: bw.Result, other: bw.Result) -> None:
     np.testing.assert_array_equal(one.image, other.image)
 
 
+@pytest.mark.slow_cases("folder", "best")
 def test_every_form_of_a_picture_gives_the_same(model: bw.Model, run: SmallRun) -> None:
     expected = model(run.picture)
     assert len(expected) > 0
@@ -78,6 +79,7 @@ def test_floats_in_0_to_1_need_a_word(model: bw.Model, run: SmallRun) -> None:
     assert isinstance(model(black), bw.Result)
 
 
+@pytest.mark.slow_cases("folder", "best")
 def test_one_in_one_out_a_list_in_a_list_out(model: bw.Model, run: SmallRun, tmp_path: Path) -> None:
     expected = [model(DATA[number].image) for number in range(3)]
     arrays = np.stack([DATA[number].image for number in range(3)])
@@ -140,6 +142,7 @@ def test_what_is_no_picture(run: SmallRun, given: Any, message: str) -> None:
         model(given)
 
 
+@pytest.mark.slow_cases("folder", "best")
 def test_grey_pictures(model: bw.Model) -> None:
     grey = DATA[1].image[..., 0]
     colour = np.repeat(grey[..., None], 3, axis=2)

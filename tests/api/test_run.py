@@ -140,6 +140,7 @@ def test_the_callers_configuration_stays(config: Path, tmp_path: Path) -> None:
     assert opened.train_config.batch_size == 8
 
 
+@pytest.mark.slow
 def test_print_is_a_listener(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bw.train(config, tmp_path / "m", listeners=print, evaluate=False, **FAST)
     # Commands of other tests may have let the log be printed too.
@@ -148,6 +149,7 @@ def test_print_is_a_listener(config: Path, tmp_path: Path, capsys: pytest.Captur
     assert all("Loss/total_loss" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_several_listeners(config: Path, tmp_path: Path) -> None:
     class Hears:
         def __init__(self) -> None:

@@ -25,6 +25,7 @@ MADE: dict[str, Callable[[Path], Path]] = {
 }
 
 
+@pytest.mark.slow_cases("YOLO", "Roboflow's YOLO", "TFRecords")
 @pytest.mark.parametrize("name", MADE)
 def test_formats_with_lists(name: str, tmp_path: Path) -> None:
     found = recognize(MADE[name](tmp_path / "data"))

@@ -220,7 +220,7 @@ def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -
             _ = IMAGE_PIXELS.value
 
 
-@pytest.mark.slow_cases("pattern_seconds", "trial_bytes")
+@pytest.mark.slow_cases("pattern_seconds", "trial_bytes", "trial_seconds")
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 def test_every_limit_holds_and_is_a_users(limit: Limit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is allowed by default is refused where a user allows 1, by an error that names the variable."""

@@ -27,7 +27,7 @@ def test_every_preset_has_a_row() -> None:
     assert list(read_costs()) == preset_names()
 
 
-@pytest.mark.slow_except("refinedet320_vgg16_voc", "mask_rcnn_mobilenet_v3_fpn_shapes")
+@pytest.mark.slow_except("refinedet320_vgg16_voc")
 @pytest.mark.parametrize("name", QUICK)
 def test_the_table_is_what_is_built(name: str) -> None:
     assert read_costs()[name] == count_preset(name)

@@ -71,7 +71,7 @@ TWO_STAGES = {
 }
 
 
-@pytest.mark.slow_except("inception_v2", "mobilenet_v1")
+@pytest.mark.slow_except("inception_v2")
 @pytest.mark.parametrize("kind", quick_first(TWO_STAGES))
 def test_every_two_stage_network_goes_there_and_back(kind: str, tmp_path: Path) -> None:
     goes_there_and_back(parse_message(TWO_STAGES[kind], m.DetectionModel), tmp_path)
@@ -85,7 +85,7 @@ HALVES = {
 }
 
 
-@pytest.mark.slow_cases("resnet50")
+@pytest.mark.slow_cases("resnet50", "mobilenet_v1")
 @pytest.mark.parametrize("kind", HALVES)
 def test_halves_of_a_classifier_of_tf_slim(kind: str) -> None:
     """As TF restores one: variables of both halves without their detector's scopes."""
@@ -157,6 +157,7 @@ def test_roots_of_saved_models_and_classifiers(tmp_path: Path) -> None:
         bw.load_weights(small(), classifier, "detection")
 
 
+@pytest.mark.slow
 def test_efficientnet_from_either_path() -> None:
     detector = bw.build_detector(config("ssd_efficientnet-b0_bifpn_keras"))
     arrays, aliases = to_tensorflow(detector.network)

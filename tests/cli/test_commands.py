@@ -134,6 +134,7 @@ def test_convert_and_inspect(shapes_data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "sheet.png").stat().st_size > 1000
 
 
+@pytest.mark.slow_cases("which1")
 @pytest.mark.parametrize("which", [[], ["--keypoints"]])
 def test_demo_data_only(which: list[str], tmp_path: Path) -> None:
     output = run("demo", *which, "--out", tmp_path / "d", "--data-only", "--train-images", 4, "--val-images", 2)

@@ -75,6 +75,7 @@ def test_a_preset_is_whole_and_names_no_data(name: str) -> None:
     assert "learning_rate_batch_size" not in text or f"batch_size: {train.batch_size}\n" in text
 
 
+@pytest.mark.slow
 def test_rates_of_momentum_are_meant_for_the_batch_of_the_preset() -> None:
     """The rates of a preset do not change as it is read alone; Adam's are meant for no batch in particular."""
     for name in preset_names():
@@ -168,7 +169,7 @@ def differences(path: Path, name: str) -> dict[str, tuple[Any, Any]]:
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-@pytest.mark.slow_except("center_net_resnet101_v2_512", "center_net_resnet50_v1_fpn_512_keypoints")
+@pytest.mark.slow_except("center_net_resnet50_v1_fpn_512_keypoints")
 @pytest.mark.parametrize("name", sorted(CENTER_NETS.values()))
 def test_center_nets_know_the_persons_keypoints(name: str) -> None:
     """COCO's 17, in its order; from data whose class is called person, or coded with that display name."""

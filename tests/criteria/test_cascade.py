@@ -226,6 +226,7 @@ def plain(predictions: CascadePredictions, targets: Targets, threshold: float) -
     return [*first, *second]
 
 
+@pytest.mark.slow_cases("1-0.0", "3-0.0", "5-0.01")
 @pytest.mark.parametrize("threshold", [0.0, 0.01, 0.4])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_term_against_the_plain_computation(seed: int, threshold: float) -> None:

@@ -227,6 +227,7 @@ def test_background(flags: str, columns: int, classes: int, unmatched: int) -> N
     assert detector.postprocess(found, sizes)[0].labels.max() < classes
 
 
+@pytest.mark.slow_cases("random_example_sampler { }")
 @pytest.mark.parametrize("name", ["random_example_sampler { }", "expected_loss_weights: REWEIGHTING_UNMATCHED_ANCHORS"])
 def test_every_selection_trains(name: str) -> None:
     text = SMALL_MODEL.replace("    loss {", f"    loss {{ {name}", 1)

@@ -96,7 +96,7 @@ _ROUNDED = {"random_interpolation_resize"}
 _APART = {"random_pixel_value_scale", "random_patch_gaussian"}
 
 
-@pytest.mark.slow_cases("random_square_patch")
+@pytest.mark.slow_cases("random_square_patch", "data_anchor_sampling")
 @pytest.mark.parametrize("step", sorted(ANY_CHANNELS))
 def test_steps_treat_channels_alike(step: str) -> None:
     """Red once more as a further channel goes the way of red, and colors go as they would alone."""

@@ -153,6 +153,7 @@ def test_rotations_of_odd_sides_round_as_tf_does() -> None:
         assert np.array_equal(turned[..., 0], recorded[name]), name
 
 
+@pytest.mark.slow
 def test_every_step_leaves_a_valid_sample() -> None:
     text = """random_horizontal_flip random_vertical_flip random_rotation90 random_adjust_brightness random_adjust_contrast
     random_adjust_hue random_adjust_saturation random_distort_color random_crop_image ssd_random_crop"""

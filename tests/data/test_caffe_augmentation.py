@@ -155,6 +155,7 @@ def within(found: int, of: int, probability: float) -> None:
     assert abs(found - of * probability) < 5 * deviation, f"{found} of {of}, expected {of * probability:.0f}"
 
 
+@pytest.mark.slow
 def test_how_often_and_how_far_brightness_and_contrast_change() -> None:
     """Two greys, far from both ends, tell the factor and what was added before it; hue and saturation spare grey."""
     sample = Sample(np.array([[[130] * 3, [70] * 3]], np.uint8), np.zeros((0, 4)), np.zeros(0))
@@ -171,6 +172,7 @@ def test_how_often_and_how_far_brightness_and_contrast_change() -> None:
     within(int((added < -16).sum()), draws, 0.5 * 0.25)
 
 
+@pytest.mark.slow
 def test_how_often_and_how_far_hue_and_saturation_change() -> None:
     hsv = np.array([[[90, 128, 200]]], np.uint8)
     sample = Sample(np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), np.uint8), np.zeros((0, 4)), np.zeros(0))
@@ -289,6 +291,7 @@ def test_what_always_holds(seed: int, index: int) -> None:
     assert np.array_equal(out.image, again.image), "all randomness is the generator's"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30))
 def test_masks_follow_their_boxes(seed: int, index: int) -> None:

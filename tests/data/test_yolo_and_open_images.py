@@ -101,6 +101,7 @@ def test_a_label_map_chooses_classes(shapes_data: Path, tmp_path: Path) -> None:
     assert sum(sample.left_out for sample in samples) == others > 0
 
 
+@pytest.mark.slow_cases("yolo")
 @pytest.mark.parametrize("what", ["yolo", "open_images"])
 def test_convert(shapes_data: Path, tmp_path: Path, what: str) -> None:
     source = yolo_of(shapes_data).parent if what == "yolo" else open_images_of(shapes_data)

@@ -69,6 +69,7 @@ def batch_of(dataset: Any) -> Batch:
     return collate([sample for sample in samples if not isinstance(sample, bw.BoxwrightError)])
 
 
+@pytest.mark.slow_cases("png")
 @pytest.mark.parametrize("kind", READERS)
 def test_masks_travel(kind: str, folder: Path) -> None:
     reader = parse_message(READERS[kind].replace("FOLDER", str(folder)), m.InputReader)

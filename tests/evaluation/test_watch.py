@@ -88,6 +88,7 @@ def test_it_ends_when_nothing_comes(few_layers: Path, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_reader_names_its_folder(few_layers: Path, tmp_path: Path) -> None:
     config = bw.load_config(few_layers, ["eval_input_reader.name=night", "train_config.num_steps=1"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))

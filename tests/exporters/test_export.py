@@ -124,6 +124,7 @@ def test_the_gate_names_the_stage_of_a_fault(fault: str, detector: bw.Detector, 
     assert next(one.name for one in stages if not one.passed) == stage
 
 
+@pytest.mark.slow_cases("0.0-True", "5e-05-False")
 @pytest.mark.parametrize(("off", "passes"), [(0.0, True), (2e-5, True), (5e-5, False)])
 def test_what_the_last_digit_of_a_place_makes_is_allowed(
     off: float, passes: bool, detector: bw.Detector, file: Path
@@ -414,6 +415,7 @@ def test_a_pytorch_program_needs_pytorch_alone(detector: bw.Detector, tmp_path: 
         read_metadata(path)
 
 
+@pytest.mark.slow_cases("a.png-str", "image1-float32 \\\\(4, 4, 3\\\\)")
 @pytest.mark.parametrize(
     ("image", "found"),
     [

@@ -65,10 +65,8 @@ REFUSED = {
 
 
 @pytest.mark.slow_except(
-    "onnx-keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 96 }",
     "openvino-keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 96 }",
     "litert-keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 96 }",
-    "pt2-keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 96 }",
     "pt2-fixed_shape_resizer { height: 64 width: 64 resize_method: BICUBIC }",
 )
 @pytest.mark.parametrize("resizer", REFUSED)

@@ -280,7 +280,7 @@ SERVED = {
 }
 
 
-@pytest.mark.slow_cases("ssd", "efficientdet", "refinedet", "srn")
+@pytest.mark.slow_cases("efficientdet", "refinedet", "srn", "ssd", "ssd, softmax", "faster_rcnn")
 @pytest.mark.parametrize(
     "family",
     [

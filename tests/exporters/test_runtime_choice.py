@@ -96,6 +96,7 @@ def test_an_export_is_made_once(exporter: Exporter) -> None:
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_other_weights_and_configurations_have_other_exports(exporter: Exporter) -> None:
     path = cache.make_export(opened(), "onnxruntime", sample).path
     model = opened()

@@ -171,6 +171,7 @@ def test_a_camera_that_is_not_there(tmp_path: Path) -> None:
     assert (tmp_path / "out" / MARKER).is_file()
 
 
+@pytest.mark.slow
 def test_a_stream_over_the_network(tmp_path: Path) -> None:
     """Pictures that come faster than they are looked at are left out; the newest is always looked at."""
     pictures = [picture_of(moving(number), HEIGHT, WIDTH) for number in range(40)]
@@ -249,6 +250,7 @@ def test_a_broken_video_keeps_what_came_before(photos: Path, tmp_path: Path) -> 
     assert (tmp_path / "out" / "2.jpg").is_file()
 
 
+@pytest.mark.slow_cases("png-\\x89PNG")
 @pytest.mark.parametrize(("format", "start"), [("jpg", b"\xff\xd8\xff"), ("png", b"\x89PNG")])
 def test_formats_of_pictures(photos: Path, tmp_path: Path, format: str, start: bytes) -> None:
     predict(find_blobs, find_sources([str(photos)]), tmp_path / "out", PredictionSettings(picture_format=format))

@@ -177,6 +177,7 @@ def test_a_playlist_of_a_web_server_stays_on_the_web(tmp_path: Path) -> None:
                 list(read_video(f"{address}/{name}"))
 
 
+@pytest.mark.slow_cases(".webm")
 @pytest.mark.parametrize("suffix", sorted(VIDEOS))
 def test_the_pixels_of_a_video_are_limited(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_as(tmp_path / f"a{suffix}", *KINDS[suffix], height=96, width=128)
@@ -189,6 +190,7 @@ def test_the_pixels_of_a_video_are_limited(tmp_path: Path, suffix: str, monkeypa
     assert len(list(read_video(str(path)))) >= 7
 
 
+@pytest.mark.slow_cases("libx264", "mpeg4")
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4", "mpeg2video"])
 def test_a_video_that_grows_is_limited_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     """In MPEG-TS any picture may say that from it on the size is another."""

@@ -33,6 +33,7 @@ def test_a_run_its_checkpoint_and_its_export_are_one_detector(run: SmallRun) -> 
     np.testing.assert_allclose(exported.above(0.3).boxes, first.above(0.3).boxes, atol=0.01)
 
 
+@pytest.mark.slow
 def test_an_optimized_model_finds_the_same(run: SmallRun) -> None:
     picture = read_image(run.picture)
     plain = open_model(run.folder, device="cpu").finder()([picture])[0]

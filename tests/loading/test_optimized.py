@@ -17,6 +17,7 @@ from boxwright.runtime.measure import Timing, measure
 from tests.exporters.small_detectors import FAMILIES, build, pictures
 
 
+@pytest.mark.slow_cases("float32-dtype0")
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_precisions(precision: str, dtype: torch.dtype) -> None:
     detector = optimized(build(FAMILIES["ssd"]), precision, compile=False)

@@ -103,7 +103,7 @@ def test_roi_align_of_a_flat_map() -> None:
     assert WindowConv(1, 1, 3, PLAIN)(torch.zeros(1, 1, 8, 8), boxes, 8.0).shape == (1, 1, 8, 8)
 
 
-@pytest.mark.slow_except("ignore_finest: true-LEARNED", "ignore_finest: true-GUIDED")
+@pytest.mark.slow_except("ignore_finest: true-GUIDED")
 @pytest.mark.parametrize("kind", EVERY_SAMPLING)
 @pytest.mark.parametrize("finest", ["", "ignore_finest: true"])
 def test_every_sampling_learns_and_detects(kind: str, finest: str) -> None:
@@ -209,6 +209,7 @@ def test_of_several_anchors_the_surest_goes_on() -> None:
     assert detector.criterion(found, targets_of(1))["Loss/classification_loss"].value.isfinite()
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("images", [1, 2])
 def test_images_without_objects_cost_only_their_negatives(images: int) -> None:
     detector = small().train()

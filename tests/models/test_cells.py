@@ -99,6 +99,7 @@ def test_two_halves_are_the_whole() -> None:
     assert float(found.amax()) > 0
 
 
+@pytest.mark.slow_cases("pnas")
 @pytest.mark.parametrize("kind", ["nas", "pnas"])
 def test_the_first_half_trains_its_normalization(kind: str) -> None:
     """As in TF, whose builder of the classifier sets its own mode over the detector's."""

@@ -95,7 +95,7 @@ def dense_pose_of(objects: int) -> torch.Tensor:
     return points
 
 
-@pytest.mark.slow_except("0-3", "0-6", "5-7", "5-8")
+@pytest.mark.slow_except("0-6", "5-7", "5-8")
 @pytest.mark.parametrize("number", range(11))
 @pytest.mark.parametrize("objects", [0, 5])
 def test_learns_and_detects(number: int, objects: int, label_map: Path) -> None:
@@ -145,6 +145,9 @@ def test_a_perfect_network_finds_the_objects() -> None:
     assert losses["Loss/object_center"] < 0.1
 
 
+@pytest.mark.slow_cases(
+    "resnet_v2_101", "resnet_v1_101_fpn", "mobilenet_v2", "mobilenet_v2_fpn", "mobilenet_v2_fpn_sep_conv"
+)
 @pytest.mark.parametrize("name", [name for name in CENTER_NET_EXTRACTORS if name != "timm/"])
 def test_extractors(name: str) -> None:
     """Each gives maps of stride 4 of the channels that it says, and has names in TF's checkpoints."""
@@ -161,6 +164,7 @@ def test_extractors_are_counted() -> None:
     assert len(CENTER_NET_EXTRACTORS) == 5 + 2 + 4 + 3 + 1
 
 
+@pytest.mark.slow_cases("resnet_v1_18_fpn", "mobilenet_v2_fpn_sep_conv")
 @pytest.mark.parametrize("name", ["hourglass_20", "resnet_v1_18_fpn", "mobilenet_v2_fpn_sep_conv"])
 def test_names_of_extractors_that_are_not_recorded(name: str) -> None:
     """Written to TF's names and read again, every weight is the same."""
@@ -174,6 +178,7 @@ def test_names_of_extractors_that_are_not_recorded(name: str) -> None:
     assert all(torch.equal(found.values[key], value) for key, value in state.items())
 
 
+@pytest.mark.slow_cases("detection-left1")
 @pytest.mark.parametrize(("scope", "left"), [("classification", ("neck.", "stages.")), ("detection", ("stages.",))])
 def test_what_a_fine_tuning_restores(scope: Literal["classification", "detection"], left: tuple[str, ...]) -> None:
     """A classifier's backbone, by the name under which TF saves it; or, of a detector, all but the heads."""
@@ -188,6 +193,7 @@ def test_what_a_fine_tuning_restores(scope: Literal["classification", "detection
     assert {name.split(".")[0] + "." for name in report.kept} == set(left)
 
 
+@pytest.mark.slow_cases("deep masks", "surface")
 @pytest.mark.parametrize(
     ("text", "left"),
     [
@@ -210,7 +216,7 @@ def test_a_detector_of_boxes_starts_other_tasks(text: str, left: set[str]) -> No
     assert all(torch.equal(found.values[key], value) for key, value in state.items())
 
 
-@pytest.mark.slow_cases("resnet_v1_18_fpn-_base_model-left2")
+@pytest.mark.slow_cases("resnet_v1_18_fpn-_base_model-left2", "mobilenet_v2-_network-left1")
 @pytest.mark.parametrize(
     ("extractor", "inside", "left"),
     [
@@ -239,6 +245,7 @@ def test_what_a_fine_tuning_restores_of_another_kind_of_model(
             torch.testing.assert_close(state[name], value if name in report.kept else value + 1)
 
 
+@pytest.mark.slow
 def test_a_classifier_is_not_enough_for_a_detection() -> None:
     """Of a ResNet the upsampling is missing, which the type `detection` promises."""
     text = CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"resnet_v1_18_fpn"')

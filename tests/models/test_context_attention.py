@@ -96,7 +96,7 @@ ORDERS = {
 }
 
 
-@pytest.mark.slow_except("1-1-", "1-1-parallel", "1-1-sequence", "2-1-")
+@pytest.mark.slow_except("2-1-")
 @pytest.mark.parametrize("order", list(ORDERS))
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 1), (1, 3), (2, 2)])
 def test_layers_and_heads_by_the_definition(order: str, layers: int, heads: int) -> None:
@@ -178,6 +178,7 @@ def test_training_pads_to_the_configured_number_whatever_it_is_given() -> None:
     assert not torch.equal(logits(9, 9), logits(8, 9))
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("version", [1, 2])
 def test_gradients_reach_every_projection(version: int) -> None:
     detector = context_rcnn("use_self_attention: true" if version == 1 else "", version=version)

@@ -189,6 +189,7 @@ def test_views_are_drawn_within_their_limits() -> None:
     assert 0.22 < view.flipped.float().mean() < 0.28
 
 
+@pytest.mark.slow
 def test_a_stacked_hourglass_learns_masks_of_its_last_stage_alone() -> None:
     text = deep_masks(f"{SMALL} use_only_last_stage: ONLY").replace(
         '"mobilenet_v2_fpn" depth_multiplier: 0.1', '"hourglass_104"'

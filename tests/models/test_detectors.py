@@ -57,7 +57,6 @@ def test_kinds() -> None:
 
 
 @pytest.mark.slow_except(
-    "True-ssd_mobilenet_v1",
     "True-ssd_efficientnet-b3_bifpn_keras",
     "False-ssd_mobilenet_v1_ppn",
     "False-ssd_inception_v3",

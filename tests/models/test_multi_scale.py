@@ -103,6 +103,7 @@ def test_one_look_is_the_image_and_its_mirror_image() -> None:
     assert (found.scores.diff() <= 0).all()
 
 
+@pytest.mark.slow
 def test_looks_see_other_sizes_and_the_detector_stays_as_it_was() -> None:
     detector = detector_of().train()
     seen: list[tuple[int, ...]] = []

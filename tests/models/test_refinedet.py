@@ -46,6 +46,7 @@ def count(module: object) -> int:
 
 
 # Counts of the authors' network (VGG), and of the graph of their Caffe files (ResNet-101), part by part.
+@pytest.mark.slow_cases("resnet101-20-75815348-parts2", "resnet101-80-82451588-parts3")
 @pytest.mark.parametrize(
     ("kind", "classes", "total", "parts"),
     [
@@ -102,6 +103,7 @@ def test_anchors(side: int, number: int, total: float) -> None:
     assert float(centred.double().sum()) == pytest.approx(total, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_start_values() -> None:
     """Scales of 10 and 8; Caffe's xavier counts inputs alone: 0.02552 for the first predictor, where PyTorch's has 0.03567."""
     network = build("refinedet_vgg16").network
@@ -117,6 +119,7 @@ def test_start_values() -> None:
     assert not any(bias.any() for bias in biases)
 
 
+@pytest.mark.slow
 def test_only_the_transfer_connection_and_bodies_are_normalized_beyond_the_backbone() -> None:
     with torch.device("meta"):
         network = build("refinedet_resnet101", f"anchor_refinement {{ }} {RESNET}").network
@@ -129,6 +132,7 @@ def test_only_the_transfer_connection_and_bodies_are_normalized_beyond_the_backb
     assert all(kernel.bias is None for kernel in kernels)
 
 
+@pytest.mark.slow_except("-SSD-AnchorCriterion-False")
 @pytest.mark.parametrize(
     ("more", "network", "criterion", "has_transfer"),
     [
@@ -153,6 +157,7 @@ def test_parts_that_are_left_out(more: str, network: type, criterion: type, has_
     assert len(detector.postprocess(detector.predict(inputs), sizes)) == 2
 
 
+@pytest.mark.slow
 def test_kernels_of_the_deconvolution() -> None:
     two, four = small(), small("anchor_refinement { } transfer_connection { deconvolution_kernel_size: 4 }")
     assert count(four.network) - count(two.network) == 3 * 256 * 256 * (16 - 4)
@@ -249,12 +254,14 @@ def test_a_size_that_halves_unevenly_is_an_error_when_it_comes() -> None:
         detector.predict(torch.zeros(1, 3, 100, 128))
 
 
+@pytest.mark.slow
 def test_any_backbone_of_timm() -> None:
     detector = build("timm/resnet18", BOTH, 2, "height: 128 width: 64")
     inputs, _ = detector.preprocess(torch.rand(1, 64, 64, 3) * 255)
     assert detector.predict(inputs).detection.class_logits.shape == (1, 3 * (16 * 8 + 8 * 4 + 4 * 2 + 2), 3)
 
 
+@pytest.mark.slow
 def test_every_parameter_learns() -> None:
     detector = small().train()
     inputs, _ = detector.preprocess(torch.rand(2, 64, 128, 3) * 255)
@@ -338,6 +345,7 @@ def test_maps_and_anchors_of_faces(kind: str, extractor: str, channels: list[int
     assert anchors[-1].tolist() == [192 - 256, 64 - 256, 192 + 256, 64 + 256]
 
 
+@pytest.mark.slow
 def test_scales_of_the_maps_of_faces() -> None:
     """S³FD scales conv3_3, conv4_3 and conv5_3 to 10, 8 and 5; the network continues from what is not scaled."""
     with torch.random.fork_rng():
@@ -372,6 +380,7 @@ PREDICTORS = (
 )
 
 
+@pytest.mark.slow
 def test_heads_of_four_convolutions() -> None:
     """3×3 with 256 channels, each activated, before both predictors; the first sees the map's channels."""
     with torch.device("meta"):
@@ -404,6 +413,7 @@ def test_other_heads_than_four() -> None:
             assert sum(isinstance(one, nn.BatchNorm2d) for one in body.modules()) == 2
 
 
+@pytest.mark.slow
 def test_normalized_predictors() -> None:
     """Convolution without bias, then normalization with its decay; no activation, so logits of both signs."""
     detector = small(f"{BOTH} {PREDICTORS}").train()
@@ -429,6 +439,7 @@ def test_normalized_predictors() -> None:
     assert keeps.head.boxes[0][0].bias is not None  # type: ignore[union-attr, index]
 
 
+@pytest.mark.slow_cases("two steps")
 @pytest.mark.parametrize("steps", ["", BOTH], ids=["one step", "two steps"])
 def test_the_penalty_on_all_that_learns(steps: str) -> None:
     """0.5 · 0.25 · Σ v² over every parameter that learns, once; a fixed gain of 1 is no variable."""
@@ -515,6 +526,7 @@ def test_errors_of_levels(kind: str, extractor: str, more: str, message: str) ->
         build(kind, more, extractor=extractor, size=size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "extractor"),
     [

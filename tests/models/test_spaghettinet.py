@@ -23,7 +23,7 @@ from tests.models.shapes import only_shapes
 CHANNELS = {"s": (120, 168, 136, 136, 64), "m": (120, 168, 136, 136, 64), "l": (120, 168, 112, 128, 64)}
 
 
-@pytest.mark.slow_except("s-same", "s-explicit")
+@pytest.mark.slow_except("s-explicit")
 @pytest.mark.parametrize("padding", ["same", "explicit"])
 @pytest.mark.parametrize("size", CHANNELS)
 def test_shapes(size: str, padding: str) -> None:

@@ -54,6 +54,7 @@ def faces(*images: list[list[float]]) -> Targets:
 FACES = faces([[18.0, 17, 26, 27], [19.0, 12, 77, 84]], [[61.0, 59, 75, 77]])
 
 
+@pytest.mark.slow_except("two_step_regression { }-SRN-terms2")
 @pytest.mark.parametrize(
     ("more", "network", "terms"),
     [
@@ -132,6 +133,7 @@ def plain_classes(step: AnchorPredictions, chosen: Tensor, high: float, low: flo
     return total / positives
 
 
+@pytest.mark.slow
 def test_each_term_has_its_own_levels_and_divisor() -> None:
     detector = small().eval()
     inputs, _ = detector.preprocess(torch.rand(2, 128, 128, 3) * 255)
@@ -186,6 +188,7 @@ def test_box_coder_is_inverted() -> None:
     assert coder.encode(torch.tensor([[5.0, 5, 5.2, 5.2]]), anchors[:1]).isfinite().all()
 
 
+@pytest.mark.slow_cases("images0", "images1")
 @pytest.mark.parametrize("images", [[[]], [[], []], [[], [[20.0, 20, 28, 30]]]])
 def test_images_without_faces(images: list[list[list[float]]]) -> None:
     detector = small().train()
@@ -198,6 +201,7 @@ def test_images_without_faces(images: list[list[list[float]]]) -> None:
         assert float(losses[SECOND[0]].value.detach()) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["two_step_classification { }", "two_step_regression { }"])
 def test_every_weight_gets_a_gradient_whatever_is_judged(rule: str) -> None:
     """Processes wait for each other's: one that never comes would stop them."""

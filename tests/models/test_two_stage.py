@@ -60,7 +60,7 @@ def targets(*counts: int, masks: bool = True) -> Targets:
     return Targets(boxes, torch.zeros(len(counts), count, dtype=torch.int64), valid.float(), valid, masks=stored)
 
 
-@pytest.mark.slow_cases("one_map", "options")
+@pytest.mark.slow_except("mask_rcnn", "rfcn")
 def test_detects_in_every_picture(detector: Detector) -> None:
     for image in (IMAGE, IMAGE[:1], IMAGE[:, :1], IMAGE[:1, :1], np.zeros_like(IMAGE)):
         (found,) = detector.detect([image])
@@ -71,15 +71,7 @@ def test_detects_in_every_picture(detector: Detector) -> None:
             assert bw.instance_masks(found).shape == (len(found), *image.shape[:2])
 
 
-@pytest.mark.slow_cases(
-    "one_map-counts0",
-    "one_map-counts1",
-    "rfcn-counts0",
-    "rfcn-counts1",
-    "options-counts0",
-    "pyramid-counts0",
-    "pyramid-counts1",
-)
+@pytest.mark.slow_except("proposals-counts0", "proposals-counts1", "options-counts1")
 @pytest.mark.parametrize("counts", [(2, 0), (0, 0), pytest.param((4, 1), marks=pytest.mark.slow)])
 def test_learns_from_every_batch(detector: Detector, counts: tuple[int, ...]) -> None:
     detector.train()
@@ -114,7 +106,7 @@ def test_every_weight_gets_a_gradient() -> None:
         assert without == [], name
 
 
-@pytest.mark.slow_cases("text2")
+@pytest.mark.slow_except("text3")
 @pytest.mark.parametrize("text", [FASTER_RCNN, MASK_RCNN, ONE_MAP, PROPOSALS_ONLY])
 def test_no_proposals_are_no_error(text: str) -> None:
     none = text.replace("first_stage_max_proposals", "first_stage_nms_score_threshold: 1.0 first_stage_max_proposals")
@@ -205,6 +197,7 @@ def test_masks_do_not_vote() -> None:
     assert torch.isfinite(many.detect([IMAGE])[0].boxes).all()
 
 
+@pytest.mark.slow
 def test_proposals_are_learnt_from_by_chance_and_evaluated_without() -> None:
     detector = build(FASTER_RCNN)
     truth = targets(3)

@@ -209,6 +209,7 @@ def test_a_graph_says_where_candidates_were_too_few(kind: str) -> None:
     assert full.complete.all()
 
 
+@pytest.mark.slow_cases("class-agnostic-0")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["per class", "class-agnostic"])
 def test_what_a_gpu_calls_complete_is_what_the_operator_finds(kind: str, seed: int) -> None:
@@ -236,15 +237,19 @@ def test_a_long_chain_of_overlaps_is_not_called_complete(length: int) -> None:
 
 
 @pytest.mark.slow_cases(
-    "voting-0-1",
-    "voting-0-2097152",
-    "voting-0-67108864",
-    "voting of several-0-1",
-    "voting of several-0-2097152",
-    "voting of several-0-67108864",
     "soft voting-0-1",
     "soft voting-0-2097152",
     "soft voting-0-67108864",
+    "voting of several-0-1",
+    "voting of several-0-2097152",
+    "voting of several-0-67108864",
+    "voting-0-1",
+    "voting-0-2097152",
+    "voting-0-67108864",
+    "per class-0-2097152",
+    "per class-0-67108864",
+    "few per class-0-2097152",
+    "few per class-0-67108864",
 )
 @pytest.mark.parametrize("together", [1, 1 << 21, 1 << 26])
 @pytest.mark.parametrize("seed", SEEDS)

@@ -295,6 +295,15 @@ def other_evaluation_classes(planted: Planted) -> None:
     planted.text = head + middle + tail.replace("map.pbtxt", "other.pbtxt")
 
 
+@pytest.mark.slow_except(
+    "tiny_box--",
+    "copied_image--",
+    "leaked_image--",
+    "turned_image--",
+    "too_many_classes--",
+    "too_few_classes--",
+    "other_evaluation_classes--",
+)
 @pytest.mark.parametrize(
     ("plant", "expected", "words"),
     [
@@ -698,6 +707,7 @@ def test_the_head_of_a_checkpoint(planted: Planted, tmp_path: Path) -> None:
         planted.text = text
 
 
+@pytest.mark.slow
 def test_boxes_of_almost_nothing_get_anchors_too(planted: Planted) -> None:
     """A sliver's scale and ratio round to nothing, which no generator takes."""
     tiny_anchors(planted)
@@ -707,6 +717,7 @@ def test_boxes_of_almost_nothing_get_anchors_too(planted: Planted) -> None:
     assert finding.remedy
 
 
+@pytest.mark.slow
 def test_images_of_sixteen_bits_differ(planted: Planted) -> None:
     for number in range(3):
         values = np.random.default_rng(number).integers(1000, 60000, (12, 16)).astype(np.uint16)
@@ -716,6 +727,7 @@ def test_images_of_sixteen_bits_differ(planted: Planted) -> None:
     assert [finding.verdict for finding in planted.found()["duplicates"]] == ["fine"]
 
 
+@pytest.mark.slow
 def test_files_that_are_only_compared_are_named_too(planted: Planted) -> None:
     planted.image(2).write_bytes(b"")
     found = planted.found(decoded=2)

@@ -16,6 +16,7 @@ from boxwright.report.matching import average_precisions, class_curves, match, m
 from tests.report import made
 
 
+@pytest.mark.slow_cases("2")
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_it_is_pycocotools_average_precision(seed: int, tmp_path: Path) -> None:
     paths = made.write(tmp_path, *made.messy(seed))

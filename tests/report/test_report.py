@@ -63,7 +63,7 @@ def test_names_are_text(tmp_path: Path) -> None:
 ONE = ([(300, 300)], [(0, 0, A)], ["a"])
 
 
-@pytest.mark.slow_cases("truth4-rows4-0.001")
+@pytest.mark.slow_cases("truth4-rows4-0.001", "truth3-rows3-1.0")
 @pytest.mark.parametrize(
     ("truth", "rows", "average"),
     [

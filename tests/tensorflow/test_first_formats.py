@@ -91,7 +91,7 @@ def write(arrays: Arrays, kind: str, folder: Path) -> Path:
 KINDS = ("bundle", "slices", "graph")
 
 
-@pytest.mark.slow_except("path-graph", "folder-bundle")
+@pytest.mark.slow_except("path-graph")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("inside", [False, True], ids=["path", "folder"])
 def test_a_detector_comes_back(kind: str, inside: bool, tmp_path: Path) -> None:
@@ -210,6 +210,13 @@ WRONG: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 }
 
 
+@pytest.mark.slow_cases(
+    "model.ckpt-200.data-00000-of-00001-web page",
+    "model.ckpt-200.data-00000-of-00001-server",
+    "model.ckpt-200.data-00000-of-00001-empty",
+    "a.tar.gz-Git LFS",
+    "a.tar.gz-web page",
+)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize(
     "name", ["model.ckpt-200.index", "model.ckpt-200.data-00000-of-00001", "frozen.pb", "a.tar.gz"]
@@ -240,6 +247,7 @@ def archive(files: Mapping[str, bytes], mode: str = "w:gz") -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.slow_cases("bundle", "graph")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_archive_of_the_zoo(kind: str, tmp_path: Path) -> None:
     path = write(WEIGHTS, kind, tmp_path / "in")

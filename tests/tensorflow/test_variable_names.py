@@ -171,6 +171,7 @@ def learnt_of(layout: CellLayout, settings: CellSettings, last: tuple[str, str])
     return sum(parameter.numel() for half in (first, second) for parameter in half.parameters())
 
 
+@pytest.mark.slow
 def test_halves_of_nasnet_and_pnasnet() -> None:
     """With a classifier of 1000 classes both halves learn the numbers of the papers: 88.9 and 86.1 million."""
     found = learnt_of(NASNET, NASNET_SETTINGS, ("cell_10", "cell_11"))

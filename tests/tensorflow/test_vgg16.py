@@ -156,6 +156,7 @@ def test_there_and_back() -> None:
         assert "neck" in variables.unnamed
 
 
+@pytest.mark.slow
 def test_patterns_know_slims_names() -> None:
     names = names_of(detector_of("refinedet_vgg16").network)
     assert "FeatureExtractor/vgg_16/conv1/conv1_1/weights" in names["backbone.stages.0.0.weight"]

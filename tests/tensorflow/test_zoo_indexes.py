@@ -129,6 +129,7 @@ DETECTORS = {
 }
 
 
+@pytest.mark.slow_cases("ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8.ckpt-0.index", "user_resnet50_fpn.ckpt-0.index")
 @pytest.mark.parametrize("index", DETECTORS)
 def test_the_variables_of_a_detector_are_those_of_its_index(index: str) -> None:
     """By name and shape; the SavedModel lists its variables by part, so that shapes alone can be told there."""

@@ -65,6 +65,7 @@ def test_keypoints_reach_the_targets(config: str) -> None:
     assert found_points.shape[1:] == (2, 2)
 
 
+@pytest.mark.slow
 def test_it_trains(config: str, tmp_path: Path) -> None:
     bw.train(
         bw.load_config(config, ["train_config.num_steps=2"]), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False)

@@ -284,6 +284,7 @@ def test_what_is_frozen_stays(mobilenet_config: Path) -> None:
     assert one.trainable.changes() == [2]
 
 
+@pytest.mark.slow_except("train_config.freeze_stage={until_step: 5 variables: '.'}-None")
 @pytest.mark.parametrize(
     ("override", "wanted"),
     [

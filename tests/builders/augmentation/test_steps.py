@@ -53,6 +53,7 @@ def with_everything(sample: Sample) -> Sample:
     return sample
 
 
+@pytest.mark.slow_cases("random_square_patch")
 @pytest.mark.parametrize("name", STEPS)
 def test_what_is_known_of_an_object_stays_with_it(name: str) -> None:
     step = build(f"{name} {{ {NEEDED.get(name, '')} }}")
@@ -88,6 +89,7 @@ def test_images_without_objects_and_of_few_pixels(name: str, size: tuple[int, in
             collate([to_input(found, FixedShapeResizer(8, 8))])
 
 
+@pytest.mark.slow_cases("random_square_patch")
 @pytest.mark.parametrize("name", STEPS)
 def test_the_same_seed_gives_the_same_sample(name: str) -> None:
     step = build(f"{name} {{ {NEEDED.get(name, '')} }}")

@@ -89,6 +89,7 @@ def test_torchvision_mirrors_as_ours() -> None:
     _compare_with_our_mirror(theirs)
 
 
+@pytest.mark.slow
 def test_albumentations_mirrors_as_ours() -> None:
     _compare_with_our_mirror(build(f"{HERE}:albumentations_flip"))
 
@@ -109,6 +110,7 @@ def _compare_with_our_mirror(theirs: Transform) -> None:
         assert (np.abs(found.keypoints[..., :2] - wanted.keypoints[..., :2]) <= 1.001).all()
 
 
+@pytest.mark.slow_cases("torchvision_pipeline-arguments0", "albumentations_pipeline-arguments2")
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
