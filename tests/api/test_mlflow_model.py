@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -16,9 +17,17 @@ from PIL import Image
 import boxwright as bw
 from tests.api.models import SmallRun, small_run
 
-mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'boxwright[mlflow]'")
-pytest.importorskip("pandas")
-from boxwright.api import mlflow_model  # noqa: E402
+
+@pytest.fixture(scope="module")
+def mlflow() -> Any:
+    """MLflow, imported no sooner than a test needs it: it takes two seconds, of each process that collects."""
+    pytest.importorskip("pandas")
+    return pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'boxwright[mlflow]'")
+
+
+@pytest.fixture(scope="module")
+def mlflow_model(mlflow: Any) -> Any:
+    return importlib.import_module("boxwright.api.mlflow_model")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +36,7 @@ def run() -> SmallRun:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def store(mlflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # MLflow takes a folder as its store only when asked to.
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
@@ -51,7 +60,9 @@ def blank(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["run", "onnx"])
-def test_a_saved_model_finds_what_the_detector_finds(kind: str, run: SmallRun, tmp_path: Path) -> None:
+def test_a_saved_model_finds_what_the_detector_finds(
+    kind: str, run: SmallRun, tmp_path: Path, mlflow: Any, mlflow_model: Any
+) -> None:
     source = run.folder if kind == "run" else run.onnx
     mlflow_model.save_model(source, tmp_path / "saved")
     expected = bw.load(source, device="cpu", runtime="auto" if kind == "onnx" else "torch")(run.picture, min_score=0.3)
@@ -75,7 +86,7 @@ def test_a_saved_model_finds_what_the_detector_finds(kind: str, run: SmallRun, t
     assert len(served.predict(table(picture))) == sum(expected.scores >= 0.5)
 
 
-def test_a_folder_of_mlflows_holds_no_code(run: SmallRun, tmp_path: Path) -> None:
+def test_a_folder_of_mlflows_holds_no_code(run: SmallRun, tmp_path: Path, mlflow_model: Any) -> None:
     mlflow_model.save_model(run.folder, tmp_path / "saved", pip_requirements=["boxwright==0.1.0"])
     files = {path.relative_to(tmp_path / "saved").as_posix() for path in tmp_path.glob("saved/**/*") if path.is_file()}
     weights = {f"model/{name}" for name in ("model.safetensors", "pipeline.config", "label_map.pbtxt", "config.json")}
@@ -87,7 +98,7 @@ def test_a_folder_of_mlflows_holds_no_code(run: SmallRun, tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "exported" / "model").iterdir()] == ["detector.onnx"]
 
 
-def test_a_logged_model(run: SmallRun, store: Path) -> None:
+def test_a_logged_model(run: SmallRun, store: Path, mlflow: Any, mlflow_model: Any) -> None:
     with mlflow.start_run() as begun:
         info = mlflow_model.log_model(run.folder, "shapes", metadata={"data": "shapes"})
     assert mlflow_model.load_model(info.model_uri, device="cpu").step == bw.Run(run.folder).step
@@ -99,13 +110,13 @@ def test_a_logged_model(run: SmallRun, store: Path) -> None:
     assert json.loads(info.signature.to_dict()["params"])[0]["name"] == "min_score"
 
 
-def test_a_registered_model(run: SmallRun, store: Path) -> None:
+def test_a_registered_model(run: SmallRun, store: Path, mlflow: Any, mlflow_model: Any) -> None:
     with mlflow.start_run():
         mlflow_model.log_model(run.onnx, registered_model_name="shapes")
     assert mlflow_model.load_model("models:/shapes/1").is_exported
 
 
-def test_what_a_server_takes(run: SmallRun, tmp_path: Path) -> None:
+def test_what_a_server_takes(run: SmallRun, tmp_path: Path, mlflow: Any, mlflow_model: Any) -> None:
     """As MLflow's server reads a request, without its process."""
     from mlflow.pyfunc.scoring_server import infer_and_parse_data
 
@@ -117,7 +128,7 @@ def test_what_a_server_takes(run: SmallRun, tmp_path: Path) -> None:
     assert len(rows) == len(bw.load(run.onnx)(run.picture, min_score=0.5))
 
 
-def test_what_is_no_model(run: SmallRun, tmp_path: Path) -> None:
+def test_what_is_no_model(run: SmallRun, tmp_path: Path, mlflow: Any, mlflow_model: Any) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(bw.OutputError, match="there exists already; name a new folder"):
         mlflow_model.save_model(run.folder, tmp_path / "there")
@@ -133,7 +144,7 @@ def test_what_is_no_model(run: SmallRun, tmp_path: Path) -> None:
         mlflow_model.load_model(tmp_path / "there")
 
 
-def test_images_that_are_none(run: SmallRun, tmp_path: Path) -> None:
+def test_images_that_are_none(run: SmallRun, tmp_path: Path, mlflow: Any, mlflow_model: Any) -> None:
     mlflow_model.save_model(run.onnx, tmp_path / "saved")
     served = mlflow.pyfunc.load_model(str(tmp_path / "saved"))
     with pytest.raises(bw.DataError, match="image 1: "):

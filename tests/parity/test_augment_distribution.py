@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from boxwright.builders.augmentation.steps import build_steps
 from boxwright.config import messages as m
@@ -69,7 +69,7 @@ def p_values(entry: dict[str, Any], name: str, ours: NDArray[np.float64]) -> Ite
     defined = ours[~np.isnan(ours)]
     near = _NEAR_LEVELS if name.startswith(("pixel", "fill")) else _NEAR
     table = [[missing, total - missing], [len(ours) - len(defined), len(defined)]]
-    yield float(stats.fisher_exact(table)[1])
+    yield float(scipy.stats.fisher_exact(table)[1])
     if not len(defined) or missing == total:
         return
     if recorded["kind"] == "discrete":
@@ -78,7 +78,7 @@ def p_values(entry: dict[str, Any], name: str, ours: NDArray[np.float64]) -> Ite
     theirs, defined = np.asarray(_ARRAYS[recorded["key"]], np.float64), np.sort(defined)
     distance = max(_excess(defined, theirs, near), _excess(theirs, defined, near))
     share = len(defined) / (len(defined) + len(theirs))
-    yield float(stats.kstwobign.sf(distance * np.sqrt(share * len(theirs))))
+    yield float(scipy.stats.kstwobign.sf(distance * np.sqrt(share * len(theirs))))
     yield share ** int((defined > theirs[-1] + near).sum())
     yield share ** int((defined < theirs[0] - near).sum())
 
@@ -99,7 +99,7 @@ def _chi_square(values: NDArray[Any], counts: NDArray[Any], ours: NDArray[np.flo
     rare = expected < 5
     table = np.stack([np.append(row[~rare], row[rare].sum()) for row in (theirs, mine)])
     table = table[:, table.sum(0) > 0]
-    return 1.0 if table.shape[1] < 2 else float(stats.chi2_contingency(table).pvalue)
+    return 1.0 if table.shape[1] < 2 else float(scipy.stats.chi2_contingency(table).pvalue)
 
 
 def unlikely(entry: dict[str, Any], step: Transform, count: int) -> dict[str, float]:
