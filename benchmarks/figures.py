@@ -1,12 +1,12 @@
-"""Write the figures of README.md and benchmarks/README.md from the files that their commands wrote.
+"""Write the figures of some pages from the files that their commands wrote.
 
     python benchmarks/figures.py [--check]
 
 A figure stands between comments: `<!-- detectors-cpu > some key > other key: .2f -->0.68<!-- -->`. The first part
 names a file of `results` without `.json`, or `preset NAME` for what `boxwright models NAME --json` prints; the others
 lead to the value: keys, the number of a list's item, or `key=value` for the first item that has it. Then follows
-Python's format, and before it, where wanted, `1/` for the inverse or `1e-6*` for a multiple. `--check` ends with 1 if a
-figure is stale.
+Python's format, and before it, where wanted, `1/` for the inverse or `1e-6*` for a multiple. A whole table
+stands between `<!-- table: small-data-cpu -->` and `<!-- end of table -->`. `--check` ends with 1 if any is stale.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "benchmarks/README.md")
+sys.path[:0] = [str(ROOT / "benchmarks")]
+from small_data_table import table  # noqa: E402  # a script beside this one
+
+PAGES = ("README.md", "benchmarks/README.md", "docs/d_fine.md", "docs/small_data.md")
+# By the name of the file of `results`.
+TABLES = {"small-data-cpu": table}
+_TABLE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n.*?<!-- end of table -->", re.DOTALL)
 _FIGURE = re.compile(r"<!-- (?P<path>[^:>]+(?: > [^:>]+)+): (?P<form>[^>]+?) -->(?P<text>[^<\n]*)<!-- -->")
 _FORM = re.compile(r"(?P<inverse>1/)?(?:(?P<factor>[\d.e+-]+)\*)?(?P<spec>[,.\d]*[dfg])")
 
@@ -75,18 +81,30 @@ def written(path: str, form: str) -> str:
     return format(value * float(found["factor"]) if found["factor"] else value, found["spec"])
 
 
+def written_table(name: str) -> str:
+    """Return a table with the comments around it."""
+    if name not in TABLES:
+        raise FigureError(f"table {name}: expected one of {', '.join(TABLES)}")
+    # Empty lines, as Markdown takes what follows a comment at once for HTML.
+    return "\n".join([f"<!-- table: {name} -->", "", *TABLES[name](source(name)), "", "<!-- end of table -->"])
+
+
 def filled(text: str) -> str:
-    """Return a page with its figures written anew."""
+    """Return a page with its figures and tables written anew."""
+    text = _TABLE.sub(lambda one: written_table(one["name"]), text)
     return _FIGURE.sub(
         lambda one: f"<!-- {one['path']}: {one['form']} -->{written(one['path'], one['form'])}<!-- -->", text
     )
 
 
 def stale(text: str) -> Iterator[str]:
-    """Yield a line for each figure that is not what its file says."""
+    """Yield a line for each figure or table that is not what its file says."""
     for one in _FIGURE.finditer(text):
         if (now := written(one["path"], one["form"])) != one["text"]:
             yield f"{one['path']}: {one['text'] or 'nothing'} is written, {now} was measured"
+    for one in _TABLE.finditer(text):
+        if written_table(one["name"]) != one[0]:
+            yield f"table {one['name']}: it is not what was measured"
     # Markdown takes a line that begins with a comment for HTML, as it stands.
     yield from (
         f"{line[:60]} …: a figure begins a line"

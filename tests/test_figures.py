@@ -54,6 +54,17 @@ def test_what_leads_nowhere(path: str, form: str, error: str, made: Path) -> Non
         figures.written(path, form)
 
 
+def test_a_table_is_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "TABLES", {"made": lambda found: ["| a |", "|---|", f"| {found['word']} |"]})
+    page = "Before\n\n<!-- table: made -->\n{}\n<!-- end of table -->\n\nAfter\n"
+    whole = page.format("\n| a |\n|---|\n| x |\n")
+    assert figures.filled(page.format("old")) == whole
+    assert list(figures.stale(whole)) == []
+    assert list(figures.stale(page.format("old"))) == ["table made: it is not what was measured"]
+    with pytest.raises(figures.FigureError, match="table other: expected one of made"):
+        figures.filled(page.replace("made", "other").format(""))
+
+
 def test_the_pages_are_fresh(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     figures.source.cache_clear()
     monkeypatch.setattr("sys.argv", ["figures.py", "--check"])
