@@ -182,7 +182,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, default=RESULTS, help="results, read and written")
     parser.add_argument("--picture", type=Path, default=PICTURE)
-    parser.add_argument("--most", type=float, default=300.0, help="seconds that a size may take")
+    parser.add_argument("--most", type=float, default=600.0, help="seconds that a size may take")
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     choices = parser.parse_args()
     choices.work.mkdir(parents=True, exist_ok=True)
