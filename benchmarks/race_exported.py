@@ -93,7 +93,7 @@ def exported_side(race: Any, runtime: str) -> type:
             kind, suffix = SUFFIXES[runtime]
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / f"detector.{suffix}"
-                # The scores of made-up weights are below those that the comparison asks for; the race prints and compares them.
+                # Made-up weights' scores are below what the comparison asks for; those that the race prints must agree.
                 bw.export(detector, file, images=self.given, format=kind, allow_difference=True)
                 self.detector = bw.load(file).opened
 
