@@ -15,21 +15,24 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import boxwright as bw
 from boxwright.base.threads import usable_cpus
 from race import processor
 from step_profile import tf_race
 
-SUFFIXES = {"onnxruntime": ("onnx", "onnx"), "openvino": ("openvino", "xml")}
+FORMATS: dict[str, tuple[Literal["onnx", "openvino"], str]] = {
+    "onnxruntime": ("onnx", "onnx"),
+    "openvino": ("openvino", "xml"),
+}
 
 
 def main() -> None:
     """Race, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tf-python", help="a Python that has tensorflow-cpu 2.15.1")
-    parser.add_argument("--runtime", nargs="+", choices=list(SUFFIXES), default=list(SUFFIXES))
+    parser.add_argument("--runtime", nargs="+", choices=list(FORMATS), default=list(FORMATS))
     parser.add_argument("--models", nargs="+", help="default: all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cache", type=Path, default=Path("build/race"), help="where the graphs are unpacked")
@@ -90,7 +93,7 @@ def exported_side(race: Any, runtime: str) -> type:
                 return
             detector = bw.build_detector(self.config)
             bw.load_weights(detector, weights)
-            kind, suffix = SUFFIXES[runtime]
+            kind, suffix = FORMATS[runtime]
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / f"detector.{suffix}"
                 # Made-up weights' scores are below what the comparison asks for; those that the race prints must agree.
