@@ -7,8 +7,6 @@ from unittest import mock
 
 import pytest
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx import GraphModule, Node
 
 from boxwright.models.faster_rcnn import FasterRCNN
@@ -27,6 +25,10 @@ class Kept:
         self.backward: list[GraphModule] = []
 
     def backend(self) -> Any:
+        # Half a second, which each process that collects would take.
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._functorch.aot_autograd import make_boxed_func
+
         def keep(into: list[GraphModule]) -> Any:
             def compiler(graph: GraphModule, _: Any) -> Any:
                 into.append(graph)
