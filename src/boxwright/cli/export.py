@@ -81,7 +81,11 @@ def export_command(
     ] = None,
     pipeline_config_path: Annotated[
         Path | None,
-        typer.Option("--pipeline_config_path", "--config", help="For weights of TF2: the model's configuration."),
+        typer.Option(
+            "--pipeline_config_path",
+            "--config",
+            help="The model's configuration: weights of TF2 need it; a run's may change its post-processing.",
+        ),
     ] = None,
     images: Annotated[
         list[Path] | None,
