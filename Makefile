@@ -90,7 +90,7 @@ docs: site       ## build the site, and run every code block of the documentatio
 
 notebooks: install ## run the notebooks (some minutes); they stay without outputs
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --group notebooks
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:cacheprovider --nbmake --nbmake-timeout=600 notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:cacheprovider --nbmake --nbmake-timeout=1800 notebooks
 
 # The public interface, `import boxwright`, where every argument is documented.
 PUBLIC := $(addprefix src/boxwright/, api types builders/detector.py checkpoints/load_weights.py checkpoints/restore.py \
