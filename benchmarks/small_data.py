@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import sys
 import tempfile
@@ -226,7 +227,9 @@ def about() -> dict[str, Any]:
     """Return what every row says of when and where it was measured."""
     known = {key: value for key, value in processor().items() if key != "flags"}
     versions = {name: version(name) for name in ("torch", "torchvision", "onnxruntime")}
-    command = " ".join(["python benchmarks/small_data.py", *sys.argv[1:]])
+    # Without the folders of this machine.
+    words = [Path(word).name if os.sep in word else word for word in sys.argv[1:]]
+    command = shlex.join(["python", "benchmarks/small_data.py", *words])
     return {"date": date.today().isoformat(), "command": command, **known, **versions}
 
 
