@@ -94,7 +94,7 @@ def test_train_go_on_evaluate_predict(center_net_config: Path, shapes_data: Path
     few = text.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"timm/test_resnet.r160_in1k"')
     assert few != text
     center_net_config.write_text(few)
-    model_dir, some = tmp_path / "m", ("--sample_1_of_n_eval_examples", 3)
+    model_dir, some = tmp_path / "m", ("--sample_1_of_n_eval_examples", 6)
     shared = ("--config", center_net_config, "--model_dir", model_dir, "--workers", 0, "--log_every_n", 1)
     assert "evaluation at step 2" in run("train", *shared, "--num_train_steps", 2)
     assert "resuming from" in run("train", *shared, "--num_train_steps", 3, "--no-evaluate")
