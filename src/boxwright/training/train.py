@@ -163,13 +163,10 @@ def _prepare(
         _lock_folder(model_dir, processes, resources)
     newest: _Newest = processes.from_leader(store.latest)
     resources.enter_context(run_threads(settings.threads, newest and newest[1], processes.log))
-    if newest is not None:
-        # A resumed run keeps the semantics (TF1's or TF2's) of its beginning, even if the default has changed
-        # meanwhile.
-        begun = with_version_of(config, config_of(newest[1], newest[0]))
-        if begun is not config:
-            config = begun
-            plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
+    if newest is not None and (begun := with_version_of(config, config_of(newest[1], newest[0]))) is not config:
+        # A resumed run keeps the semantics (TF1's or TF2's) of its beginning, even if the default has changed since.
+        config = begun
+        plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
