@@ -76,8 +76,8 @@ def _run_shell(text: str, where: str) -> None:
         if words[1] == "serve":
             _serve(words)
             continue
-        # A page's commands train for hours; a second shows that they do.
-        short = ["--max_seconds", "1"] if words[1] == "train" else []
+        # A page's commands train for hours, unless they say for how many steps; a second shows that they do.
+        short = ["--max_seconds", "1"] if words[1] == "train" and "--num_train_steps" not in words else []
         result = CliRunner().invoke(app, [*words[1:], *short])
         assert result.exit_code == 0, (where, line, result.output, result.exception)
 
