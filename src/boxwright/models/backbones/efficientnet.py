@@ -103,15 +103,10 @@ class MBConv(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, C', H', W']."""
-        features = self.convolve(inputs)
+        features = self.depthwise(self.expand(inputs))
         gate = self.excite(self.activation(self.squeeze(features.mean((2, 3), keepdim=True)))).sigmoid()
         outputs: Tensor = self.project(features * gate)
         return outputs if self.drop is None else self.drop(outputs) + inputs
-
-    def convolve(self, inputs: Tensor) -> Tensor:
-        """Return the depthwise convolution's features of the expanded ones."""
-        convolved: Tensor = self.depthwise(self.expand(inputs))
-        return convolved
 
 
 class EfficientNet(Backbone):
