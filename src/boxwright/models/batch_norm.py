@@ -72,6 +72,18 @@ class BatchNorm2d(nn.BatchNorm2d):
         self.move_averages(mean, variance * (count / (count - 1)))
 
 
+def is_plain_on_cpu(norm: nn.Module, inputs: Tensor) -> bool:
+    """Return whether a layer normalizes maps, float32 on the CPU and channels last, by their own statistics."""
+    return (
+        type(norm) is BatchNorm2d  # false once it is folded or waits for other processes
+        and norm.training
+        and inputs.device.type == "cpu"
+        and inputs.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and inputs.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
 class _Total(torch.autograd.Function):
     """The sum of a tensor over all processes, differentiable on each."""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
 from boxwright.models.compiled_norm import LEAST_VALUES, is_kernels, kernel_of
 from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
 from boxwright.models.layers import Conv2d, ConvNormAct
@@ -47,13 +47,8 @@ def gains_from_depthwise(expand: ConvNormAct, depthwise: ConvNormAct, inputs: Te
         and torch.is_grad_enabled()
         and (inputs.requires_grad or cast(Conv2d, expand[0]).weight.requires_grad)
         and inputs.numel() // inputs.shape[1] * norm.num_features >= LEAST_VALUES
-        and type(norm) is BatchNorm2d  # false once it is folded or waits for other processes
-        and norm.training
+        and is_plain_on_cpu(norm, inputs)
         and norm.momentum is not None
-        and inputs.device.type == "cpu"
-        and inputs.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
-        and inputs.is_contiguous(memory_format=torch.channels_last)
         and not any(module._forward_hooks or module._forward_pre_hooks for module in (expand, *expand, depthwise[0]))
         and not isinstance(kernels(), CompilerError)
     )

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models.activations import ReLU6
-from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
 from boxwright.ops.norm_act import Pointwise, kernels, norm_act
 
 # Of values: below, calling the kernel costs more than it saves (`benchmarks/layers.py`).
@@ -38,13 +38,8 @@ def gains_from_kernel(norm: nn.Module, activation: nn.Module, inputs: Tensor) ->
         not torch.compiler.is_compiling()  # first: a graph of any batch size would be bound by the comparison below
         and inputs.requires_grad
         and inputs.numel() >= LEAST_VALUES
-        and type(norm) is BatchNorm2d  # false once it is folded or waits for other processes
-        and norm.training
+        and is_plain_on_cpu(norm, inputs)
         and norm.momentum is not None
-        and inputs.device.type == "cpu"
-        and inputs.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
-        and inputs.is_contiguous(memory_format=torch.channels_last)
         and not norm._forward_hooks
         and not activation._forward_hooks
         and not isinstance(kernels(), CompilerError)

@@ -110,15 +110,11 @@ class CompiledInvertedResidual(InvertedResidual):
 
     def convolve(self, inputs: Tensor) -> Tensor:
         """Return the depthwise convolution's features."""
-        return _convolved(inputs, self.expand, self.depthwise, super().convolve)
-
-
-def _convolved(inputs: Tensor, expand: nn.Module, depthwise: ConvNormAct, plain: Callable[[Tensor], Tensor]) -> Tensor:
-    expansion = cast(ConvNormAct, expand)
-    if not gains_from_depthwise(expansion, depthwise, inputs):
-        return plain(inputs)
-    conv, norm, activation = depthwise
-    return _normalized(expand_and_convolve(inputs, expansion, cast(Conv2d, conv)), norm, activation)
+        expand = cast(ConvNormAct, self.expand)
+        if not gains_from_depthwise(expand, self.depthwise, inputs):
+            return super().convolve(inputs)
+        conv, norm, activation = self.depthwise
+        return _normalized(expand_and_convolve(inputs, expand, cast(Conv2d, conv)), norm, activation)
 
 
 def _normalized(maps: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:

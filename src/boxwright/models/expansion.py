@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.batch_norm import BatchNorm2d
+from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
 from boxwright.ops.channel_sums import channel_sums
 
 # The ratio of output to input channels from which this was at least as fast (`benchmarks/layers.py`).
@@ -40,12 +40,7 @@ def gains_from_covariance(conv: nn.Module, norm: nn.Module, inputs: Tensor) -> b
     """Return whether `expand_normalized` supports these inputs and is faster; layers with hooks run one by one."""
     return (
         not torch.compiler.is_compiling()  # a compiler fuses normalization with its neighbors
-        and type(norm) is BatchNorm2d  # false once it is folded
-        and norm.training
-        and inputs.device.type == "cpu"
-        and inputs.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
-        and inputs.is_contiguous(memory_format=torch.channels_last)
+        and is_plain_on_cpu(norm, inputs)
         and inputs.numel() > inputs.shape[1]  # more than one value per channel
         and not conv._forward_hooks
         and not norm._forward_hooks
