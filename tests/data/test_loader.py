@@ -195,7 +195,7 @@ def test_it_says_how_many_batches_lie_ready() -> None:
     assert (without.ready, without.most_ready) == (0, 0)
 
 
-ORPHANED = """
+LEFT_OPEN = """
 import multiprocessing, os, signal
 import numpy as np
 from boxwright.data.loader import samples_in_order
@@ -212,7 +212,6 @@ samples = samples_in_order(Large(), range(100), workers=1)
 next(samples)
 (worker,) = multiprocessing.active_children()
 print(worker.pid, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -220,6 +219,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_workers_end_when_whoever_started_them_is_killed() -> None:
     """What a worker has made, and nobody reads, is more than a pipe holds: to wait for its reader would be for ever."""
     # The pipe is at its end when the worker, which inherits it, has ended too.
-    ended = subprocess.run([sys.executable, "-c", ORPHANED], check=False, stdout=subprocess.PIPE, timeout=120)
+    killed = f"{LEFT_OPEN}\nos.kill(os.getpid(), signal.SIGKILL)"
+    ended = subprocess.run([sys.executable, "-c", killed], check=False, stdout=subprocess.PIPE, timeout=120)
     assert ended.returncode == -signal.SIGKILL
+    assert int(ended.stdout) > 0, "there was a worker"
+
+
+@pytest.mark.slow
+def test_samples_left_open_end_quietly_with_the_program() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], check=False, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
     assert int(ended.stdout) > 0, "there was a worker"

@@ -277,7 +277,9 @@ def _ignoring_sigchld() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGCHLD, before)
+        # None: the interpreter is shutting down and has cleared its handlers.
+        if before is not None:
+            signal.signal(signal.SIGCHLD, before)
 
 
 def _kill(workers: list[BaseProcess]) -> None:
