@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -88,11 +89,23 @@ class Ours:
         self.learner.step(next(self.batches))
 
     def detectors(self) -> dict[str, nn.Module]:
-        """Return the average, and the weights of the last step."""
+        """Return the average, the weights of the last step, and the average with its own statistics."""
         with tempfile.TemporaryDirectory() as folder:
             self.learner.save(folder)
             average, _, _ = bw.restore_detector(folder)
-        return {"evaluated": average, "last": self.learner.detector}
+        return {"evaluated": average, "last": self.learner.detector, "statistics again": self.estimated(average)}
+
+    @torch.no_grad()
+    def estimated(self, detector: bw.Detector) -> bw.Detector:
+        """Return a copy whose batch normalization has the plain mean of the statistics of further training batches."""
+        found = copy.deepcopy(detector).train()
+        for module in found.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+                module.momentum = None
+        for batch in islice(self.batches, 25):
+            found.predict(found.preprocessor.normalize(batch.images, batch.true_sizes), batch.true_sizes, batch.targets)
+        return found.eval()
 
     def find(self, network: nn.Module, images: Sequence[Pixels]) -> list[FoundObjects]:
         """Return what a detector finds."""
@@ -218,11 +231,12 @@ def _unit(image: Pixels) -> Tensor:
     return torch.from_numpy(image).permute(2, 0, 1).float() / 255
 
 
-def _config(model: str, steps: int, optimizer: str, clip: float, average: float) -> Any:
-    """Return a configuration of ours."""
+def _config(model: str, steps: int, optimizer: str, clip: float, average: float, augmentation: str = "") -> Any:
+    """Return a configuration of ours, with augmentation before the usual one."""
     text = f"""model {{ {model} }}
       train_config {{ batch_size: {BATCH} num_steps: {steps} gradient_clipping_by_norm: {clip}
-        optimizer {{ {optimizer} use_moving_average: true moving_average_decay: {average} }} {AUGMENTATION} }}
+        optimizer {{ {optimizer} use_moving_average: true moving_average_decay: {average} }}
+        {augmentation} {AUGMENTATION} }}
       eval_config {{ use_moving_averages: true }}"""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pipeline.config"
@@ -256,6 +270,8 @@ class DFine:
         total: Steps of the schedule, instead of all.
         loss: Of classes.
         denoising: Queries.
+        frozen: Whether the backbone's normalization keeps its first statistics.
+        mixed: The share of images that a mosaic of four replaces, in the first half of the steps.
         probe: Whether to keep an average with the constant decay of 0.9999, too.
     """
 
@@ -268,6 +284,8 @@ class DFine:
     loss: str = "VARIFOCAL"
     denoising: int = 100
     average: float = 0.998
+    frozen: bool = False
+    mixed: float = 0.0
     probe: bool = False
 
     def __call__(self, data: Samples, steps: int, seed: int) -> Training:
@@ -276,13 +294,16 @@ class DFine:
         model = f"""d_fine {{ num_classes: {len(data.categories)} size: {self.size}
             image_resizer {{ fixed_shape_resizer {{
               height: {SIDE} width: {SIDE} resize_method: BILINEAR_ANTIALIASED }} }}
+            feature_extractor {{ freeze_batchnorm: {str(self.frozen).lower()} }}
             denoising {{ num_queries: {self.denoising} }} loss {{ classification: {self.loss} }} }}"""
         optimizer = f"""adamw_optimizer {{ weight_decay: 1e-4 learning_rate {{ cosine_decay_learning_rate {{
               learning_rate_base: {self.rate} total_steps: {total} warmup_learning_rate: {self.rate / 100}
               warmup_steps: {self.warm_up or max(steps // 12, 1)} hold_base_rate_steps: {total // 2}
               end_factor: 0.05 }} }} }}
             parameter_group {{ variables: "^backbone\\\\." learning_rate_factor: {self.backbone} }}"""
-        config = _config(model, steps, optimizer, self.clip, self.average)
+        mosaic = f"""data_augmentation_options {{ until_step: {steps // 2} random_mosaic {{
+            probability: {self.mixed} height: {SIDE} width: {SIDE} }} }}"""
+        config = _config(model, steps, optimizer, self.clip, self.average, mosaic if self.mixed else "")
         return Probed(config, data, seed) if self.probe else Ours(config, data, seed)
 
 
@@ -331,5 +352,11 @@ CONTENDERS: dict[str, Contender] = {
     "torchvision SSDLite": ssdlite(1),
     "torchvision SSDLite, 4 × rate": ssdlite(4),
     "D-FINE-N": DFine(1e-3, probe=True),
+    "D-FINE-N, matchability-aware": DFine(1e-3, loss="MATCHABILITY_AWARE"),
+    "D-FINE-N, rate 2e-3": DFine(2e-3),
     "D-FINE-N, rate 2e-4": DFine(2e-4),
+    "D-FINE-N, statistics frozen": DFine(1e-3, frozen=True),
+    "D-FINE-N, mosaics": DFine(1e-3, mixed=0.5),
+    "D-FINE-N, no denoising": DFine(1e-3, denoising=0),
+    "D-FINE-S": DFine(5e-4, size="S"),
 }

@@ -16,7 +16,8 @@ class Weights:
     page: str
 
 
-_ZOO_PAGE = "github.com/tensorflow/models, research/object_detection/g3doc/tf2_detection_zoo.md"
+_TF_PAGES = "github.com/tensorflow/models, research/object_detection/g3doc"
+_ZOO_PAGE = f"{_TF_PAGES}/tf2_detection_zoo.md"
 _UNSTATED = "see the page"
 
 
@@ -73,6 +74,14 @@ def _of_zoo() -> dict[str, tuple[Weights, ...]]:
     return {name: _zoo(file) for name, file in known.items()}
 
 
+def _of_cameras() -> tuple[Weights, ...]:
+    serengeti, page = "resnet101_snapshot_serengeti_2020_06_10.tar.gz", f"{_TF_PAGES}/tf1_detection_zoo.md"
+    return (
+        Weights("TF1 zoo", f"context_rcnn_{serengeti}", "the detector, Serengeti's 48 ids", "Apache-2.0", page),
+        Weights("TF1 zoo", f"faster_rcnn_{serengeti}", "the detector of single frames", "Apache-2.0", page),
+    )
+
+
 def _of_d_fine() -> dict[str, tuple[Weights, ...]]:
     held = ("the detector, COCO's 80 classes", "Apache-2.0")
     sizes = {"n": "nano", "s": "small", "m": "medium", "l": "large", "x": "xlarge"}
@@ -111,6 +120,13 @@ PUBLISHED: dict[str, tuple[Weights, ...]] = (
         "torchvision_maskrcnn_resnet50_fpn_coco": (
             _torchvision("maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", "the detector, COCO's 90 ids"),
             _RESNET50,
+        ),
+        "context_rcnn_resnet101_serengeti": _of_cameras(),
+        "center_net_deepmac_1024_coco": (
+            Weights(
+                *("DeepMAC", "deepmac_1024x1024_coco17.tar.gz", "the detector, masks of given boxes", "Apache-2.0"),
+                page=f"{_TF_PAGES}/deepmac.md",
+            ),
         ),
         "align_det_resnet101_coco": (_timm("resnet101.a1h_in1k", "Apache-2.0"),),
         "align_det_resnext101_coco": (_timm("resnext101_32x8d.tv_in1k", "BSD-3-Clause"),),
