@@ -33,7 +33,7 @@ from torchvision.models.detection import retinanet_resnet50_fpn, ssdlite320_mobi
 
 from boxwright.config.load import load_config
 from boxwright.data.shapes import ShapesDataset
-from boxwright.exporters.int8 import quantized
+from boxwright.exporters.int8 import Quantizer
 from boxwright.exporters.onnx_file import onnx_model
 from boxwright.exporters.openvino_file import openvino_model
 from boxwright.exporters.program import detection_program
@@ -104,7 +104,7 @@ def ours(text: str, pictures: list[Pixels], threads: int) -> dict[str, Run]:
     return {
         "eager": lambda: detector.detect([image[0]]),
         "onnx": onnx(whole),
-        "onnx int8": onnx(quantized(graph, pictures).SerializeToString()),
+        "onnx int8": onnx(Quantizer(graph, pictures).quantized().SerializeToString()),
         "openvino": vino("f32"),
         "openvino bf16": vino("bf16"),
     }

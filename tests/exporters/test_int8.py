@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from tests.exporters.small_detectors import FEW_LAYERS, build, pictures
 
 
 def scores(*values: float) -> Any:
-    """Return a measure that says these, one after the other."""
-    left: Iterator[float] = iter(values)
+    """Return a measure that says these, one after the other, and then always the last."""
+    left: Iterator[float] = chain(values, repeat(values[-1]))
     return lambda find: next(left)
 
 
@@ -64,6 +65,25 @@ def test_accuracy_decides(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
+def test_layers_that_cost_too_much_stay_in_float(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The whole is too bad, one tensor in float too, two are enough: then one is not tried again."""
+    path = tmp_path / "int8.onnx"
+    with caplog.at_level("INFO", "boxwright"):
+        report = export(build(FEW_LAYERS), path, images=pictures(), accuracy=scores(0.7, 0.6, 0.68, 0.695))
+    layers = report.accuracy["float32"]
+    assert report.passed
+    assert layers
+    assert list(layers) == open_session(path).metadata.calibration["float32"]
+    assert [record.message.split(" layers")[0][:14] for record in caplog.records if "AP" in record.message] == [
+        "AP 0.6800 with",
+        "AP 0.6950 with",
+    ]
+    nodes = onnx.load(path).graph.node
+    plain = {node.input[1] for node in nodes if node.op_type == "Conv" and node.input[1].endswith(".weight")}
+    assert {f"whole.{name}.weight" for name in layers} <= plain
+
+
 def test_average_precision_is_cocos() -> None:
     import torch
 
@@ -81,5 +101,5 @@ def test_average_precision_is_cocos() -> None:
     measure = average_precision(dataset)
     assert measure(truth) == pytest.approx(1)
     assert measure(nothing) == 0
-    compared = compared_accuracy(measure, truth, nothing)
+    compared = compared_accuracy(measure(truth), measure(nothing))
     assert (compared["detector"], compared["export"], compared["passed"]) == (pytest.approx(1), 0, False)

@@ -246,6 +246,8 @@ def print_report(report: Report) -> None:
     if report.accuracy:
         before, after = report.accuracy["detector"], report.accuracy["export"]
         console.print(f"average precision {before:.4f} in float32, {after:.4f} exported", markup=False)
+        if layers := report.accuracy.get("float32"):
+            console.print(f"{len(layers)} layers stay in float32: {', '.join(layers)}", markup=False)
 
 
 def _accuracy(settings: ExportSettings, config: TrainEvalPipelineConfig, detector: Detector) -> Accuracy | None:

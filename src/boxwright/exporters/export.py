@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,8 @@ from boxwright.checkpoints.weights_digest import weights_sha256
 from boxwright.exporters.accuracy import Accuracy, compared_accuracy
 from boxwright.exporters.describe import describe
 from boxwright.exporters.graph import PREPROCESSED
-from boxwright.exporters.int8 import quantized
+from boxwright.exporters.int8 import Quantizer
+from boxwright.exporters.int8_search import precise_enough
 from boxwright.exporters.litert_file import litert_input, litert_model, litert_session, save_litert
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, with_output
 from boxwright.exporters.openvino_file import openvino_model, save_openvino
@@ -39,13 +41,13 @@ from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session, session_of
-from boxwright.types import Finder
 
 Format = Literal["onnx", "openvino", "litert", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]
 Pictures = Sequence[NDArray[np.uint8]]
 # From pictures uint8 [B, H, W, 3] to the network's inputs.
 Inputs = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+_LOG = logging.getLogger("boxwright")
 # Multiples of the usual number of candidates to try until they suffice.
 _TIMES = (1, 4, 16)
 
@@ -165,7 +167,7 @@ def export(
             without one, as always in PyTorch's programs; "none": raw outputs only.
         allow_difference: Also write a file that differs; its metadata says that it does.
         accuracy: Measures average precision: an ONNX file is then quantized to 8 bits, calibrated on the pictures, and
-            passes if that falls by at most 0.01. None for float32.
+            passes if that falls by at most 0.01; layers that cost more stay in float32. None for float32.
         about: Further metadata of the detector.
 
     Returns:
@@ -188,7 +190,7 @@ def export(
             _naming(path, Path(folder)),
         ):
             scratch = Path(folder) / path.name
-            made, names, report = _made(detector, scratch, images, metadata, suppression, accuracy)
+            made, metadata, names, report = _made(detector, scratch, images, metadata, suppression, accuracy)
             report.images["source"] = about.source
             if not report.passed and not allow_difference:
                 _refuse(path, report)
@@ -245,28 +247,54 @@ def _made(
     metadata: Metadata,
     suppression: Suppression,
     accuracy: Accuracy | None,
-) -> tuple[Any, tuple[str, ...], Report]:
-    """Return the model that `kind.save` takes, with as many candidates as needed, its output names, and the report."""
+) -> tuple[Any, Metadata, tuple[str, ...], Report]:
+    """Return the model that `kind.save` takes, with as many candidates as needed, its metadata, outputs and report."""
     kind = FORMATS[metadata.format]
     dtype = torch.float32 if metadata.input["type"] == "float_image_tensor" else torch.uint8
     # More candidates make each later run slower: the fewest that suffice are taken.
     for times in _TIMES:
         made = kind.make(detector, suppression, times, dtype)
-        made = quantized(made, images) if metadata.precision == "int8" else made
-        kind.save(made, metadata, scratch)
-        file = read_checked(scratch)
-        session = kind.session(file)
-        report = _compared(detector, session, file, images)
+        quantizer = None if accuracy is None else Quantizer(made, images)
+        made = made if quantizer is None else quantizer.quantized()
+        session, report = _opened(detector, made, scratch, images, metadata)
         if report.complete:
             break
-    if accuracy is not None:
-        report.accuracy = compared_accuracy(accuracy, *_finders(detector, session))
-    return made, session.output_names, report
+    if quantizer is not None and accuracy is not None:
+        before = accuracy(lambda pictures: [found.arrays() for found in detector.detect(pictures)])
+        report.accuracy = compared_accuracy(before, accuracy(ExportedDetector(session).detect))
+        if not report.accuracy["passed"] and before > 0:
+            mixed = precise_enough(quantizer, made, _passes(before, accuracy, scratch, metadata))
+            if mixed is not None:
+                made, layers = mixed
+                metadata = replace(metadata, calibration={**metadata.calibration, "float32": layers})
+                session, report = _opened(detector, made, scratch, images, metadata)
+                after = accuracy(ExportedDetector(session).detect)
+                report.accuracy = {**compared_accuracy(before, after), "float32": layers}
+    return made, metadata, session.output_names, report
 
 
-def _finders(detector: Detector, session: Session) -> tuple[Finder, Finder]:
-    """Return finders that run the detector and its export."""
-    return lambda images: [found.arrays() for found in detector.detect(images)], ExportedDetector(session).detect
+def _opened(
+    detector: Detector, model: Any, scratch: Path, images: Pictures, metadata: Metadata
+) -> tuple[Session, Report]:
+    """Write a model, open it, and compare it with its detector."""
+    kind = FORMATS[metadata.format]
+    kind.save(model, metadata, scratch)
+    file = read_checked(scratch)
+    session = kind.session(file)
+    return session, _compared(detector, session, file, images)
+
+
+def _passes(before: float, accuracy: Accuracy, scratch: Path, metadata: Metadata) -> Callable[[Any, int], bool]:
+    """Return whether a quantized model's average precision is good enough, given that of the detector."""
+    kind = FORMATS[metadata.format]
+
+    def passes(model: Any, layers: int) -> bool:
+        kind.save(model, metadata, scratch)
+        found = compared_accuracy(before, accuracy(ExportedDetector(kind.session(read_checked(scratch))).detect))
+        _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", found["export"], layers, before)
+        return bool(found["passed"])
+
+    return passes
 
 
 def _check(path: Path, kind: _Kind, images: Pictures) -> None:

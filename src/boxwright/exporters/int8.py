@@ -1,13 +1,14 @@
 """Post-training quantization of an ONNX file to 8 bits, with ONNX Runtime's quantizer.
 
-Nodes between the first and the last convolution are quantized, weights per channel; resizing, decoding and suppression
-stay in float. Each tensor's range is its minimum and maximum on the calibration pictures.
+Convolutions and what lies between them are quantized, weights per channel. Resizing of images, selection of regions,
+layers of vectors, decoding and suppression stay in float, and so does pooling over a border of -inf, which has no
+scale. Each tensor's range is its minimum and maximum on the calibration pictures.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ from numpy.typing import NDArray
 
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import INPUT
+from boxwright.exporters.onnx_links import Links
 from boxwright.runtime.optional import require_library
 
-_CONVOLUTIONS = ("Conv", "ConvTranspose")
+Pictures = Sequence[NDArray[np.uint8]]
 
 
-class _Pictures:
+class _Reader:
     """The quantizer's data reader: one picture per call, then None."""
 
-    def __init__(self, images: Sequence[NDArray[np.uint8]]) -> None:
+    def __init__(self, images: Pictures) -> None:
         self._left: Iterator[NDArray[np.uint8]] = iter(images)
 
     def get_next(self) -> dict[str, NDArray[np.uint8]] | None:
@@ -32,49 +34,61 @@ class _Pictures:
         return None if image is None else {INPUT: image[None]}
 
 
-def quantized(model: Any, images: Sequence[NDArray[np.uint8]]) -> Any:
-    """Return an `onnx.ModelProto` in 8 bits, calibrated on pictures uint8 [H, W, 3], with the same outputs."""
-    onnx = require_library("onnx", "onnx")
-    quantization = require_library("onnxruntime.quantization", "onnx")
-    shapes = require_library("onnxruntime.quantization.shape_inference", "onnx")
-    with tempfile.TemporaryDirectory() as folder, quiet():
-        source, prepared, target = (Path(folder) / name for name in ("a.onnx", "b.onnx", "c.onnx"))
-        onnx.save(model, source)
-        shapes.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
-        quantization.quantize_static(
-            str(prepared),
-            str(target),
-            _Pictures(images),
-            quant_format=quantization.QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
-            calibrate_method=quantization.CalibrationMethod.MinMax,
-            # By the names in the prepared file: preparation merges and renames nodes.
-            nodes_to_exclude=_outside(onnx.load(prepared).graph),
-        )
-        return onnx.load(target)
+def _of_infinite_borders(graph: Any, links: Links) -> set[str]:
+    """Return the nodes that add a border of infinite values, and those that read it."""
+    numpy_helper = require_library("onnx", "onnx").numpy_helper
+    # Poolings share a scale with their inputs, so that with an infinite one all that they return becomes 0.
+    constants = {one.name: one for one in graph.initializer}
+    borders = [
+        node
+        for node in graph.node
+        if node.op_type == "Pad"
+        and node.input[2:3]
+        and node.input[2] in constants
+        and not np.isfinite(numpy_helper.to_array(constants[node.input[2]])).all()
+    ]
+    return {node.name for node in borders} | {name for node in borders for name in links.read_by(node.output[0])}
 
 
-def _outside(graph: Any) -> list[str]:
-    """Return the names of the nodes that are not between two convolutions."""
-    makers = {output: node for node in graph.node for output in node.output}
-    readers: dict[str, list[Any]] = {}
-    for node in graph.node:
-        for value in node.input:
-            readers.setdefault(value, []).append(node)
-    convolutions = [node for node in graph.node if node.op_type in _CONVOLUTIONS]
-    below = _reached(convolutions, lambda node: [other for out in node.output for other in readers.get(out, [])])
-    above = _reached(convolutions, lambda node: [makers[value] for value in node.input if value in makers])
-    return [node.name for node in graph.node if not (node.name in below and node.name in above)]
+class Quantizer:
+    """Quantizes one model, all of it or all but some nodes.
 
+    Attributes:
+        prepared: What is quantized, an `onnx.ModelProto`; preparation has merged and renamed nodes.
+        inside: The names of the nodes that can be quantized.
+        images: Calibration pictures, uint8 [H, W, 3].
+    """
 
-def _reached(start: Sequence[Any], step: Any) -> set[str]:
-    """Return the names of nodes reachable from some, including them."""
-    names, left = {node.name for node in start}, list(start)
-    while left:
-        for node in step(left.pop()):
-            if node.name not in names:
-                names.add(node.name)
-                left.append(node)
-    return names
+    def __init__(self, model: Any, images: Pictures) -> None:
+        """Prepare an `onnx.ModelProto`."""
+        onnx = require_library("onnx", "onnx")
+        shapes = require_library("onnxruntime.quantization.shape_inference", "onnx")
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            source, prepared = Path(folder) / "a.onnx", Path(folder) / "b.onnx"
+            onnx.save(model, source)
+            shapes.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+            self.prepared = onnx.load(prepared)
+        links = Links(self.prepared.graph)
+        self.inside = links.between_convolutions() - _of_infinite_borders(self.prepared.graph, links)
+        self.images = images
+
+    def quantized(self, kept: Collection[str] = ()) -> Any:
+        """Return an `onnx.ModelProto` in 8 bits with the same outputs, but for nodes that are kept in float."""
+        onnx = require_library("onnx", "onnx")
+        quantization = require_library("onnxruntime.quantization", "onnx")
+        float_nodes = [node.name for node in self.prepared.graph.node if node.name not in self.inside]
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            source, target = Path(folder) / "a.onnx", Path(folder) / "b.onnx"
+            onnx.save(self.prepared, source)
+            quantization.quantize_static(
+                str(source),
+                str(target),
+                _Reader(self.images),
+                quant_format=quantization.QuantFormat.QDQ,
+                per_channel=True,
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
+                calibrate_method=quantization.CalibrationMethod.MinMax,
+                nodes_to_exclude=[*float_nodes, *sorted(kept)],
+            )
+            return onnx.load(target)

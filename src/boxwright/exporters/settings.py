@@ -42,7 +42,7 @@ class ExportSettings:
     precision: Precision = setting(
         Precision.FLOAT32,
         "int8: quantize an ONNX file, calibrated on the pictures; it is written if average precision on the "
-        "evaluation data falls by at most 0.01.",
+        "evaluation data falls by at most 0.01. Layers that cost more are found and stay in float32.",
     )
     context: Path | None = setting(
         None, "For Context R-CNN: a camera's memory, a .npy of `boxwright context build --banks`; part of the file."

@@ -27,7 +27,8 @@ class Metadata:
         weights_sha256: Of the weights, by name and value.
         input: The input's name, dtype, channels and their order, range, resizer and scaling.
         precision: Such as "float32".
-        calibration: The number and source of the images that reduced precision was calibrated on; else empty.
+        calibration: The number and source of the images that reduced precision was calibrated on, and the layers that
+            stay in float32 nevertheless; else empty.
         parity: The verdict of the comparison with the detector, and its report's SHA-256; empty before the comparison.
         checksum: Of the whole export, as `seal.seal` writes it; zeros before.
     """
