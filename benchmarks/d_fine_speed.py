@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import boxwright  # noqa: F401  # isort: skip  # before torch: it sets how threads wait
 import torch
 import transformers
 from torch import Tensor

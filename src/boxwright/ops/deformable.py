@@ -28,13 +28,14 @@ def deformable_attention(
     """
     batch, queries, heads = weights.shape[:3]
     maps = values.unflatten(-1, (heads, -1)).permute(0, 2, 3, 1).flatten(0, 1).split([h * w for h, w in grids], -1)
-    places = (2 * locations - 1).transpose(1, 2).flatten(0, 1).split(list(taps), -2)
+    # Queries last: a sum over few taps in the innermost dimension took three times as long with its gradient on a CPU.
+    places = (2 * locations - 1).permute(0, 2, 3, 1, 4).flatten(0, 1).split(list(taps), 1)
+    shares = weights.permute(0, 2, 3, 1).flatten(0, 1)[:, None].split(list(taps), 2)
     read = [
         F.grid_sample(one.unflatten(-1, grid).float(), place.float(), "bilinear", "zeros", align_corners=False)
         for one, grid, place in zip(maps, grids, places, strict=True)
     ]
-    shares = weights.transpose(1, 2).flatten(0, 1)[:, None]
-    summed = (torch.cat(read, -1) * shares).sum(-1)
+    summed = torch.stack([(one * share).sum(2) for one, share in zip(read, shares, strict=True)]).sum(0)
     return summed.view(batch, -1, queries).transpose(1, 2).to(values.dtype)
 
 
