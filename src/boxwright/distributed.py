@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor
 
 from boxwright.base.errors import BoxwrightError, TrainingError
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
+    from typing_extensions import TypeIs
 
 T = TypeVar("T")
 # Long enough for an evaluation that is spread unevenly over the processes.
@@ -174,9 +179,22 @@ def meet(store: Store, here: Processes, patience: timedelta) -> Store:
 
 def gathered(value: Tensor) -> Tensor:
     """Return a tensor whole; if it is sharded over processes, all of them must call this together."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    return value.full_tensor() if is_sharded(value) else value
 
 
 def local(value: Tensor) -> Tensor:
     """Return this process's rows of a tensor, sharing memory; all rows if it is not sharded."""
-    return value.to_local() if isinstance(value, DTensor) else value
+    return value.to_local() if is_sharded(value) else value
+
+
+def is_sharded(value: object) -> TypeIs[DTensor]:
+    """Return whether something is a tensor that is sharded over processes."""
+    # Importing these modules takes most of a second: where nobody has done so, nothing is sharded.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def is_sharded_module(module: object) -> TypeIs[FSDPModule]:
+    """Return whether a module's weights are sharded over processes."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -93,8 +94,9 @@ class AnchorLayer(nn.Module):
         found: tuple[Tensor, tuple[int, ...]] = self._find_within(maps, input_size)
         return found
 
-    # The number of anchors inside is read from their values, which a graph cannot do.
-    @torch.compiler.disable  # type: ignore[misc]  # torch's
+    # The number of anchors inside is read from their values, which a graph cannot do. `torch.compiler.disable` does the
+    # same, and imports the compiler at once, which takes a second.
+    @_disable_dynamo
     def _find_within(self, maps: Sequence[Tensor], input_size: Size) -> tuple[Tensor, tuple[int, ...]]:
         grids, device = _grids(maps), maps[0].device
 

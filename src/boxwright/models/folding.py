@@ -7,13 +7,13 @@ result is equal up to float32 rounding.
 from __future__ import annotations
 
 import copy
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import torch
-from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 
 from boxwright.base.errors import ConfigError
@@ -137,7 +137,9 @@ def _allowed(output: Tensor) -> float:
 
 def _without_norm(norm: nn.BatchNorm2d) -> nn.Module:
     """Return what a layer does besides normalizing; timm's include an activation."""
-    return nn.Sequential(norm.drop, norm.act) if isinstance(norm, BatchNormAct2d) else nn.Identity()
+    # Importing timm takes a second: where nobody has, no layer is of it.
+    timm = sys.modules.get("timm.layers.norm_act")
+    return nn.Sequential(norm.drop, norm.act) if timm and isinstance(norm, timm.BatchNormAct2d) else nn.Identity()
 
 
 def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:

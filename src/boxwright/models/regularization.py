@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.tensor import DTensor
 
-from boxwright.distributed import gathered
+from boxwright.distributed import gathered, is_sharded
 
 # The attribute of modules in which `penalize_all` keeps their tensors' regularizers.
 _OF_ALL = "regularizers_of_all"
@@ -82,7 +81,7 @@ def _by_regularizer(network: nn.Module) -> dict[tuple[Regularizer, bool], list[T
         for name, price in _regularizers(module).items():
             value = getattr(module, name, None)
             if isinstance(price, Regularizer) and price != Regularizer() and isinstance(value, Tensor):
-                priced[price, isinstance(value, DTensor)].append(value)
+                priced[price, is_sharded(value)].append(value)
     return priced
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from boxwright.distributed import gathered
+from boxwright.distributed import gathered, is_sharded
 
 # Scales gradients in place, given the norm of all together.
 Clip = Callable[[list[Tensor], Tensor], None]
@@ -16,7 +15,7 @@ Clip = Callable[[list[Tensor], Tensor], None]
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm of all gradients together, a scalar; of sharded ones, the whole gradients'."""
-    if not gradients or any(isinstance(one, DTensor) for one in gradients):
+    if not gradients or any(is_sharded(one) for one in gradients):
         return gathered(torch.nn.utils.get_total_norm(gradients))
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     return norm
@@ -40,7 +39,7 @@ def clip_each_by_norm(gradients: list[Tensor], norm: Tensor, limit: float) -> No
     del norm
     if limit <= 0 or not gradients:
         return
-    if any(isinstance(one, DTensor) for one in gradients):
+    if any(is_sharded(one) for one in gradients):
         norms = [gathered(torch.linalg.vector_norm(one)) for one in gradients]
     else:
         norms = list(torch._foreach_norm(gradients))

@@ -6,9 +6,8 @@ import copy
 from typing import Any
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from boxwright.distributed import gathered
+from boxwright.distributed import gathered, is_sharded
 
 Content = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -25,7 +24,7 @@ def copied(content: Content) -> Content:
 
 def contribute(content: Any) -> None:
     """Hand this process's rows to the one that copies content, and keep nothing."""
-    if isinstance(content, DTensor):
+    if is_sharded(content):
         # A collective operation: processes meet only if all visit the same tensors in the same order, as `_copied`
         # does.
         gathered(content.detach())
@@ -36,7 +35,7 @@ def contribute(content: Any) -> None:
 
 def _copied(value: Any, known: dict[_Key, Tensor]) -> Any:
     """Copy tensors into memory of the CPU; a tensor that appears twice, as shared weights do, is copied once."""
-    if isinstance(value, DTensor):
+    if is_sharded(value):
         return gathered(value.detach()).cpu()
     if isinstance(value, Tensor):
         key = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride())

@@ -6,8 +6,9 @@ import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
+
+from boxwright.distributed import is_sharded_module
 
 
 def data_parallel(losses: nn.Module) -> DistributedDataParallel:
@@ -28,6 +29,6 @@ def data_parallel(losses: nn.Module) -> DistributedDataParallel:
 def exchanging_gradients(module: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
     """Return the context of a forward and backward pass: its gradients are exchanged, or stay in this process."""
     # FSDP2 has a switch that stays as it is set, where DistributedDataParallel has a context.
-    if isinstance(module, FSDPModule):
+    if is_sharded_module(module):
         module.set_requires_gradient_sync(enabled)
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not enabled else nullcontext()

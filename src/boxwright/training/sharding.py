@@ -10,21 +10,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from boxwright.criteria.terms import LossTerm
+from boxwright.distributed import is_sharded, is_sharded_module
 from boxwright.models.network import Network
 from boxwright.training.losses import Forward, LossModule
 from boxwright.training.state import TrainingState
 
-# So that torch finds, in what a forward pass returns, the tensors from which gradients will come.
-for _kind in (LossTerm, Forward):
-    torch.export.register_dataclass(_kind)
+
+@cache
+def _register_outputs() -> None:
+    """Let torch find, in what a forward pass returns, the tensors from which gradients will come."""
+    for kind in (LossTerm, Forward):
+        torch.export.register_dataclass(kind)
 
 
 def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
@@ -37,6 +39,11 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
         losses: Runs the state's network; weights are gathered when it is called.
         state: Its weights, averages and slots become sharded.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import distribute_tensor
+
+    _register_outputs()
     # Predictions are among what is returned, some of them views; nobody changes them in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     network = state.detector.network
@@ -52,7 +59,7 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
     replaced: dict[Tensor, nn.Parameter] = {before[name]: after[name] for name in before}
 
     def rows_of(value: Tensor, like: nn.Parameter) -> Tensor:
-        if not isinstance(like, DTensor) or value.shape != like.shape:
+        if not is_sharded(like) or value.shape != like.shape:
             return value
         return distribute_tensor(value.contiguous(), mesh, like.placements, src_data_rank=None)
 
@@ -91,7 +98,7 @@ def whole_weights(module: nn.Module) -> Iterator[None]:
     They are read and not changed. Within, processes need not call it equally often: nothing is freed that would have
     to be gathered again.
     """
-    blocks = [one for one in module.modules() if isinstance(one, FSDPModule)]
+    blocks = [one for one in module.modules() if is_sharded_module(one)]
     for block in blocks:
         block.set_reshard_after_forward(False, recurse=False)
         block.unshard()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.profiler import record_function
 
 from boxwright.base.errors import TrainingError, first_line
 from boxwright.builders.training import TrainingPlan
 from boxwright.data.batch import Batch
 from boxwright.device import free_cached_memory, is_out_of_memory
-from boxwright.distributed import Processes
+from boxwright.distributed import Processes, is_sharded_module
 from boxwright.models.drop_path import drop_paths
 from boxwright.models.regularization import add_penalty_gradients
 from boxwright.optimization.gradient_clipping import global_norm
@@ -116,7 +115,7 @@ class Learner:
         if learning == self.learning:
             return
         self.learning = learning
-        if isinstance(self.losses, FSDPModule):
+        if is_sharded_module(self.losses):
             freeze_whole_weights(self.losses)
         elif self.processes.count > 1:
             self.module = data_parallel(self.losses)

@@ -5,6 +5,7 @@ Dimensions: N objects, P keypoints.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torchvision import tv_tensors
-from torchvision.transforms import v2
 
 from boxwright.base.errors import DataError
 from boxwright.data.augmentation.functional.geometry import places_of, put_points
@@ -24,7 +23,9 @@ from boxwright.types import Sample
 
 def is_of_torchvision(transform: object) -> bool:
     """Return whether an object is a transform of torchvision v2."""
-    return isinstance(transform, v2.Transform | v2.Compose)
+    # Where nobody has imported it, which takes a second, nothing is of it.
+    v2 = sys.modules.get("torchvision.transforms.v2")
+    return v2 is not None and isinstance(transform, v2.Transform | v2.Compose)
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class TorchvisionTransform:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample; a `DataError` if its image is no longer uint8."""
+        from torchvision import tv_tensors
+
         size = (sample.image.shape[0], sample.image.shape[1])
         target: dict[str, Any] = {
             # Copies: a transform may work in place, and samples are never modified.

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
-from torchvision.ops import StochasticDepth
 
 from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
@@ -80,6 +79,14 @@ def _blocks(width: float, depth: float) -> Iterator[_Block]:
             channels, number = out, number + 1
 
 
+def _stochastic_depth(rate: float) -> nn.Module:
+    """Return a layer that drops rows at random in training."""
+    from torchvision.ops import StochasticDepth  # its import takes a second
+
+    layer: nn.Module = StochasticDepth(rate, "row")
+    return layer
+
+
 class MBConv(nn.Module):
     """Expansion, depthwise convolution, squeeze and excite, projection."""
 
@@ -99,7 +106,7 @@ class MBConv(nn.Module):
         self.activation = make_activation(settings.activation)
         self.project = conv_norm_act(expanded, block.out_channels, 1, replace(settings, activation="NONE"))
         # By rows: each image drops or keeps the block. One that changes shapes has no shortcut and cannot be dropped.
-        self.drop = StochasticDepth(block.drop_rate, "row") if same else None
+        self.drop = _stochastic_depth(block.drop_rate) if same else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, C', H', W']."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.ops import roi_align
 
 from boxwright.models.layers import Conv2d, ConvSettings, make_conv
 from boxwright.ops.roi_conv import Border, box_offsets, roi_conv
@@ -111,6 +110,8 @@ class RoIAlignConv(BoxSampling):
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
+        from torchvision.ops import roi_align  # its import takes a second
+
         # Coordinates in half precision would be pixels off.
         regions = list(boxes.float().unbind(0))
         crops = roi_align(features.float(), regions, _side(self.conv), 1 / stride, sampling_ratio=2, aligned=True)

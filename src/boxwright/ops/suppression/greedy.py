@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchvision.ops import nms
 
 # Boxes suppressed in one call, which compares all pairs: on an H200, 36,000 take 60 ms, eight times 4,500 take 20 ms.
 _MOST_TOGETHER = 1 << 13
@@ -27,6 +26,8 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
     """
     if boxes.numel() == 0:
         return torch.zeros(0, dtype=torch.int64, device=boxes.device)
+    from torchvision.ops import nms  # its import takes a second, which other commands need not wait
+
     # Classes are offset so that they cannot overlap; in float64, so that the offset does not round the overlaps.
     boxes = bounded(boxes.double())
     span = boxes.max() - boxes.min() + 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchvision.ops import nms
 
 from boxwright.ops.suppression.greedy import suppress_images
 
@@ -32,6 +31,8 @@ def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outp
     Returns:
         bool [B, A]: the boxes that stay.
     """
+    from torchvision.ops import nms  # its import takes a second
+
     boxes, scores = boxes.float(), scores.float()
     if boxes.is_cuda:
         chosen, complete = suppress_best(boxes, scores, iou_threshold, max_output)

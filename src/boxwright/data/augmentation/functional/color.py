@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torchvision.transforms.v2 import functional as F
 
 from boxwright.data.augmentation.functional.pixels import LARGEST, Pixels, as_float, by_level, like
 
@@ -89,6 +88,8 @@ def saturate(image: Pixels, factor: float) -> Pixels:
 
 def turn_hue(image: Pixels, delta: float) -> Pixels:
     """Return an image with the hue of HSV rotated by a share of the circle, -0.5 to 0.5."""
+    from torchvision.transforms.v2 import functional as F  # its import takes a second
+
     # torchvision expects floats in 0..1, and 8 bits as they are.
     colors = image[..., :_COLORS] if image.dtype == np.uint8 else image[..., :_COLORS] / LARGEST
     pixels = F.adjust_hue(torch.from_numpy(np.ascontiguousarray(colors)).permute(2, 0, 1), delta)
