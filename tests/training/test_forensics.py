@@ -12,13 +12,12 @@ from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.checkpoints.store import CheckpointStore, read_checkpoint, write_checkpoint
-from boxwright.models.layers import Conv2d
 from boxwright.training import loop
 from boxwright.training.forensics import replay_step
 from boxwright.training.loop import Loop
 from boxwright.training.losses import LossModule
 
-MIDDLE = "backbone.blocks.3.depthwise.0"
+MIDDLE = "backbone.body.layer3.0.conv2"
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def step(self: Any, batch: Any, previous: Any = None, **options: Any) -> Any:
         module = self.state.detector.network.get_submodule(MIDDLE)
-        assert isinstance(module, Conv2d)
+        assert isinstance(module, torch.nn.Conv2d)
         handle = None
         if self.state.step in switch["at"]:
 
@@ -49,11 +48,14 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Any:
     return switch
 
 
+def learned(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Leave out counts of batches, which nothing reads."""
+    return {name: value for name, value in tensors.items() if value.is_floating_point()}
+
+
 @pytest.mark.slow
-def test_run_stops_with_a_folder_and_the_weights_of_before(
-    mobilenet_config: Path, tmp_path: Path, poisoned: Any
-) -> None:
-    config = bw.load_config(mobilenet_config)
+def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, tmp_path: Path, poisoned: Any) -> None:
+    config = bw.load_config(small_config)
     with pytest.raises(bw.TrainingError, match="step 3: the loss is not finite: .*boxwright replay") as caught:
         bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
     folder = tmp_path / "m" / "not-finite-3"
@@ -65,18 +67,18 @@ def test_run_stops_with_a_folder_and_the_weights_of_before(
     assert len(report["images"]) == 4
     assert set(report["images"][0]) == {"id", "epoch", "index", "process"}
     assert len(list((folder / "images").glob("*.png"))) == 4
-    before = bw.load_config(mobilenet_config, ["train_config.num_steps=2"])
+    before = bw.load_config(small_config, ["train_config.num_steps=2"])
     bw.train(before, tmp_path / "two", bw.RunSettings(workers=0, evaluate=False))
     kept, wanted = (
         read_checkpoint(path)["network"] for path in (tmp_path / "m" / "ckpt-2.pt", tmp_path / "two" / "ckpt-2.pt")
     )
-    assert all(torch.equal(kept[name], wanted[name]) for name in wanted), "statistics of normalization too"
+    assert all(torch.equal(kept[name], wanted[name]) for name in learned(wanted)), "statistics of normalization too"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["train_config.use_float16=false", "train_config.use_float16=true"])
-def test_a_step_can_be_left_out(mobilenet_config: Path, tmp_path: Path, poisoned: Any, change: str) -> None:
-    config = bw.load_config(mobilenet_config, [change])
+def test_a_step_can_be_left_out(small_config: Path, tmp_path: Path, poisoned: Any, change: str) -> None:
+    config = bw.load_config(small_config, [change])
     settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True, log_every_n=1)
     assert bw.train(config, tmp_path / "m", settings).step == 6
     steps = [json.loads(line)["step"] for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
@@ -100,27 +102,27 @@ LATE = (
 @pytest.mark.parametrize(
     ("at", "change"),
     [
-        ({2, 3, 4}, LATE[1]),
+        ({2, 3}, LATE[1]),
         *(
             pytest.param(at, change, marks=pytest.mark.slow)
-            for at in ({0}, {2, 3, 4}, {5})
+            for at in ({0}, {2, 3}, {5})
             for change in LATE
-            if (at, change) != ({2, 3, 4}, LATE[1])
+            if (at, change) != ({2, 3}, LATE[1])
         ),
     ],
 )
 def test_a_step_that_is_looked_at_late_is_undone(
-    mobilenet_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch, change: str, at: set[int]
+    small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch, change: str, at: set[int]
 ) -> None:
     poisoned["at"] = at
-    config = bw.load_config(mobilenet_config, [change])
+    config = bw.load_config(small_config, [change])
     settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True)
     bw.train(config, tmp_path / "at once", settings)
     monkeypatch.setattr(Loop, "_waits", looked_at_late)
     bw.train(config, tmp_path / "late", settings)
     once, late = (read_checkpoint(tmp_path / name / "ckpt-6.pt") for name in ("at once", "late"))
     for part in ("network", "average"):
-        assert all(torch.equal(value, late[part][name]) for name, value in once[part].items()), part
+        assert [name for name, value in learned(once[part]).items() if not torch.equal(value, late[part][name])] == []
     slots = once["optimizer"]["state"]
     assert slots
     for number, values in slots.items():
@@ -139,27 +141,27 @@ def test_a_step_that_is_looked_at_late_is_undone(
 @pytest.mark.slow_cases("at0")
 @pytest.mark.parametrize("at", [{2}, {5}])
 def test_a_step_that_is_looked_at_late_stops_the_run_too(
-    mobilenet_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch, at: set[int]
+    small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch, at: set[int]
 ) -> None:
     poisoned["at"] = at
     (step,) = at
     monkeypatch.setattr(Loop, "_waits", looked_at_late)
     with pytest.raises(bw.TrainingError, match=f"step {step + 1}: the loss is not finite: .*boxwright replay"):
-        bw.train(bw.load_config(mobilenet_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
     poisoned["at"] = set()
     bw.train(
-        bw.load_config(mobilenet_config, [f"train_config.num_steps={step}"]),
+        bw.load_config(small_config, [f"train_config.num_steps={step}"]),
         tmp_path / "until",
         bw.RunSettings(workers=0, evaluate=False),
     )
     kept, wanted = (read_checkpoint(tmp_path / name / f"ckpt-{step}.pt") for name in ("m", "until"))
-    assert all(torch.equal(kept["network"][name], value) for name, value in wanted["network"].items())
+    assert all(torch.equal(kept["network"][name], value) for name, value in learned(wanted["network"]).items())
     assert kept["samples"] == wanted["samples"]
 
 
 @pytest.mark.slow
 def test_weights_that_are_not_finite_explain_whatever_they_bring_about(
-    mobilenet_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch
+    small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Loop, "_waits", looked_at_late)
     plain = LossModule.forward
@@ -171,32 +173,32 @@ def test_weights_that_are_not_finite_explain_whatever_they_bring_about(
 
     monkeypatch.setattr(LossModule, "forward", strict)
     with pytest.raises(bw.TrainingError, match="step 3: the loss is not finite"):
-        bw.train(bw.load_config(mobilenet_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
 
 
 def test_leaving_out_has_an_end(
-    mobilenet_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch
+    small_config: Path, tmp_path: Path, poisoned: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert loop._MOST_SKIPPED_IN_A_ROW == 20
-    monkeypatch.setattr(loop, "_MOST_SKIPPED_IN_A_ROW", 3)
+    monkeypatch.setattr(loop, "_MOST_SKIPPED_IN_A_ROW", 2)
     poisoned["at"] = set(range(100))
-    config = bw.load_config(mobilenet_config, ["train_config.num_steps=100"])
+    config = bw.load_config(small_config, ["train_config.num_steps=100"])
     settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True)
-    with pytest.raises(bw.TrainingError, match="3 steps in a row were left out"):
+    with pytest.raises(bw.TrainingError, match="2 steps in a row were left out"):
         bw.train(config, tmp_path / "m", settings)
 
 
-def test_replay_of_a_checkpoint(mobilenet_config: Path, tmp_path: Path) -> None:
-    config = bw.load_config(mobilenet_config, ["train_config.num_steps=1"])
+def test_replay_of_a_checkpoint(small_config: Path, tmp_path: Path) -> None:
+    config = bw.load_config(small_config, ["train_config.num_steps=1"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, device="cpu"))
     (tmp_path / "m" / "ckpt-1.pt").rename(tmp_path / "m" / "step.pt")
     with pytest.raises(bw.CheckpointError, match="step.pt: a run's checkpoint, without the batches"):
         replay_step(tmp_path / "m")
 
 
-def test_replay_names_the_first_module(mobilenet_config: Path, tmp_path: Path) -> None:
+def test_replay_names_the_first_module(small_config: Path, tmp_path: Path) -> None:
     """A weight made infinite in a checkpoint is found again by the command."""
-    config = bw.load_config(mobilenet_config, ["train_config.num_steps=1"])
+    config = bw.load_config(small_config, ["train_config.num_steps=1"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
     store = CheckpointStore(tmp_path / "m")
     found = store.latest()
@@ -204,7 +206,7 @@ def test_replay_names_the_first_module(mobilenet_config: Path, tmp_path: Path) -
     found[1]["network"][f"{MIDDLE}.weight"][0, 0, 1, 1] = torch.inf
     write_checkpoint(found[1], found[0])
     with pytest.raises(bw.TrainingError, match=f"first: weight {MIDDLE}.weight"):
-        bw.train(bw.load_config(mobilenet_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
     folder = tmp_path / "m" / "not-finite-2"
     again = replay_step(folder)
     assert again["all"][:2] == [f"weight {MIDDLE}.weight", f"output of module {MIDDLE} (Conv2d)"]
