@@ -72,6 +72,18 @@ def test_there_is_a_cpu_at_least() -> None:
     assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
 
 
+def test_a_container_with_fewer_cpus_than_it_sees_has_as_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(threads, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(threads, "_visible_cpus", lambda: 8)
+    environment: dict[str, str] = {}
+    threads.prepare_threads(environment)
+    assert environment["OMP_NUM_THREADS"] == "3"
+    environment = {"OMP_NUM_THREADS": "5"}
+    threads.prepare_threads(environment)
+    assert environment["OMP_NUM_THREADS"] == "5", "the user's own"
+
+
 def test_other_runtimes_follow_the_users_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
     assert runtime_threads() == 3

@@ -61,6 +61,11 @@ def test_errors_of_one_place_and_bounded_length(text: str, format: Any, wanted: 
     assert re.search(wanted, outcome.text), outcome.text
 
 
+def test_yaml_that_is_nested_deeper_than_python_goes() -> None:
+    with pytest.raises(ConfigError, match=r"^<string>:1:1: values are nested too deeply$"):
+        parse_message("[" * 600 + "]" * 600, m.TrainEvalPipelineConfig, format="yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "format"), [(laughs(9), "yaml"), (json.dumps({"a": [1] * 1100}), "json"), ("a: 1\n" * 1100, "text")]
 )

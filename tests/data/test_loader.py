@@ -17,6 +17,7 @@ import pytest
 
 import boxwright as bw
 from boxwright.base.errors import TrainingError
+from boxwright.data import loader
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream, TrainingExamples, training_batches
@@ -230,3 +231,14 @@ def test_samples_left_open_end_quietly_with_the_program() -> None:
     ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], check=False, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert int(ended.stdout) > 0, "there was a worker"
+
+
+def test_a_worker_ends_with_the_process_that_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    parents, waited = [7, 7, 1], []
+    monkeypatch.setattr(loader.os, "getppid", lambda: parents.pop(0))
+    monkeypatch.setattr(loader.time, "sleep", waited.append)
+    monkeypatch.setattr(loader.os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        loader._end_with(7)
+    assert ended.value.code == 1
+    assert len(waited) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -14,9 +15,10 @@ import time
 
 import numpy as np
 import pytest
+import uvicorn
 
 from boxwright.serving.connections import RateLimitFilter
-from boxwright.serving.server import connection_limit
+from boxwright.serving.server import Server, connection_limit
 from boxwright.serving.settings import ServerSettings
 from tests.serving.running import HEALTH, answer_of, post, served_by_command, serving, status
 from tests.serving.test_server import PICTURES, png
@@ -137,6 +139,25 @@ def test_connections_leave_descriptors_for_everything_else(monkeypatch: pytest.M
     assert connection_limit(ServerSettings(max_connections=10, decoders=2)) == 10
     monkeypatch.setattr("boxwright.serving.server._open_files", lambda: 500)
     assert connection_limit(ServerSettings()) == 1
+
+
+class Refusing:
+    """Stands for a listening socket: a client gave up, then there is no descriptor left."""
+
+    def __init__(self) -> None:
+        self.errors: list[OSError] = [ConnectionAbortedError(), OSError(errno.EMFILE, "Too many open files")]
+
+    def accept(self) -> None:
+        raise self.errors.pop(0)
+
+
+def test_without_a_descriptor_accepting_pauses(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(uvicorn.Config("none"), ServerSettings(), ended=lambda: None)
+    listening = Refusing()
+    with caplog.at_level(logging.WARNING, "boxwright"):
+        assert server._accept_waiting(listening) > 0  # type: ignore[arg-type]
+    assert not listening.errors
+    assert caplog.messages == ["pausing to accept connections: Too many open files"]
 
 
 @pytest.mark.slow

@@ -212,6 +212,27 @@ def test_a_killed_worker_ends_the_run_with_its_steps_saved(small_config: Path, t
     assert newest["step"] >= 2
 
 
+def test_a_library_that_finds_a_worker_dead_ends_the_run_with_its_steps_saved(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's signal handler raises wherever the run is: here in the second step."""
+    from boxwright.training.losses import LossModule
+
+    steps, real = [], LossModule.forward
+
+    def forward(self: LossModule, *arguments: Any) -> Any:
+        steps.append(1)
+        if len(steps) == 2:
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(LossModule, "forward", forward)
+    with pytest.raises(bw.TrainingError, match="a data worker died: DataLoader worker .pid 7. is killed"):
+        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(evaluate=False, workers=0))
+    (saved,) = CheckpointStore(tmp_path / "m").paths()
+    assert read_checkpoint(saved)["step"] == 1
+
+
 def test_evaluation_data_that_vanish_leave_the_checkpoint(
     small_config: Path, shapes_data: Path, tmp_path: Path
 ) -> None:

@@ -254,6 +254,21 @@ def test_ctrl_c_saves_first(small_config: Path, tmp_path: Path) -> None:
     assert f"stopped after {read_checkpoint(newest)['step']} of" in output
 
 
+def test_a_signal_is_asked_for_before_each_step(
+    small_config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupter(Silent):
+        def step(self, step: int) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    settings = bw.RunSettings(evaluate=False, workers=0, log_every_n=1)
+    assert bw.train(bw.load_config(small_config), tmp_path / "m", settings, {"test": Interrupter()}).step == 1
+    assert "stopping after this step or evaluation" in capfd.readouterr().err
+    assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-1.pt"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def logged(model_dir: Path) -> list[dict[str, Any]]:
     """Read the log, without what depends on the clock."""
     rows = [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
