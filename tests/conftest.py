@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +117,19 @@ def _truncated_normal(
 
 def _zeros(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     with torch.no_grad():
-        return tensor.zero_()
+        return tensor if tensor.is_meta else tensor.zero_()
 
 
 _DRAWN = ("trunc_normal_", "normal_", "uniform_", "xavier_uniform_", "kaiming_normal_", "kaiming_uniform_")
+
+
+@contextmanager
+def nothing_drawn() -> Iterator[None]:
+    """Let first weights be zeros: of detectors whose weights are all loaded, or not looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _DRAWN:
+            patch.setattr(torch.nn.init, name, _zeros)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -129,11 +139,12 @@ def _quick_initializers(request: pytest.FixtureRequest) -> Iterator[None]:
     A module whose OWN_INITIALIZERS is set draws them as other processes do, with which it compares; one whose
     WEIGHTS_ARE_LOADED is set draws none, as it replaces them all.
     """
+    if getattr(request.module, "WEIGHTS_ARE_LOADED", False):
+        with nothing_drawn():
+            yield
+        return
     with pytest.MonkeyPatch.context() as patch:
-        if getattr(request.module, "WEIGHTS_ARE_LOADED", False):
-            for name in _DRAWN:
-                patch.setattr(torch.nn.init, name, _zeros)
-        elif not getattr(request.module, "OWN_INITIALIZERS", False):
+        if not getattr(request.module, "OWN_INITIALIZERS", False):
             patch.setattr(torch.nn.init, "trunc_normal_", _truncated_normal)
         yield
 

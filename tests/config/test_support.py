@@ -33,7 +33,7 @@ from boxwright.models.necks.bifpn import COMBINERS
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 from tests.center_nets import KEYPOINT_LABEL_MAP, deep_mask_variants
 from tests.center_nets import variants as center_net_variants
-from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
+from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder, nothing_drawn
 from tests.data.other_formats import open_images_of, yolo_of
 from tests.two_stage_models import EVERY, ONE_MAP
 
@@ -349,7 +349,8 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
 
     for config in configs:
         config.train_config.fine_tune_checkpoint_type = ""  # type: ignore[union-attr]
-        build_detector(config)
+        with nothing_drawn():
+            build_detector(config)
         build_training(config)
         build_groundtruth(config, load_label_map(shapes_data / "label_map.pbtxt"), 4)
         build_evaluation(config, config.eval_input_reader[0])
@@ -361,7 +362,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
     for reader in faces:
         build_dataset(reader, "train_input_reader")
     for model in models:
-        with torch.device("meta"):  # whose weights are not drawn
+        with torch.device("meta"), nothing_drawn():
             build_detector(model)
         wants_pretrained(model)
     build_anchor_generator(grid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "pipeline.config").write_text(config)
     bw.train(folder / "pipeline.config", folder / "run", seed=1)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening the detector takes most of the time of each small build."""
+    monkeypatch.setattr(context_memory, "open_embedder", _open_embedder)
+
+
+_open_embedder = cache(open_embedder)
 
 
 def build(folder: Path, out: Path, *options: object) -> tuple[int, str]:

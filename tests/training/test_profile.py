@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
+from boxwright.training import profile
 from tests.conftest import Silent
 from tests.exporters.small_detectors import with_few_layers
 
@@ -20,8 +21,12 @@ class Listener(Silent):
         self.heard.append(text)
 
 
-def test_profile_says_where_time_goes_and_saves_nothing(small_config: Path, tmp_path: Path) -> None:
-    # Of few layers: reading the trace takes longer than what it is of.
+def test_profile_says_where_time_goes_and_saves_nothing(
+    small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Few steps, of few layers: reading the trace takes longer than what it is of.
+    monkeypatch.setattr(profile, "_WARM", 2)
+    monkeypatch.setattr(profile, "_MEASURED", 3)
     small_config.write_text(with_few_layers(small_config.read_text()))
     config = bw.load_config(small_config, ["train_config.num_steps=100"])
     listener = Listener()
