@@ -19,7 +19,7 @@ from tests.autoconfig.datasets import voc, yolo
 from tests.cli.test_commands import run
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 from tests.docs_blocks import NOT_RUN, ROOT, RUN, blocks, run_blocks
-from tests.exporters.exported import made_once
+from tests.made_once import made_once
 
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / path for path in OTHERS.values() if path != "README.md")])
 # Run by tests of their own, which check what they do, too.

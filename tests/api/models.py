@@ -12,7 +12,7 @@ from PIL import Image
 import boxwright as bw
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
-from tests.exporters.exported import made_once
+from tests.made_once import made_once
 
 DATA = ShapesDataset(8, seed=5, size=(96, 96))
 # Fewer find too little of the data.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ import boxwright as bw
 from boxwright.base.errors import DataError, ExportError, OutputError
 from boxwright.config import messages as m
 from boxwright.config import parse_message
-from boxwright.exporters.export import FORMATS, export, report_path, verify
+from boxwright.exporters.export import FORMATS, About, export, report_path, verify
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.onnx_file import with_output
 from boxwright.exporters.parity import compare
@@ -31,8 +32,9 @@ from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.sessions import OnnxSession, Session, open_session
 from boxwright.types import FoundObjects
+from tests.api.models import DATA, STEPS
 from tests.exporters.exported import exported_detector
-from tests.exporters.small_detectors import CATEGORIES, FEW_LAYERS, MOBILENET_V1, build, pictures
+from tests.exporters.small_detectors import FEW_LAYERS, build, pictures
 from tests.parity.recordings import FOLDER
 
 Outputs = dict[str, NDArray[np.float32]]
@@ -159,10 +161,14 @@ def test_nothing_is_written_that_differs(
         export(detector, path, images=pictures()[:2])
     assert [one.name for one in path.parent.iterdir()] == [report_path(path).name]
     assert json.loads(report_path(path).read_text())["verdict"] == "failed"
-    report = export(detector, path, images=pictures()[:2], allow_difference=True)
+    about = About(config="model { }", step=7, metric={"AP": 0.5}, source="shapes")
+    report = export(detector, path, images=pictures()[:2], allow_difference=True, about=about)
     assert not report.passed
-    assert open_session(path).metadata.parity["verdict"] == "differs"
-    assert "differs by 0.01" in open_session(path).metadata.parity["problem"]
+    assert json.loads(report_path(path).read_text())["images"]["source"] == "shapes"
+    metadata = open_session(path).metadata
+    assert metadata.parity["verdict"] == "differs"
+    assert "differs by 0.01" in metadata.parity["problem"]
+    assert (metadata.step, metadata.metric, metadata.config) == (7, {"AP": 0.5}, "model { }")
 
 
 @pytest.mark.slow  # test_matching compares empty lists; the gate reads what it says
@@ -190,14 +196,14 @@ def test_what_cannot_begin_is_said_at_once(detector: bw.Detector, tmp_path: Path
 
 def test_the_file_says_what_it_is(detector: bw.Detector, file: Path) -> None:
     metadata = read_metadata(file)
-    assert (metadata.format, metadata.step, metadata.metric, metadata.config) == ("onnx", 7, {"AP": 0.5}, "model { }")
-    assert metadata.classes() == CATEGORIES
+    assert (metadata.format, metadata.step, metadata.metric) == ("onnx", STEPS, {})
+    assert metadata.classes() == DATA.categories
     assert metadata.suppression["iou_threshold"] == 0.5
-    assert metadata.input["resizer"].startswith("FixedShapeResizer to (64, 64)")
+    assert metadata.input["resizer"].startswith("FixedShapeResizer to (96, 96)")
     assert set(metadata.outputs) == set(open_session(file).output_names)
     report = json.loads(report_path(file).read_text())
     assert report["verdict"] == "passed"
-    assert report["images"]["source"] == "shapes"
+    assert report["images"]["source"] == "eval_input_reader"
     assert report["weights_sha256"] == metadata.weights_sha256
     import hashlib
 
@@ -206,9 +212,14 @@ def test_the_file_says_what_it_is(detector: bw.Detector, file: Path) -> None:
 
 
 def test_the_file_says_nothing_of_its_author(file: Path) -> None:
+    import onnx
+
     import boxwright
 
-    data = file.read_bytes()
+    model = onnx.load(file)
+    del model.metadata_props[:]
+    # Where the data lie is in the configuration, of which the file has all.
+    data = model.SerializeToString() + replace(read_metadata(file), config="").to_json().encode()
     for place in (
         str(Path(boxwright.__file__).parent),
         str(Path.home()),
@@ -230,7 +241,7 @@ def test_the_same_bytes_twice(detector: bw.Detector, tmp_path: Path, monkeypatch
 
 def test_verifying_again(detector: bw.Detector, file: Path) -> None:
     assert verify(detector, file, pictures()[:2]).passed
-    other = build(MOBILENET_V1)
+    other = copy.deepcopy(detector)
     with torch.no_grad():
         next(other.parameters()).add_(1)
     with pytest.raises(ExportError, match="other weights"):
@@ -406,7 +417,7 @@ def test_a_pytorch_program_needs_pytorch_alone(detector: bw.Detector, tmp_path: 
     program = torch.export.load(path)
     assert "boxwright" not in str(program.graph)
     found = program.module()(torch.from_numpy(pictures()[0][None]))
-    assert found["detection_boxes"].shape == (1, 50, 4)
+    assert found["detection_boxes"].shape == (1, 100, 4)
     assert read_metadata(path).format == open_export(path).session.metadata.format == "pt2"
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(ExportError):

@@ -23,9 +23,9 @@ from boxwright.loading.exports import open_export
 from boxwright.serving.model import ServedModel
 from boxwright.serving.settings import ServerSettings
 from tests.conftest import SMALL_MODEL
-from tests.exporters.exported import made_once
 from tests.exporters.small_detectors import CATEGORIES, SQUARE, as_trained, pictures
 from tests.exporters.tiny_exports import tiny_export_of
+from tests.made_once import made_once
 
 CHANNELS = 5
 FIXED = "image_resizer { fixed_shape_resizer { height: 64 width: 64 } }"

@@ -29,7 +29,7 @@ def test_a_model_repository(tmp_path: Path) -> None:
     text = config.read_text()
     parse_text(text, file="config.pbtxt")
     assert 'input { name: "input_tensor" data_type: TYPE_UINT8 dims: [-1, -1, 3] }' in text
-    assert 'output { name: "detection_boxes" data_type: TYPE_FP32 dims: [50, 4] }' in text
+    assert 'output { name: "detection_boxes" data_type: TYPE_FP32 dims: [100, 4] }' in text
     assert 'output { name: "num_detections" data_type: TYPE_FP32 dims: [1] reshape { shape: [] } }' in text
     assert text.count("output {") == len(open_session(file).output_names)
     # Nothing else, and a second time in place of the first.
@@ -82,7 +82,7 @@ print(json.dumps({
     assert found["inputs"] == [["input_tensor", "TYPE_UINT8", [-1, -1, 3]]]
     assert (found["name"], found["platform"]) == ("detector", "onnxruntime_onnx")
     assert (found["batch"], found["delay"]) == (8, 2000)
-    assert found["outputs"]["detection_boxes"] == ["TYPE_FP32", [50, 4], False, []]
+    assert found["outputs"]["detection_boxes"] == ["TYPE_FP32", [100, 4], False, []]
     assert found["outputs"]["num_detections"] == ["TYPE_FP32", [1], True, []]
     assert set(found["outputs"]) == set(open_session(exported_detector().file).output_names)
     assert found["parameters"] == {"boxwright": "onnx"}

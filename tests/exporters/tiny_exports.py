@@ -16,7 +16,7 @@ from boxwright.exporters.onnx_file import onnx_bytes, onnx_model
 from boxwright.exporters.openvino_file import openvino_model, save_openvino
 from boxwright.exporters.pt2_file import save_pt2
 from boxwright.runtime.metadata import Metadata
-from tests.exporters.exported import made_once
+from tests.made_once import made_once
 
 ABOUT = Metadata(
     format="onnx",

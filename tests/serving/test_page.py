@@ -181,7 +181,7 @@ def test_classes_are_switched_and_written_as_coco(
     saved.value.save_as(tmp_path / "second.json")
     content = json.loads((tmp_path / "second.json").read_text())
     assert [row["file_name"] for row in content["images"]] == [path.name for path in files]
-    assert [row["name"] for row in content["categories"]] == ["circle", "square", "star", "ring"]
+    assert [row["name"] for row in content["categories"]] == ["circle", "square", "triangle", "star"]
     read = CocoDataset(tmp_path / "second.json", files[0].parent)
     assert len(read) == 3
     for number, (found, kept) in enumerate(zip(expected, left, strict=True)):

@@ -72,7 +72,7 @@ def test_what_the_page_asks(client: TestClient) -> None:
     assert [one["name"] for one in content["models"]] == ["first", "second"]
     assert content["least_score"] == 0.5
     names = [one["name"] for one in content["models"][0]["classes"]]
-    assert names == ["circle", "square", "star", "ring"]
+    assert names == ["circle", "square", "triangle", "star"]
     assert content["models"][0]["version"] == 1
 
 

@@ -153,7 +153,7 @@ def test_status_and_signature(client: TestClient) -> None:
     assert signature["model_spec"] == {"name": "detector", "signature_name": "", "version": "1"}
     default = signature["metadata"]["signature_def"]["signature_def"]["serving_default"]
     assert default["inputs"]["input_tensor"]["dtype"] == "DT_UINT8"
-    assert [int(d["size"]) for d in default["outputs"]["detection_boxes"]["tensor_shape"]["dim"]] == [-1, 50, 4]
+    assert [int(d["size"]) for d in default["outputs"]["detection_boxes"]["tensor_shape"]["dim"]] == [-1, 100, 4]
 
 
 WRONG: dict[str, tuple[str, Any, int, str]] = {
@@ -253,7 +253,7 @@ def test_open_inference_binary(kind: str, client: TestClient, expected: list[Any
     length = int(answer.headers["Inference-Header-Content-Length"])
     described, binary = json.loads(answer.content[:length]), answer.content[length:]
     scores, count = described["outputs"]
-    assert scores["parameters"]["binary_data_size"] == len(binary) == 4 * 50
+    assert scores["parameters"]["binary_data_size"] == len(binary) == 4 * 100
     assert count["data"] == [len(expected[0])]
     np.testing.assert_allclose(np.frombuffer(binary, "<f4")[: len(expected[0])], expected[0].scores, atol=1e-6)
 
