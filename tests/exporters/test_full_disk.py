@@ -43,7 +43,7 @@ def test_every_format_is_here() -> None:
     assert set(MADE) == set(FORMATS)
 
 
-@pytest.mark.slow_cases("onnx")
+@pytest.mark.slow_cases("onnx", "pt2")
 @pytest.mark.parametrize("format", MADE)
 def test_a_full_disk_is_an_error_with_the_files_name(format: str, tmp_path: Path) -> None:
     made, kind = MADE[format](), FORMATS[format]  # type: ignore[index]

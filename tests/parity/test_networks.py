@@ -40,8 +40,11 @@ def test_the_shipped_folder_is_whole() -> None:
         assert len(CASES) == 16
 
 
-# Others have their layers: ResNet-101 with a head of other convolutions, EfficientDet-D1 and D2.
-@pytest.mark.slow_cases("resnet101_fpn", "efficientdet_d3")
+# Others have their layers: ResNet-101 with a head of other convolutions, EfficientDet-D2 of sums and of attention,
+# MobileNetV1 with a whole pyramid.
+@pytest.mark.slow_cases(
+    "resnet101_fpn", "efficientdet_d1", "efficientdet_d2_weighted_sum", "efficientdet_d3", "mobilenet_v1_fpnlite"
+)
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 @torch.no_grad()
 def test_network(case: dict[str, Any]) -> None:
