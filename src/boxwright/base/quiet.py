@@ -11,7 +11,7 @@ from contextlib import contextmanager
 @contextmanager
 def quiet() -> Iterator[None]:
     """Suppress warnings and all log messages below ERROR."""
-    previous = logging.root.manager.disable
+    previous, handlers = logging.root.manager.disable, list(logging.root.handlers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
@@ -19,3 +19,6 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(previous)
+            # `logging.warning` gives the root logger a handler where it has none, which would print our log twice.
+            for handler in [one for one in logging.root.handlers if one not in handlers]:
+                logging.root.removeHandler(handler)
