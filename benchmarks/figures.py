@@ -68,7 +68,7 @@ def _step(value: Any, part: str) -> Any:
     if isinstance(value, dict):
         return value[part]
     key, equals, wanted = part.partition("=")
-    return next(row for row in value if row[key] == wanted) if equals else value[int(part)]
+    return next(row for row in value if str(row[key]) == wanted) if equals else value[int(part)]
 
 
 def written(path: str, form: str) -> str:

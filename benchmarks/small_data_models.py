@@ -244,14 +244,14 @@ def _config(model: str, steps: int, optimizer: str, clip: float, average: float,
         return bw.load_config(path)
 
 
-def of_preset(name: str, rate: float) -> Contender:
+def of_preset(name: str, rate: float, changes: Sequence[str] = ()) -> Contender:
     """Return a preset's network at 320×320, with Adam, a twentieth of the steps to warm up, then a cosine."""
     kind = "refinedet" if name.startswith("refinedet") else "ssd"
 
     def build(data: Samples, steps: int, seed: int) -> Training:
         sides = [f"model.{kind}.image_resizer.fixed_shape_resizer.{side}={SIDE}" for side in ("height", "width")]
         classes = f"model.{kind}.num_classes={len(data.categories)}"
-        model = dump_message(cast(DetectionModel, bw.load_config(f"preset:{name}", [*sides, classes]).model))
+        model = dump_message(cast(DetectionModel, bw.load_config(f"preset:{name}", [*sides, classes, *changes]).model))
         optimizer = f"""adam_optimizer {{ learning_rate {{ cosine_decay_learning_rate {{
             learning_rate_base: {rate} total_steps: {steps} warmup_learning_rate: {rate / 10}
             warmup_steps: {max(steps // 20, 1)} }} }} }}"""
@@ -347,6 +347,14 @@ def ssdlite(factor: float) -> Contender:
 
 CONTENDERS: dict[str, Contender] = {
     "FPNLite": of_preset("ssd_mobilenet_v2_fpn_small", 3e-3),
+    "FPNLite, decay 0.9": of_preset(
+        "ssd_mobilenet_v2_fpn_small",
+        3e-3,
+        [
+            f"model.ssd.{part}.conv_hyperparams.batch_norm.decay=0.9"
+            for part in ("feature_extractor", "box_predictor.weight_shared_convolutional_box_predictor")
+        ],
+    ),
     "FPNLite, full width": of_preset("ssd_mobilenet_v2_fpnlite_320", 3e-3),
     "RefineDet": of_preset("refinedet_mobilenet_v2_bccd", 2e-3),
     "torchvision SSDLite": ssdlite(1),
