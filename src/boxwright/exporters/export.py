@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from boxwright.exporters.litert_file import litert_input, litert_model, litert_s
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, with_output
 from boxwright.exporters.openvino_file import openvino_model, save_openvino
 from boxwright.exporters.parity import Report, compare
+from boxwright.exporters.pictures import Pictures
 from boxwright.exporters.program import Suppression, detection_program
 from boxwright.exporters.pt2_file import save_pt2
 from boxwright.loading.pt2_session import Pt2Session
@@ -44,10 +44,8 @@ from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session, se
 
 Format = Literal["onnx", "openvino", "litert", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]
-Pictures = Sequence[NDArray[np.uint8]]
 # From pictures uint8 [B, H, W, 3] to the network's inputs.
 Inputs = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-_LOG = logging.getLogger("boxwright")
 # Multiples of the usual number of candidates to try until they suffice.
 _TIMES = (1, 4, 16)
 
@@ -263,38 +261,33 @@ def _made(
         before = accuracy(lambda pictures: [found.arrays() for found in detector.detect(pictures)])
         report.accuracy = compared_accuracy(before, accuracy(ExportedDetector(session).detect))
         if not report.accuracy["passed"] and before > 0:
-            mixed = precise_enough(quantizer, made, _passes(before, accuracy, scratch, metadata))
+            mixed = precise_enough(
+                quantizer,
+                made,
+                before,
+                lambda model: accuracy(ExportedDetector(_saved(kind, model, scratch, metadata)[0]).detect),
+            )
             if mixed is not None:
-                made, layers = mixed
-                metadata = replace(metadata, calibration={**metadata.calibration, "float32": layers})
+                made = mixed.model
+                metadata = replace(metadata, calibration={**metadata.calibration, "float32": mixed.layers})
                 session, report = _opened(detector, made, scratch, images, metadata)
-                after = accuracy(ExportedDetector(session).detect)
-                report.accuracy = {**compared_accuracy(before, after), "float32": layers}
+                report.accuracy = {**mixed.accuracy, "float32": mixed.layers}
     return made, metadata, session.output_names, report
+
+
+def _saved(kind: _Kind, model: Any, scratch: Path, metadata: Metadata) -> tuple[Session, ExportFile]:
+    """Write a model and open it."""
+    kind.save(model, metadata, scratch)
+    file = read_checked(scratch)
+    return kind.session(file), file
 
 
 def _opened(
     detector: Detector, model: Any, scratch: Path, images: Pictures, metadata: Metadata
 ) -> tuple[Session, Report]:
     """Write a model, open it, and compare it with its detector."""
-    kind = FORMATS[metadata.format]
-    kind.save(model, metadata, scratch)
-    file = read_checked(scratch)
-    session = kind.session(file)
+    session, file = _saved(FORMATS[metadata.format], model, scratch, metadata)
     return session, _compared(detector, session, file, images)
-
-
-def _passes(before: float, accuracy: Accuracy, scratch: Path, metadata: Metadata) -> Callable[[Any, int], bool]:
-    """Return whether a quantized model's average precision is good enough, given that of the detector."""
-    kind = FORMATS[metadata.format]
-
-    def passes(model: Any, layers: int) -> bool:
-        kind.save(model, metadata, scratch)
-        found = compared_accuracy(before, accuracy(ExportedDetector(kind.session(read_checked(scratch))).detect))
-        _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", found["export"], layers, before)
-        return bool(found["passed"])
-
-    return passes
 
 
 def _check(path: Path, kind: _Kind, images: Pictures) -> None:

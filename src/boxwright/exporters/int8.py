@@ -8,7 +8,7 @@ scale. Each tensor's range is its minimum and maximum on the calibration picture
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import INPUT
 from boxwright.exporters.onnx_links import Links
+from boxwright.exporters.pictures import Pictures
 from boxwright.runtime.optional import require_library
-
-Pictures = Sequence[NDArray[np.uint8]]
 
 
 class _Reader:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.exporters.graph import INPUT
-from boxwright.exporters.int8 import Pictures, Quantizer
+from boxwright.exporters.int8 import Quantizer
 from boxwright.exporters.onnx_links import Links
+from boxwright.exporters.pictures import Pictures
 from boxwright.runtime.optional import require_library
 
 _FLAGS = "boxwright_rounded"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
+from boxwright.exporters.accuracy import compared_accuracy
 from boxwright.exporters.int8 import Quantizer
-from boxwright.exporters.int8_errors import RoundedTensor, measure_errors
+from boxwright.exporters.int8_errors import measure_errors
 from boxwright.exporters.onnx_links import CONVOLUTIONS
 from boxwright.exporters.pictures import spread
 
@@ -16,34 +18,50 @@ _LOG = logging.getLogger("boxwright")
 _PICTURES = 4
 
 
-def precise_enough(
-    quantizer: Quantizer, whole: Any, passes: Callable[[Any, int], bool]
-) -> tuple[Any, tuple[str, ...]] | None:
-    """Return a quantized model that passes, with the names of its float layers; None if half of the network does not.
+@dataclass(frozen=True)
+class Mixed:
+    """A quantized model of which some layers are in float.
+
+    Attributes:
+        model: An `onnx.ModelProto`.
+        layers: The names of the layers in float.
+        accuracy: As `compared_accuracy` returns it.
+    """
+
+    model: Any
+    layers: tuple[str, ...]
+    accuracy: dict[str, Any]
+
+
+def precise_enough(quantizer: Quantizer, whole: Any, before: float, measure: Callable[[Any], float]) -> Mixed | None:
+    """Return a quantized model that keeps the average precision; None if with half of the network in float it does not.
 
     Tensors are ranked by what rounding each alone does to the outputs. The nodes around the worst 1, 2, 4 … stay in
-    float until the model passes; then fewer are tried, by halves.
+    float until the precision is kept; then fewer are tried, by halves.
 
     Args:
         quantizer: Which made the model.
         whole: The model that is quantized whole, an `onnx.ModelProto`.
-        passes: From a model, and the number of layers in float, to whether its average precision is good enough.
+        before: The detector's average precision.
+        measure: Returns a model's.
     """
     images = quantizer.images
     _LOG.info("measuring what each layer costs in 8 bits")
     tensors = measure_errors(quantizer, whole, [images[number] for number in spread(len(images), _PICTURES)])
-    known: dict[int, Any] = {}
+    # Each has fewer layers in float than the one before.
+    passed: list[Mixed] = []
 
     def good(count: int) -> bool:
-        kept = _around(tensors[:count])
-        model = quantizer.quantized(kept)
-        if not passes(model, len(float_layers(quantizer, kept))):
-            return False
-        known[count] = model
-        return True
+        kept = frozenset().union(*(one.nodes for one in tensors[:count]))
+        model, layers = quantizer.quantized(kept), float_layers(quantizer, kept)
+        found = Mixed(model, layers, compared_accuracy(before, measure(model)))
+        _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", found.accuracy["export"], len(layers), before)
+        if found.accuracy["passed"]:
+            passed.append(found)
+        return bool(found.accuracy["passed"])
 
-    count = smallest(good, len(tensors) // 2)
-    return None if count is None else (known[count], float_layers(quantizer, _around(tensors[:count])))
+    smallest(good, len(tensors) // 2)
+    return passed[-1] if passed else None
 
 
 def smallest(good: Callable[[int], bool], most: int) -> int | None:
@@ -67,7 +85,3 @@ def float_layers(quantizer: Quantizer, kept: Collection[str]) -> tuple[str, ...]
         for node in quantizer.prepared.graph.node
         if node.name in kept and node.op_type in CONVOLUTIONS
     )
-
-
-def _around(tensors: Sequence[RoundedTensor]) -> frozenset[str]:
-    return frozenset().union(*(one.nodes for one in tensors))

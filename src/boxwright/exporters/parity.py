@@ -8,7 +8,7 @@ Dimensions: B batch, H W image, D detections, P keypoints.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from boxwright.exporters.describe import suppression_of
 from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import ABSOLUTE, PARTS, RELATIVE, Matcher, shares
+from boxwright.exporters.pictures import Pictures
 from boxwright.models.detector import Detector
 from boxwright.models.region_crop import CornerCrop
 from boxwright.models.second_stage import BoxClassifier
@@ -26,7 +27,6 @@ from boxwright.runtime.exported import found_objects
 from boxwright.runtime.sessions import Session
 from boxwright.types import PaddedDetections, RawDetections
 
-Pictures = Sequence[NDArray[np.uint8]]
 _PREPROCESSING = 1e-5  # of the input's range; more for large pictures: see `_resizing_error`
 # Stages that reduced precision cannot pass; average precision decides then.
 _OF_FULL_PRECISION = ("raw outputs", "suppression", "detections", "batches")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 
 Picture = NDArray[np.uint8]
+Pictures = Sequence[Picture]
 DEFAULT_COUNT = 32
 _LEAST_SIZES = 3
 _CROPPED = 6
@@ -42,7 +43,7 @@ def varied(read: Callable[[int], Picture], count: int, most: int = DEFAULT_COUNT
     return pictures
 
 
-def _parts(pictures: Sequence[Picture]) -> list[Picture]:
+def _parts(pictures: Pictures) -> list[Picture]:
     """Return crops of other sizes."""
     parts = []
     for number, picture in enumerate(islice(pictures, _CROPPED)):

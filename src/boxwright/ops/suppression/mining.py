@@ -31,13 +31,13 @@ def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_outp
     Returns:
         bool [B, A]: the boxes that stay.
     """
-    from torchvision.ops import nms  # its import takes a second
-
     boxes, scores = boxes.float(), scores.float()
     if boxes.is_cuda:
         chosen, complete = suppress_best(boxes, scores, iou_threshold, max_output)
         if bool(complete.all()):
             return chosen
+    from torchvision.ops import nms  # its import takes a second
+
     kept = torch.ones(scores.shape, dtype=torch.bool, device=scores.device)
     compared = _near_duplicates(boxes, iou_threshold) if iou_threshold >= _NEARLY else kept.clone()
     for image_kept, image_compared, image_boxes, image_scores in zip(kept, compared, boxes, scores, strict=True):
