@@ -1,12 +1,13 @@
 """Exports kept beside other caches, so that a checkpoint is detected with by the fastest runtime that is installed.
 
 A folder for each export, named by what determines it: the weights, configuration and classes, the runtime and its
-device, and the versions of what writes and runs it. A detector that cannot be exported exactly is remembered too, with
-the reason.
+device, and the versions of what writes and runs it. Beside an export is kept how its time compares with PyTorch's, and
+of a detector that cannot be exported exactly the reason.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
@@ -29,13 +30,16 @@ from boxwright.loading.exports import open_export
 from boxwright.loading.open_model import OpenModel
 from boxwright.runtime.devices import CPU, is_cpu
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import CACHED_EXPORTS, EXPORTED_FOR
+from boxwright.runtime.formats import CACHED_EXPORTS, EXPORTED_FOR, TORCH
+from boxwright.runtime.measure import measure
 from boxwright.runtime.optional import installed_versions
 
 _LOG = logging.getLogger("boxwright")
 _MOST_EXPORTS = 16
 _MOST_BYTES = 4 << 30
 _REASON = "not-exact.txt"
+_SPEED = "speed.json"
+_TIMED_ROUNDS = 3
 
 # Returns pictures uint8 [H, W, 3] for the comparison, and where they come from.
 Sample = Callable[[], tuple[Sequence[NDArray[np.uint8]], str]]
@@ -72,6 +76,19 @@ def find_export(model: OpenModel, runtime: str, threads: int = 0, device: str = 
         return None
 
 
+def time_ratio(model: OpenModel, runtime: str) -> float | None:
+    """Return the time of a detector's cached export divided by PyTorch's, measured when it was made.
+
+    None if there is no export, or it was not measured. Both ran on the CPU of the machine that made the export.
+    """
+    path = _folder(model, runtime, CPU) / _SPEED
+    with suppress(OSError, ValueError):  # of a process that was killed, or removes it
+        known = json.loads(path.read_text())
+        ratio = known.get(runtime) if isinstance(known, dict) else None
+        return ratio if isinstance(ratio, float) else None
+    return None
+
+
 def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0, device: str = CPU) -> CachedExport:
     """Return the export of a detector for a runtime, opened: the cached one, or a new one.
 
@@ -100,7 +117,10 @@ def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0
         path = make_folder(folder) / f"detector{EXPORTED_FOR[runtime].suffix}"
         try:
             _export(model, runtime, path, pictures, source)
-            if not is_cpu(device):
+            if is_cpu(device):
+                ratio = _measured_ratio(model, open_export(path, threads, device), pictures[0])
+                write_whole(folder / _SPEED, json.dumps({TORCH: 1.0, runtime: ratio}) + "\n")
+            else:
                 _require_same(model, path, pictures, device)
         except ExportError as error:
             path.unlink(missing_ok=True)
@@ -127,6 +147,15 @@ def _export(model: OpenModel, runtime: str, path: Path, pictures: Sequence[NDArr
 
     about = About(config=dump_message(model.config), step=model.step, source=source)
     export(model.detector, path, images=pictures, format=EXPORTED_FOR[runtime].format, about=about)  # type: ignore[arg-type]
+
+
+def _measured_ratio(model: OpenModel, export: ExportedDetector, picture: NDArray[np.uint8]) -> float:
+    """Return the time of an export divided by that of the detector, both as `predict` runs them, on one picture."""
+    from boxwright.loading.optimized import optimized
+
+    detector = optimized(copy.deepcopy(model.detector), "float32", compile=False)
+    contenders = {TORCH: lambda: detector.detect([picture]), "export": lambda: export.detect([picture])}
+    return measure(contenders, 1, _TIMED_ROUNDS)[1].ratio
 
 
 def _require_same(model: OpenModel, path: Path, pictures: Sequence[NDArray[np.uint8]], device: str) -> None:

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from boxwright.base.errors import ConfigError, DataError, ExportError, OutputError
-from boxwright.exporters.cache import CachedExport, Sample, default_runtime, find_export, has_exports, make_export
+from boxwright.exporters.cache import (
+    CachedExport,
+    Sample,
+    default_runtime,
+    find_export,
+    has_exports,
+    make_export,
+    time_ratio,
+)
 from boxwright.loading.open_model import OpenModel
 from boxwright.runtime.devices import CPU
 from boxwright.runtime.formats import AUTO, EXPORTED_FOR, TORCH
@@ -19,9 +27,9 @@ if TYPE_CHECKING:
     from boxwright.models.detector import Detector
 
 _LOG = logging.getLogger("boxwright")
-# Exporting and comparing takes some 15 seconds and 30 detections, and saves about half of each later detection's time.
+# An export takes some 15 seconds and 40 detections, and saves about half of each later detection's time.
 _EXPORT_SECONDS = 15.0
-_EXPORT_DETECTIONS = 30
+_EXPORT_DETECTIONS = 40
 _SAVED = 0.5
 _COLORS = 3
 
@@ -99,8 +107,8 @@ def only_torch(settings: DetectionSettings, others: Mapping[str, object]) -> str
 def choose_export(model: OpenModel, request: RuntimeRequest, pictures: Pictures | None = None) -> CachedExport | None:
     """Return the export that detects in a detector's place; None if PyTorch does.
 
-    With "auto", that is a cached export, or a new one if enough pictures are left; if there can be none, a log line
-    says why.
+    With "auto", that is a cached export, or a new one if enough pictures are left, unless it was slower than PyTorch
+    when it was made; if there can be none, a log line says why.
 
     Args:
         model: As opened, not yet optimized.
@@ -121,10 +129,14 @@ def choose_export(model: OpenModel, request: RuntimeRequest, pictures: Pictures 
     place = CPU if runtime == AUTO else request.device  # with "auto", the device is PyTorch's
     require_device(name, place)
     try:
+        if runtime == AUTO and _is_slower(model, name):
+            return None
         found = find_export(model, name, request.threads, place)
         if found is None and pictures is not None and (runtime != AUTO or _is_worthwhile(model.detector, pictures)):
             _LOG.info("exporting for %s, which is done once for these weights", name)
             found = make_export(model, name, pictures.sample, request.threads, place)
+            if runtime == AUTO and _is_slower(model, name):
+                return None
     except (ExportError, OutputError, DataError) as error:
         if runtime != AUTO:
             raise
@@ -133,6 +145,15 @@ def choose_export(model: OpenModel, request: RuntimeRequest, pictures: Pictures 
     if found is None and runtime != AUTO:
         raise ExportError(f"runtime {runtime}: there are no pictures to compare an export on; export it first")
     return found
+
+
+def _is_slower(model: OpenModel, runtime: str) -> bool:
+    """Return whether a detector's export was slower than PyTorch when it was made, and log it."""
+    ratio = time_ratio(model, runtime)
+    if ratio is None or ratio < 1:
+        return False
+    _LOG.info("detecting with PyTorch, as %s took %.2f times as long with this detector", runtime, ratio)
+    return True
 
 
 def _fixed(model: OpenModel, runtime: str) -> str:
