@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 import boxwright as bw
-from boxwright.models.cpu_acceleration import accelerate_for_cpu
+from boxwright.base.c_compiler import CompilerError
+from boxwright.models.cpu_acceleration import accelerate_for_cpu, compiled_kernels, use_kernels
 from boxwright.models.layers import Conv2d
 from boxwright.models.winograd import WinogradConv2d, gains_from_winograd, replace_by_winograd
+from boxwright.ops import winograd, winograd_tiles
 from tests.exporters.small_detectors import pictures
 
 CONFIG = "preset:refinedet320_vgg16_voc"
@@ -57,6 +59,22 @@ def test_layers_give_what_pytorch_gives() -> None:
     assert not torch.equal(conv(INPUTS), expected)  # rounded otherwise
     for layer in (conv, copy.deepcopy(conv), WinogradConv2d(conv)):
         torch.testing.assert_close(layer(INPUTS), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_without_a_compiler_matrices_transform(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    conv = nn.Sequential(Conv2d(128, 128, 3))
+    accelerate_for_cpu(conv)
+    assert compiled_kernels(conv) == ("winograd",)
+    compiled = conv(INPUTS)
+    by_matrices = winograd.conv_3x3(INPUTS, conv[0].weight, None)
+    assert not torch.equal(compiled, by_matrices)
+    with monkeypatch.context() as patched:
+        patched.setattr(winograd_tiles, "kernels", lambda: CompilerError("no C compiler: cc is not found"))
+        assert torch.equal(conv(INPUTS), by_matrices)
+    use_kernels(conv, ())
+    assert compiled_kernels(conv) == ()
+    assert torch.equal(conv(INPUTS), by_matrices)
 
 
 def test_an_exported_graph_has_the_plain_layer() -> None:

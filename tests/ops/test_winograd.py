@@ -66,7 +66,7 @@ def test_a_batch_in_parts_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, kernel, bias = given(13, 10, batch=5)
     whole = conv_3x3_transformed(inputs, transformed_kernel(kernel), bias)
     monkeypatch.setattr(winograd, "_MOST_NUMBERS", 1)
-    assert len(winograd._chunks(inputs, 7)) == 5
+    assert len(winograd.image_chunks(inputs, 7)) == 5
     torch.testing.assert_close(conv_3x3_transformed(inputs, transformed_kernel(kernel), bias), whole)
 
 

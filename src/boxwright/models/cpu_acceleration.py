@@ -19,10 +19,13 @@ from boxwright.models.compiled_norm import gains_from_kernel, is_kernels, normal
 from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
 from boxwright.models.layers import Conv2d, ConvNormAct
 from boxwright.models.winograd import gains_from_winograd, is_wide_3x3
-from boxwright.ops import depthwise, norm_act
-from boxwright.ops.winograd import conv_3x3
+from boxwright.ops import depthwise, norm_act, winograd, winograd_tiles
 
-KERNELS: dict[str, Callable[[], object]] = {"norm_act": norm_act.kernels, "depthwise": depthwise.kernels}
+KERNELS: dict[str, Callable[[], object]] = {
+    "norm_act": norm_act.kernels,
+    "depthwise": depthwise.kernels,
+    "winograd": winograd_tiles.kernels,
+}
 """What compiles each kernel: returns its functions, or the `CompilerError`."""
 
 
@@ -31,7 +34,7 @@ def accelerate_for_cpu(network: nn.Module) -> None:
     for module in network.modules():
         # By class: a wrapper would rename weights, and a method set on an object is lost in copies.
         if type(module) is Conv2d and is_wide_3x3(module):
-            module.__class__ = WinogradOrDirectConv2d
+            module.__class__ = CompiledWinogradConv2d
         elif type(module) is ConvNormAct and is_expansion(*module[:2]):
             module.__class__ = ExpansionNormAct
         elif type(module) is ConvNormAct and is_kernels(*module[1:]):
@@ -68,9 +71,7 @@ def use_kernels(network: nn.Module, names: Collection[str]) -> None:
 
 
 def _kernel_of(module: nn.Module) -> str | None:
-    if type(module) is CompiledNormAct:
-        return "norm_act"
-    return "depthwise" if type(module) is CompiledInvertedResidual else None
+    return _KERNEL_OF.get(type(module))
 
 
 class WinogradOrDirectConv2d(Conv2d):
@@ -79,7 +80,17 @@ class WinogradOrDirectConv2d(Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C', H, W]."""
         if gains_from_winograd(self, input):
-            return conv_3x3(input, self.weight, self.bias)
+            return winograd.conv_3x3(input, self.weight, self.bias)
+        return super().forward(input)
+
+
+class CompiledWinogradConv2d(WinogradOrDirectConv2d):
+    """The same, whose maps and kernels are transformed in one pass each where a C compiler is found."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [B, C', H, W]."""
+        if gains_from_winograd(self, input) and not isinstance(winograd_tiles.kernels(), CompilerError):
+            return winograd_tiles.conv_3x3(input, self.weight, self.bias)
         return super().forward(input)
 
 
@@ -121,3 +132,10 @@ def _normalized(maps: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:
     if gains_from_kernel(norm, activation, maps):
         return normalize_and_activate(maps, cast(BatchNorm2d, norm), activation)
     return cast(Tensor, activation(norm(maps)))
+
+
+_KERNEL_OF: dict[type[nn.Module], str] = {
+    CompiledNormAct: "norm_act",
+    CompiledInvertedResidual: "depthwise",
+    CompiledWinogradConv2d: "winograd",
+}

@@ -28,22 +28,21 @@ _OUT, _IN, _SIDE = 4, 6, 3
 _MOST_NUMBERS = 2**24
 
 
-def _matrices() -> tuple[Tensor, Tensor, Tensor]:
-    """Return matrices that evaluate tiles [36, 36] and kernels [36, 9] at pairs of points, and interpolate [16, 36]."""
+def one_dimensional() -> tuple[Tensor, Tensor, Tensor]:
+    """Return matrices that evaluate a tile's side [6, 6] and a kernel's [6, 3] at points, and interpolate [4, 6]."""
 
     def powers(count: int) -> Tensor:
         """Return the powers of each point; at infinity only the last coefficient counts."""
         finite = torch.vander(torch.tensor(_POINTS, dtype=torch.float64), count, increasing=True)
         return torch.cat([finite, torch.eye(count, dtype=torch.float64)[-1:]])
 
-    tile = torch.linalg.inv(powers(_IN)).T
-    at_tile, at_kernel, outputs = (torch.kron(one, one).float() for one in (tile, powers(_SIDE), powers(_OUT).T))
-    return at_tile, at_kernel, outputs
+    return torch.linalg.inv(powers(_IN)).T.float(), powers(_SIDE).float(), powers(_OUT).T.float()
 
 
-# On the CPU, even if the first import happens while another device, such as "meta", is the default.
+# Of both dimensions: [36, 36], [36, 9] and [16, 36]. On the CPU, even if the first import happens while another device,
+# such as "meta", is the default.
 with torch.device("cpu"):
-    _AT_TILE, _AT_KERNEL, _OUTPUTS = _matrices()
+    _AT_TILE, _AT_KERNEL, _OUTPUTS = (torch.kron(one, one) for one in one_dimensional())
 
 
 def transformed_kernel(kernel: Tensor) -> Tensor:
@@ -65,11 +64,11 @@ def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) ->
     """
     batch, _, height, width = inputs.shape
     channels = kernel.shape[2]
-    down, across = _grid(height, width)
+    down, across = tile_grid(height, width)
     size = (batch, channels, down * _OUT, across * _OUT)
     output = torch.empty(size, dtype=inputs.dtype, device=inputs.device, memory_format=torch.channels_last)
     into = output.permute(0, 2, 3, 1).view(batch, down, _OUT, across, _OUT, channels)
-    for images in _chunks(inputs, max(kernel.shape[1:])):
+    for images in image_chunks(inputs, max(kernel.shape[1:])):
         products = torch.bmm(_evaluated_tiles(inputs[images]), kernel)
         tiles = (_OUTPUTS @ products.view(_IN * _IN, -1)).view(_OUT, _OUT, -1, down, across, channels)
         # Copied and shifted by the bias in one pass.
@@ -102,7 +101,7 @@ class _Conv(torch.autograd.Function):
         height, width = inputs.shape[-2:]
         found = torch.empty_like(inputs, memory_format=torch.channels_last) if to_inputs else None
         of_kernel = torch.zeros_like(transformed) if to_kernel else None
-        for images in _chunks(inputs, max(kernel.shape[:2])):
+        for images in image_chunks(inputs, max(kernel.shape[:2])):
             of_products = _to_products(gradient[images])
             if of_kernel is not None:
                 of_kernel.baddbmm_(_evaluated_tiles(inputs[images]).mT, of_products)
@@ -121,22 +120,23 @@ def _layout(kernel: Tensor) -> torch.memory_format:
     return torch.contiguous_format if kernel.is_contiguous() else torch.channels_last
 
 
-def _chunks(inputs: Tensor, channels: int) -> list[slice]:
+def image_chunks(inputs: Tensor, channels: int) -> list[slice]:
     """Return slices of a batch whose tiles fit in caches, with at least one image each."""
     height, width = inputs.shape[-2:]
-    down, across = _grid(height, width)
+    down, across = tile_grid(height, width)
     at_once = max(1, _MOST_NUMBERS // (_IN * _IN * down * across * channels))
     return [slice(start, start + at_once) for start in range(0, len(inputs), at_once)]
 
 
-def _grid(height: int, width: int) -> tuple[int, int]:
+def tile_grid(height: int, width: int) -> tuple[int, int]:
+    """Return how many tiles a map has along each side, the last perhaps only in part."""
     return -(-height // _OUT), -(-width // _OUT)
 
 
 def _evaluated_tiles(inputs: Tensor) -> Tensor:
     """Return all 6×6 tiles of inputs evaluated at all pairs of points, [36, T, C]."""
     batch, channels, height, width = inputs.shape
-    down, across = _grid(height, width)
+    down, across = tile_grid(height, width)
     padded = zero_padded(inputs, (1, across * _OUT + 1 - width, 1, down * _OUT + 1 - height)).permute(0, 2, 3, 1)
     image, row, column, channel = padded.stride()
     tiles = padded.as_strided(
@@ -148,7 +148,7 @@ def _evaluated_tiles(inputs: Tensor) -> Tensor:
 def _to_products(gradient: Tensor) -> Tensor:
     """Return the gradient of the products [36, T, D] from that of the outputs [B, D, H, W]."""
     _, channels, height, width = gradient.shape
-    down, across = _grid(height, width)
+    down, across = tile_grid(height, width)
     padded = zero_padded(gradient, (0, across * _OUT - width, 0, down * _OUT - height)).permute(0, 2, 3, 1)
     tiles = padded.reshape(-1, down, _OUT, across, _OUT, channels).permute(2, 4, 0, 1, 3, 5)
     return (_OUTPUTS.T @ tiles.reshape(_OUT * _OUT, -1)).view(_IN * _IN, -1, channels)
@@ -156,7 +156,7 @@ def _to_products(gradient: Tensor) -> Tensor:
 
 def _overlapped(tiles: Tensor, batch: int, height: int, width: int) -> Tensor:
     """Return the sums [batch, C, height, width] of 6×6 tiles [36, T·C] that start 4 apart, without the padding."""
-    down, across = _grid(height, width)
+    down, across = tile_grid(height, width)
     parts = tiles.view(_IN, _IN, batch, down, across, -1).permute(2, 3, 0, 4, 1, 5)
     total = tiles.new_zeros(batch, down + 1, _OUT, across + 1, _OUT, parts.shape[-1])
     for rows, above in ((slice(0, _OUT), 0), (slice(_OUT, _IN), 1)):

@@ -1,0 +1,221 @@
+// The linear steps of Winograd's convolution: maps to evaluated tiles and back, kernels to evaluated kernels and back.
+//
+// Maps are float32 with channels last, [images, height, width, channels]; tiles are [36, images × down × across,
+// channels], and `plane` numbers lie between the starts of two of the 36. A step in two dimensions is the same small matrix along rows, then along columns. Each number is computed
+// by one thread, so that results do not depend on how many there are. Called from winograd_tiles.py.
+
+#include <string.h>
+
+enum { OUT = 4, IN = 6, TAPS = 3, LANES = 16 };
+
+typedef float Lanes __attribute__((vector_size(4 * LANES)));
+
+typedef struct {
+    long images, height, width, down, across, channels, plane;
+    int threads;
+} Shape;
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE Lanes load(const float *from, long count) {
+    Lanes lanes = {0};
+    if (count >= LANES)
+        memcpy(&lanes, from, sizeof lanes);
+    else
+        memcpy(&lanes, from, sizeof(float) * count);
+    return lanes;
+}
+
+INLINE void store(float *to, Lanes lanes, long count) {
+    if (count >= LANES)
+        memcpy(to, &lanes, sizeof lanes);
+    else
+        memcpy(to, &lanes, sizeof(float) * count);
+}
+
+// One evaluated tile of the cut at (top, left), of `side` rows and columns; what is outside the map is zero.
+INLINE void evaluate_tile(const Shape *shape, int side, const float *map, const float *matrix, long top, long left,
+                          long channel, long plane, float *tile) {
+    long count = shape->channels - channel;
+    Lanes along[IN][IN];
+    for (int column = 0; column < side; column++) {
+        Lanes values[IN];
+        for (int row = 0; row < side; row++) {
+            long y = top + row, x = left + column;
+            int inside = y >= 0 && y < shape->height && x >= 0 && x < shape->width;
+            values[row] = inside ? load(map + (y * shape->width + x) * shape->channels + channel, count) : (Lanes){0};
+        }
+        for (int point = 0; point < IN; point++) {
+            Lanes sum = {0};
+            for (int row = 0; row < side; row++) sum += matrix[point * side + row] * values[row];
+            along[point][column] = sum;
+        }
+    }
+    for (int one = 0; one < IN; one++)
+        for (int two = 0; two < IN; two++) {
+            Lanes sum = {0};
+            for (int column = 0; column < side; column++) sum += matrix[two * side + column] * along[one][column];
+            store(tile + (one * IN + two) * plane + channel, sum, count);
+        }
+}
+
+INLINE void evaluate(const Shape *shape, int side, long before, const float *maps, const float *matrix, float *tiles) {
+    long plane = shape->plane;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (long row = 0; row < shape->images * shape->down; row++) {
+        const float *map = maps + row / shape->down * shape->height * shape->width * shape->channels;
+        for (long column = 0; column < shape->across; column++)
+            for (long channel = 0; channel < shape->channels; channel += LANES)
+                evaluate_tile(shape, side, map, matrix, OUT * (row % shape->down) - before, OUT * column - before, channel,
+                              plane, tiles + (row * shape->across + column) * shape->channels);
+    }
+}
+
+// Tiles of 6×6 inputs, one of them before the tile's outputs; the matrix is [6, 6].
+void winograd_evaluate(const Shape *shape, const float *maps, const float *matrix, float *tiles) {
+    evaluate(shape, IN, 1, maps, matrix, tiles);
+}
+
+// The transpose of winograd_read: tiles of 4×4 gradients; the matrix is [6, 4].
+void winograd_unread(const Shape *shape, const float *maps, const float *matrix, float *tiles) {
+    evaluate(shape, OUT, 0, maps, matrix, tiles);
+}
+
+INLINE void read_tile(const Shape *shape, const float *tile, long plane, const float *matrix, const float *bias,
+                      long top, long left, long channel, float *map) {
+    long count = shape->channels - channel;
+    Lanes along[OUT][IN];
+    for (int column = 0; column < IN; column++) {
+        Lanes values[IN];
+        for (int row = 0; row < IN; row++) values[row] = load(tile + (row * IN + column) * plane + channel, count);
+        for (int out = 0; out < OUT; out++) {
+            Lanes sum = {0};
+            for (int row = 0; row < IN; row++) sum += matrix[out * IN + row] * values[row];
+            along[out][column] = sum;
+        }
+    }
+    Lanes shift = load(bias + channel, count);
+    for (int row = 0; row < OUT && top + row < shape->height; row++)
+        for (int out = 0; out < OUT && left + out < shape->width; out++) {
+            Lanes sum = shift;
+            for (int column = 0; column < IN; column++) sum += matrix[out * IN + column] * along[row][column];
+            store(map + ((top + row) * shape->width + left + out) * shape->channels + channel, sum, count);
+        }
+}
+
+// The maps whose 4×4 parts tiles evaluate, plus a bias for each channel; the matrix is [4, 6].
+void winograd_read(const Shape *shape, const float *tiles, const float *matrix, const float *bias, float *maps) {
+    long plane = shape->plane;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (long row = 0; row < shape->images * shape->down; row++) {
+        float *map = maps + row / shape->down * shape->height * shape->width * shape->channels;
+        for (long column = 0; column < shape->across; column++)
+            for (long channel = 0; channel < shape->channels; channel += LANES)
+                read_tile(shape, tiles + (row * shape->across + column) * shape->channels, plane, matrix, bias,
+                          OUT * (row % shape->down), OUT * column, channel, map);
+    }
+}
+
+// Four rows of a map's gradient from the tiles that begin there and from the last two rows of those above. Columns that
+// two tiles share are written by the left one, and added to by the right one.
+INLINE void overlap(const Shape *shape, const float *above, const float *here, long plane, const float *matrix,
+                    long top, long left, long channel, float *map) {
+    long count = shape->channels - channel;
+    Lanes along[OUT][IN];
+    for (int column = 0; column < IN; column++) {
+        for (int row = 0; row < OUT; row++) along[row][column] = (Lanes){0};
+        if (above)
+            for (int point = 0; point < IN; point++) {
+                Lanes value = load(above + (point * IN + column) * plane + channel, count);
+                for (int row = 0; row < IN - OUT; row++) along[row][column] += matrix[(OUT + row) * IN + point] * value;
+            }
+        if (here)
+            for (int point = 0; point < IN; point++) {
+                Lanes value = load(here + (point * IN + column) * plane + channel, count);
+                for (int row = 0; row < OUT; row++) along[row][column] += matrix[row * IN + point] * value;
+            }
+    }
+    for (int row = 0; row < OUT; row++)
+        for (int column = 0; column < IN; column++) {
+            long y = top + row, x = left + column;
+            if (y < 0 || y >= shape->height || x < 0 || x >= shape->width) continue;
+            float *at = map + (y * shape->width + x) * shape->channels + channel;
+            Lanes sum = column < IN - OUT && left > 0 ? load(at, count) : (Lanes){0};
+            for (int point = 0; point < IN; point++) sum += matrix[column * IN + point] * along[row][point];
+            store(at, sum, count);
+        }
+}
+
+// The transpose of winograd_evaluate: sums of overlapping 6×6 tiles; the matrix is [6, 6].
+void winograd_overlap(const Shape *shape, const float *tiles, const float *matrix, float *maps) {
+    long down = shape->down, line = shape->across * shape->channels, plane = shape->plane;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (long unit = 0; unit < shape->images * (down + 1); unit++) {
+        long image = unit / (down + 1), row = unit % (down + 1);
+        const float *here = tiles + (image * down + row) * line;
+        for (long column = 0; column < shape->across; column++)
+            for (long channel = 0; channel < shape->channels; channel += LANES) {
+                long at = column * shape->channels;
+                overlap(shape, row > 0 ? here - line + at : 0, row < down ? here + at : 0, plane, matrix, OUT * row - 1,
+                        OUT * column - 1, channel, maps + image * shape->height * shape->width * shape->channels);
+            }
+    }
+}
+
+typedef struct {
+    long rows, channels, plane;
+    long of_row, of_channel, of_tap; // strides of a kernel, in numbers
+    int threads;
+} Kernel;
+
+// Evaluated kernels [36, rows, channels] of kernels [rows, channels, 3, 3]; the matrix is [6, 3].
+void winograd_kernel(const Kernel *shape, const float *kernel, const float *matrix, float *evaluated) {
+    long plane = shape->plane;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (long row = 0; row < shape->rows; row++)
+        for (long channel = 0; channel < shape->channels; channel += LANES) {
+            long count = shape->channels - channel < LANES ? shape->channels - channel : LANES;
+            const float *from = kernel + row * shape->of_row + channel * shape->of_channel;
+            Lanes taps[TAPS][TAPS], along[IN][TAPS];
+            memset(taps, 0, sizeof taps);
+            for (long lane = 0; lane < count; lane++)
+                for (int tap = 0; tap < TAPS * TAPS; tap++)
+                    taps[tap / TAPS][tap % TAPS][lane] = from[lane * shape->of_channel + tap * shape->of_tap];
+            for (int point = 0; point < IN; point++)
+                for (int column = 0; column < TAPS; column++) {
+                    along[point][column] = (Lanes){0};
+                    for (int tap = 0; tap < TAPS; tap++)
+                        along[point][column] += matrix[point * TAPS + tap] * taps[tap][column];
+                }
+            for (int one = 0; one < IN; one++)
+                for (int two = 0; two < IN; two++) {
+                    Lanes sum = {0};
+                    for (int tap = 0; tap < TAPS; tap++) sum += matrix[two * TAPS + tap] * along[one][tap];
+                    store(evaluated + (one * IN + two) * plane + row * shape->channels + channel, sum, count);
+                }
+        }
+}
+
+// The transpose of winograd_kernel.
+void winograd_kernel_back(const Kernel *shape, const float *evaluated, const float *matrix, float *kernel) {
+    long plane = shape->plane;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (long row = 0; row < shape->rows; row++)
+        for (long channel = 0; channel < shape->channels; channel += LANES) {
+            long count = shape->channels - channel < LANES ? shape->channels - channel : LANES;
+            float *to = kernel + row * shape->of_row + channel * shape->of_channel;
+            Lanes along[TAPS][IN];
+            memset(along, 0, sizeof along);
+            for (int one = 0; one < IN; one++)
+                for (int two = 0; two < IN; two++) {
+                    Lanes value = load(evaluated + (one * IN + two) * plane + row * shape->channels + channel, count);
+                    for (int tap = 0; tap < TAPS; tap++) along[tap][two] += matrix[one * TAPS + tap] * value;
+                }
+            for (int tap = 0; tap < TAPS * TAPS; tap++) {
+                Lanes sum = {0};
+                for (int two = 0; two < IN; two++) sum += matrix[two * TAPS + tap % TAPS] * along[tap / TAPS][two];
+                for (long lane = 0; lane < count; lane++)
+                    to[lane * shape->of_channel + tap * shape->of_tap] = sum[lane];
+            }
+        }
+}

@@ -1,0 +1,159 @@
+"""Winograd's convolution whose linear steps a kernel in C computes, each in one pass over its map.
+
+As products with small matrices (`ops/winograd.py`) these steps took two thirds of such a convolution's time, the
+products summed over channels one third. Equal up to float32 rounding; the results do not depend on the number of
+threads.
+
+Dimensions: B batch, C input channels, D output channels, H W grid, T tiles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from boxwright.base.c_compiler import CompilerError
+from boxwright.ops.channel_sums import channel_sums
+from boxwright.ops.compiled import call, compiled
+from boxwright.ops.winograd import image_chunks, one_dimensional, tile_grid
+
+_SOURCE = Path(__file__).with_suffix(".c")
+_POINTS = 36
+# Numbers between the 36 planes: in steps of whole pages, a tile's 36 numbers share one set of the cache's lines, and
+# storing them takes up to twice as long.
+_APART = 16
+
+with torch.device("cpu"):
+    _AT_TILE, _AT_KERNEL, _OUTPUTS = (matrix.contiguous() for matrix in one_dimensional())
+    _FROM_TILE, _FROM_OUTPUTS = _AT_TILE.T.contiguous(), _OUTPUTS.T.contiguous()
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        ("images", ctypes.c_long),
+        ("height", ctypes.c_long),
+        ("width", ctypes.c_long),
+        ("down", ctypes.c_long),
+        ("across", ctypes.c_long),
+        ("channels", ctypes.c_long),
+        ("plane", ctypes.c_long),
+        ("threads", ctypes.c_int),
+    )
+
+
+class _Kernel(ctypes.Structure):
+    _fields_ = (
+        ("rows", ctypes.c_long),
+        ("channels", ctypes.c_long),
+        ("plane", ctypes.c_long),
+        ("of_row", ctypes.c_long),
+        ("of_channel", ctypes.c_long),
+        ("of_tap", ctypes.c_long),
+        ("threads", ctypes.c_int),
+    )
+
+
+def kernels() -> ctypes.CDLL | CompilerError:
+    """Return the compiled functions, or why there are none."""
+    return compiled(_SOURCE)
+
+
+def conv_3x3(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+    """Return a zero-padded convolution of stride 1, with gradients.
+
+    Args:
+        inputs: float32 [B, C, H, W] on the CPU, channels last in memory.
+        kernel: float32 [D, C, 3, 3], contiguous or channels last.
+        bias: [D], or None.
+
+    Returns:
+        float32 [B, D, H, W], channels last.
+
+    Raises:
+        CompilerError: If there are no kernels here.
+    """
+    found: Tensor = _Conv.apply(inputs, kernel, bias)
+    return found
+
+
+class _Conv(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+        context.save_for_backward(inputs, kernel)
+        batch, _, height, width = inputs.shape
+        outs = len(kernel)
+        shift = torch.zeros(outs) if bias is None else bias.contiguous()
+        evaluated = _evaluated_kernel(kernel)
+        outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
+        for images in image_chunks(inputs, max(kernel.shape[:2])):
+            products = torch.bmm(_tiles("winograd_evaluate", inputs[images], _AT_TILE), evaluated.mT)
+            into = outputs[images]
+            call(kernels(), "winograd_read", _shape(into, products), products, _OUTPUTS, shift, into)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, kernel = context.saved_tensors
+        to_inputs, to_kernel, to_bias = context.needs_input_grad
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        evaluated = _evaluated_kernel(kernel) if to_inputs else None
+        found = torch.empty_like(inputs, memory_format=torch.channels_last) if to_inputs else None
+        of_kernel: Tensor | None = None
+        for images in image_chunks(inputs, max(kernel.shape[:2])):
+            of_products = _tiles("winograd_unread", gradient[images], _FROM_OUTPUTS)
+            if to_kernel:
+                tiles = _tiles("winograd_evaluate", inputs[images], _AT_TILE)
+                product = torch.bmm(of_products.mT, tiles)
+                of_kernel = product if of_kernel is None else of_kernel.add_(product)
+            if found is not None and evaluated is not None:
+                tiles = torch.bmm(of_products, evaluated)
+                into = found[images]
+                call(kernels(), "winograd_overlap", _shape(into, tiles), tiles, _FROM_TILE, into)
+        back = None
+        if to_kernel:
+            back = torch.empty_like(kernel)
+            if of_kernel is None:
+                back.zero_()
+            else:
+                call(kernels(), "winograd_kernel_back", _kernel(back, of_kernel), of_kernel, _AT_KERNEL, back)
+        return found, back, channel_sums(gradient) if to_bias else None
+
+
+def _tiles(function: str, maps: Tensor, matrix: Tensor) -> Tensor:
+    """Return maps [B, C, H, W] as evaluated tiles [36, T, C]."""
+    images, channels, height, width = maps.shape
+    down, across = tile_grid(height, width)
+    tiles = _planes(images * down * across, channels)
+    call(kernels(), function, _shape(maps, tiles), maps, matrix, tiles)
+    return tiles
+
+
+def _evaluated_kernel(kernel: Tensor) -> Tensor:
+    """Return a kernel [D, C, 3, 3] evaluated at all pairs of points, [36, D, C]."""
+    evaluated = _planes(*kernel.shape[:2])
+    call(kernels(), "winograd_kernel", _kernel(kernel, evaluated), kernel, _AT_KERNEL, evaluated)
+    return evaluated
+
+
+def _planes(rows: int, channels: int) -> Tensor:
+    """Return memory for float32 [36, rows, channels], dense but between the 36."""
+    count = rows * channels
+    return torch.empty(_POINTS, count + _APART)[:, :count].view(_POINTS, rows, channels)
+
+
+def _shape(maps: Tensor, tiles: Tensor) -> _Shape:
+    images, channels, height, width = maps.shape
+    grid = tile_grid(height, width)
+    return _Shape(images, height, width, *grid, channels, tiles.stride(0), torch.get_num_threads())
+
+
+def _kernel(kernel: Tensor, evaluated: Tensor) -> _Kernel:
+    rows, channels = kernel.shape[:2]
+    strides = (kernel.stride(0), kernel.stride(1), kernel.stride(3))
+    return _Kernel(rows, channels, evaluated.stride(0), *strides, torch.get_num_threads())

@@ -1,0 +1,108 @@
+"""Winograd's convolution by the kernels in C, against the definition in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from boxwright.ops import winograd
+from boxwright.ops.winograd_tiles import conv_3x3
+from tests.ops.test_norm_act import threads
+from tests.ops.test_winograd import SIZES, error, given
+
+
+def computed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> list[Tensor]:
+    """Return a convolution, and its gradients for one upstream gradient."""
+    leaves = [one.detach().requires_grad_() for one in (inputs, kernel, bias) if one is not None]
+    found = conv_3x3(leaves[0], leaves[1], leaves[2] if bias is not None else None)
+    upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    return [found.detach(), *torch.autograd.grad(found, leaves, upstream)]
+
+
+def defined(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> list[Tensor]:
+    """Return the same from PyTorch's operator, in float64."""
+    leaves = [one.detach().double().requires_grad_() for one in (inputs, kernel, bias) if one is not None]
+    found = F.conv2d(leaves[0], leaves[1], leaves[2] if bias is not None else None, padding=1)
+    upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    return [found.detach(), *torch.autograd.grad(found, leaves, upstream.double())]
+
+
+@pytest.mark.parametrize("channels", [(5, 7), (16, 32), (33, 20)], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_values_and_gradients_are_those_of_the_definition(
+    height: int, width: int, layout: torch.memory_format, channels: tuple[int, int]
+) -> None:
+    inputs, kernel, bias = given(height, width, ins=channels[0], outs=channels[1])
+    kernel = kernel.to(memory_format=layout)
+    for shift in (bias, None):
+        ours, exact = computed(inputs, kernel, shift), defined(inputs, kernel, shift)
+        assert ours[0].is_contiguous(memory_format=torch.channels_last)
+        assert ours[2].is_contiguous(memory_format=layout)
+        for mine, theirs in zip(ours, exact, strict=True):
+            assert mine.shape == theirs.shape
+            assert error(mine, theirs) < 5e-6
+
+
+def test_no_more_is_lost_in_rounding_than_in_the_direct_way() -> None:
+    inputs, kernel, _ = given(40, 40, batch=1, ins=256, outs=256)
+    exact = F.conv2d(inputs.double(), kernel.double(), padding=1)
+    ours = (conv_3x3(inputs, kernel, None).double() - exact).square().mean().sqrt()
+    direct = (F.conv2d(inputs, kernel, padding=1).double() - exact).square().mean().sqrt()
+    assert ours < 5 * direct
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    inputs, kernel, bias = given(13, 22, batch=3, ins=20, outs=17)
+    results = []
+    for count in (1, 2, 5):
+        with threads(count):
+            results.append(computed(inputs, kernel, bias)[:2])
+    for other in results[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+
+def test_a_batch_in_parts_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = given(13, 10, batch=5)
+    whole = computed(*numbers)
+    monkeypatch.setattr(winograd, "_MOST_NUMBERS", 1)
+    for one, other in zip(computed(*numbers), whole, strict=True):
+        assert error(one, other.double()) < 5e-6  # sums of parts are rounded otherwise
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 8)])
+def test_what_comes_out_may_be_changed_in_place(height: int, width: int) -> None:
+    inputs, kernel, bias = given(height, width, batch=1)
+    inputs.requires_grad_()
+    conv_3x3(inputs, kernel, bias).relu_().sum().backward()
+    assert inputs.grad is not None
+
+
+def test_gradients_of_what_is_wanted_alone() -> None:
+    inputs, kernel, bias = given(8, 8)
+    kernel.requires_grad_()
+    (alone,) = torch.autograd.grad(conv_3x3(inputs, kernel, bias).sum(), kernel)
+    inputs.requires_grad_()
+    both = torch.autograd.grad(conv_3x3(inputs, kernel, bias).sum(), (inputs, kernel))
+    assert torch.equal(alone, both[1])
+    (alone,) = torch.autograd.grad(conv_3x3(inputs, kernel.detach(), bias).sum(), inputs)
+    assert torch.equal(alone, both[0])
+
+
+def test_no_images_give_none() -> None:
+    _, kernel, bias = given(8, 8)
+    found, to_inputs, to_kernel, to_bias = computed(torch.zeros(0, 5, 8, 8), kernel, bias)
+    assert (found.shape, to_inputs.shape) == ((0, 7, 8, 8), (0, 5, 8, 8))
+    assert not to_kernel.any()
+    assert not to_bias.any()
+
+
+def test_what_is_not_finite_stays_near() -> None:
+    inputs, kernel, _ = given(40, 40, batch=1)
+    inputs[0, 0, 2, 2] = torch.nan
+    found = conv_3x3(inputs, kernel, None)
+    assert bool(found[:, :, 1:4, 1:4].isnan().all())
+    assert not bool(found[:, :, 8:].isnan().any())
+    assert not bool(found[..., 8:].isnan().any())
