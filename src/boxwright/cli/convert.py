@@ -34,45 +34,54 @@ class Output:
     )
 
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="A VOC folder, a COCO .json, CVAT's .xml, Label Studio's or FiftyOne's .json, YOLO's data.yaml, Open Images' "
+        ".csv of boxes, WIDER FACE's or FDDB's .txt, or TFRecords: a file, a quoted glob, or name@10."
+    ),
+]
+Target = Annotated[
+    Path,
+    typer.Argument(
+        help="Output: *.json for COCO, *.record or *.tfrecord for TFRecord, data.yaml for YOLO, else a VOC folder."
+    ),
+]
+LabelMap = Annotated[
+    Path | None,
+    typer.Option(
+        "--label_map",
+        help="Classes and ids (.pbtxt); default: label_map.pbtxt beside the data, or the names in TFRecords.",
+    ),
+]
+ImageSet = Annotated[
+    str,
+    typer.Option(
+        "--image_set",
+        help="For VOC: a list in ImageSets/Main, such as trainval; for YOLO: val or test. Also the split's name in a "
+        "data.yaml that is written.",
+    ),
+]
+ImageFolder = Annotated[
+    Path | None,
+    typer.Option("--image_folder", help="For COCO, Open Images, WIDER FACE and FDDB: where the images are."),
+]
+Masks = Annotated[bool, typer.Option("--masks", help="Convert masks too.")]
+PathsOutside = Annotated[
+    bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
+]
+
+
 def convert_command(
     output: Output,
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="A VOC folder, a COCO .json, CVAT's .xml, Label Studio's or FiftyOne's .json, YOLO's data.yaml, Open Images' "
-            ".csv of boxes, WIDER FACE's or FDDB's .txt, or TFRecords: a file, a quoted glob, or name@10."
-        ),
-    ],
-    target: Annotated[
-        Path,
-        typer.Argument(
-            help="Output: *.json for COCO, *.record or *.tfrecord for TFRecord, data.yaml for YOLO, else a VOC folder."
-        ),
-    ],
-    label_map: Annotated[
-        Path | None,
-        typer.Option(
-            "--label_map",
-            help="Classes and ids (.pbtxt); default: label_map.pbtxt beside the data, or the names in TFRecords.",
-        ),
-    ] = None,
-    image_set: Annotated[
-        str,
-        typer.Option(
-            "--image_set",
-            help="For VOC: a list in ImageSets/Main, such as trainval; for YOLO: val or test. Also the split's name in a "
-            "data.yaml that is written.",
-        ),
-    ] = "",
-    image_folder: Annotated[
-        Path | None,
-        typer.Option("--image_folder", help="For COCO, Open Images, WIDER FACE and FDDB: where the images are."),
-    ] = None,
+    source: Source,
+    target: Target,
+    label_map: LabelMap = None,
+    image_set: ImageSet = "",
+    image_folder: ImageFolder = None,
     *,
-    masks: Annotated[bool, typer.Option("--masks", help="Convert masks too.")] = False,
-    allow_paths_outside: Annotated[
-        bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
-    ] = False,
+    masks: Masks = False,
+    allow_paths_outside: PathsOutside = False,
 ) -> None:
     """Convert data to Pascal VOC, COCO, YOLO or TFRecord: images are copied byte for byte, boxes exactly."""
     path = Path(source)

@@ -17,27 +17,28 @@ if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
 
 
+Out = Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is created.")]
+Keypoints = Annotated[
+    bool, typer.Option("--keypoints", help="Stick figures and their joints, with a CenterNet, in place of shapes.")
+]
+DataOnly = Annotated[bool, typer.Option("--data_only", help="Generate the data and the configuration only.")]
+Steps = Annotated[int | None, typer.Option("--num_train_steps", help="Training steps.")]
+TrainImages = Annotated[int, typer.Option("--train_images", min=1, help="Training images to generate.")]
+ValImages = Annotated[int, typer.Option("--val_images", min=1, help="Evaluation images to generate.")]
+
+
 def demo_command(
-    out: Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is created.")] = Path(
-        "demo"
-    ),
+    out: Out = Path("demo"),
     *,
-    keypoints: Annotated[
-        bool, typer.Option("--keypoints", help="Stick figures and their joints, with a CenterNet, in place of shapes.")
-    ] = False,
-    data_only: Annotated[
-        bool, typer.Option("--data_only", help="Generate the data and the configuration only.")
-    ] = False,
-    num_train_steps: Annotated[int | None, typer.Option("--num_train_steps", help="Training steps.")] = None,
-    train_images: Annotated[int, typer.Option("--train_images", min=1, help="Training images to generate.")] = 2000,
-    val_images: Annotated[int, typer.Option("--val_images", min=1, help="Evaluation images to generate.")] = 250,
+    keypoints: Keypoints = False,
+    data_only: DataOnly = False,
+    num_train_steps: Steps = None,
+    train_images: TrainImages = 2000,
+    val_images: ValImages = 250,
 ) -> None:
     """Generate images of shapes or figures as TFRecords, train a detector, evaluate it and draw its detections."""
-    from boxwright.cli.progress import progress_bar
     from boxwright.config.load import load_config
     from boxwright.data.demo import FIGURES, SHAPES, write_demo_data
-    from boxwright.training.settings import RunSettings
-    from boxwright.training.train import train
 
     began = time.monotonic()
     config_path = write_demo_data(
@@ -46,29 +47,13 @@ def demo_command(
     console.print(
         f"data: {out / 'data'} ({train_images} + {val_images} images), configuration: {config_path}", markup=False
     )
-    if data_only:
-        suggest("train", "--pipeline_config_path", config_path, "--model_dir", out / "model")
-        return
     model_dir = out / "model"
-    # A schedule must be longer than its warmup, which takes at most 100 steps in the demos.
-    steps = (
-        []
-        if num_train_steps is None
-        else [
-            f"train_config.num_steps={num_train_steps}",
-            f"train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={max(num_train_steps, 101)}",
-        ]
-    )
+    if data_only:
+        suggest("train", "--pipeline_config_path", config_path, "--model_dir", model_dir)
+        return
     console.print(f"\n$ boxwright train --pipeline_config_path {config_path} --model_dir {model_dir}", markup=False)
-    config = load_config(config_path, steps)
-    with progress_bar() as progress:
-        done = train(
-            config,
-            model_dir,
-            # On two cores a worker costs the network more time than it saves.
-            RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1),
-            {"console": Narrator(progress, config)},
-        )
+    config = load_config(config_path, _schedule(num_train_steps))
+    done = _train(config, model_dir)
     # Interrupted: the command that resumes was printed at the start.
     if config.train_config and done < config.train_config.num_steps:
         return
@@ -82,6 +67,29 @@ def demo_command(
     if keypoints:
         console.print(f"keypoint AP {evaluation.metrics['Keypoints_Precision/mAP ByCategory/figure']:.3f}")
     console.print(ap_line(evaluation.metrics))
+
+
+def _schedule(steps: int | None) -> list[str]:
+    """Return what changes a demo's configuration to train for so many steps."""
+    if steps is None:
+        return []
+    # A schedule must be longer than its warmup, which takes at most 100 steps in the demos.
+    rate = (
+        f"train_config.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={max(steps, 101)}"
+    )
+    return [f"train_config.num_steps={steps}", rate]
+
+
+def _train(config: TrainEvalPipelineConfig, model_dir: Path) -> int:
+    """Train without evaluations between, and return the last step."""
+    from boxwright.cli.progress import progress_bar
+    from boxwright.training.settings import RunSettings
+    from boxwright.training.train import train
+
+    # On two cores a worker costs the network more time than it saves.
+    settings = RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1)
+    with progress_bar() as progress:
+        return train(config, model_dir, settings, {"console": Narrator(progress, config)})
 
 
 def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Path, folder: Path) -> Evaluation:

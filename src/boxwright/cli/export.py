@@ -55,54 +55,63 @@ _WEIGHTS = (Format.SAFETENSORS, Format.TENSORFLOW, Format.TRANSFORMERS)
 _NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
 
 
+Source = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel; or use --model_dir."
+    ),
+]
+Target = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, or the prefix of a TF2 "
+        "checkpoint, such as out/ckpt-1, or a folder for transformers; default: export/detector.onnx in the run's folder."
+    ),
+]
+FormatName = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="onnx, openvino, litert, pt2, triton (a model repository, the target's folder; the .onnx is in the run's "
+        "export, too), safetensors, tensorflow, or (D-FINE) transformers; default: by the target's name.",
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--pipeline_config_path",
+        "--config",
+        help="The model's configuration: weights of TF2 need it; a run's may change its post-processing.",
+    ),
+]
+Images = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--images",
+        help="Images, or folders of them, on which to compare the export with the detector; default: those of the "
+        "configuration's eval_input_reader.",
+    ),
+]
+ModelDir = Annotated[
+    Path | None,
+    typer.Option("--model_dir", "--checkpoint", "--model", help="The source, as in other commands."),
+]
+Verify = Annotated[
+    Path | None,
+    typer.Option("--verify", help="Write nothing: compare this exported file with the detector, on this machine."),
+]
+
+
 def export_command(
     settings: ExportSettings,
-    source: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel; or use --model_dir."
-        ),
-    ] = None,
-    target: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, or the prefix of a TF2 "
-            "checkpoint, such as out/ckpt-1, or a folder for transformers; default: export/detector.onnx in the run's folder."
-        ),
-    ] = None,
-    format: Annotated[
-        Format | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="onnx, openvino, litert, pt2, triton (a model repository, the target's folder; the .onnx is in the run's "
-            "export, too), safetensors, tensorflow, or (D-FINE) transformers; default: by the target's name.",
-        ),
-    ] = None,
-    pipeline_config_path: Annotated[
-        Path | None,
-        typer.Option(
-            "--pipeline_config_path",
-            "--config",
-            help="The model's configuration: weights of TF2 need it; a run's may change its post-processing.",
-        ),
-    ] = None,
-    images: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--images",
-            help="Images, or folders of them, on which to compare the export with the detector; default: those of the "
-            "configuration's eval_input_reader.",
-        ),
-    ] = None,
-    model_dir: Annotated[
-        Path | None,
-        typer.Option("--model_dir", "--checkpoint", "--model", help="The source, as in other commands."),
-    ] = None,
-    verify: Annotated[
-        Path | None,
-        typer.Option("--verify", help="Write nothing: compare this exported file with the detector, on this machine."),
-    ] = None,
+    source: Source = None,
+    target: Target = None,
+    format: FormatName = None,
+    pipeline_config_path: Config = None,
+    images: Images = None,
+    model_dir: ModelDir = None,
+    verify: Verify = None,
 ) -> None:
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     source, target = _named(source, target, model_dir)
