@@ -2,7 +2,7 @@
 
     python benchmarks/compiled_kernels.py [--rounds 9] [--json FILE]
 
-Presets: SSD MobileNetV2 320 and FPNLite 320 at batch 8, EfficientDet-D0 at batch 1; made-up images with eight boxes
+Presets: SSD MobileNetV2 320 and FPNLite 320 at batch 8, EfficientDet-D0, ResNet-50 FPN and Faster R-CNN at batch 1; made-up images with eight boxes
 each; forward, losses and backward. Both kinds take turns within a round of one process; least and median.
 """
 
@@ -29,6 +29,8 @@ MODELS = {
     "ssd_mobilenet_v2_320": 8,
     "ssd_mobilenet_v2_fpnlite_320": 8,
     "efficientdet_d0": 1,
+    "ssd_resnet50_v1_fpn_640": 1,
+    "faster_rcnn_resnet50_v1_640": 1,
 }
 
 

@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models import compiled_norm
 from boxwright.models.activations import ReLU6
-from boxwright.models.batch_norm import BatchNorm2d, SyncBatchNorm2d
+from boxwright.models.backbones.resnet_v1 import Bottleneck
+from boxwright.models.batch_norm import BatchNorm2d, BatchNormSettings, SyncBatchNorm2d
 from boxwright.models.compiled_norm import gains_from_kernel, normalize_and_activate
 from boxwright.models.cpu_acceleration import (
+    CompiledBottleneck,
     CompiledNormAct,
     accelerate_for_cpu,
     compiled_kernels,
     use_kernels,
 )
-from boxwright.models.layers import ConvNormAct
+from boxwright.models.layers import ConvNormAct, ConvSettings
 
 
 def block(activation: nn.Module, norm: nn.Module | None = None) -> ConvNormAct:
@@ -56,6 +58,46 @@ def test_a_layer_computes_as_before(activation: nn.Module) -> None:
     use_kernels(fast, ())
     assert type(fast) is ConvNormAct
     assert compiled_kernels(fast) == ()
+
+
+def bottleneck(activation: str, *, project: bool) -> Bottleneck:
+    torch.manual_seed(0)
+    settings = ConvSettings(activation=activation, norm=BatchNormSettings(decay=0.9))
+    made = Bottleneck(40, 64, 80 if project else 40, 1, settings, project=project)
+    return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize("activation", ["RELU", "RELU_6"])
+@pytest.mark.parametrize("project", [True, False])
+def test_a_residual_block_computes_as_before(activation: str, project: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_norm, "LEAST_VALUES", 1)
+    plain = bottleneck(activation, project=project)
+    fast, hooked, seen = copy.deepcopy(plain), copy.deepcopy(plain), list[Tensor]()
+    hooked.expand.register_forward_hook(lambda *given: seen.append(given[2]))
+    accelerate_for_cpu(nn.ModuleList([fast, hooked]))
+    assert type(fast) is CompiledBottleneck
+    assert compiled_kernels(fast) == ("norm_act", "residual")
+    given, results = inputs(), []
+    for one in (plain, fast, hooked):
+        outputs = one(given)
+        upstream = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
+        results.append((outputs.detach(), *torch.autograd.grad((outputs * upstream).sum(), [given, *one.parameters()])))
+    assert len(seen) == 1
+    for others in results[1:]:
+        for one, other in zip(results[0], others, strict=True):
+            # A value at a bound may fall on either side, which the 3×3 kernel spreads.
+            assert (one - other).norm() <= 5e-3 * one.norm()
+    for one, other in zip(plain.buffers(), fast.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    use_kernels(fast, ("norm_act",))
+    assert type(fast) is Bottleneck
+    assert compiled_kernels(fast) == ("norm_act",)
+
+
+def test_swish_is_no_residual_blocks() -> None:
+    made = bottleneck("SWISH", project=True)
+    accelerate_for_cpu(nn.ModuleList([made]))
+    assert type(made) is Bottleneck
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.norm_act import Pointwise, norm_act
+from boxwright.ops.norm_act import Pointwise, norm_act, norm_add_act
 
 EPSILON = 1e-3
 ACTIVATIONS: dict[str, tuple[Pointwise, Callable[[Tensor], Tensor]]] = {
@@ -81,12 +81,47 @@ def test_all_is_as_computed_layer_by_layer_in_float64(name: str, shape: tuple[in
         assert (one - expected).abs().max() <= limit * max(float(expected.abs().max()), 1e-3), what
 
 
+def added(inputs: Tensor, other: Tensor, activation: Pointwise) -> list[Tensor]:
+    given = [
+        one.clone(memory_format=torch.preserve_format).requires_grad_()
+        for one in (inputs, *vectors(inputs.shape[1]), other)
+    ]
+    outputs, mean, variance = norm_add_act(*given[:3], EPSILON, given[3], activation)
+    assert outputs.is_contiguous(memory_format=torch.channels_last)
+    return [*gradients(outputs, given), mean.double(), variance.double()]
+
+
+def added_layer_by_layer(inputs: Tensor, other: Tensor, activation: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    given = [one.double().requires_grad_() for one in (inputs, *vectors(inputs.shape[1]), other)]
+    values, weight, bias, shortcut = given
+    normalized = F.batch_norm(values, None, None, weight, bias, training=True, eps=EPSILON)
+    variance, mean = torch.var_mean(values.detach(), (0, 2, 3), correction=0)
+    total = normalized + shortcut
+    nearest = torch.minimum(total.detach().abs(), (total.detach() - 6).abs()).min()
+    assert nearest > 1e-6, "a value at a bound, where the gradient jumps: choose another seed"
+    return [*gradients(activation(total), given), mean, variance]
+
+
+@pytest.mark.parametrize("name", ["none", "ReLU", "ReLU6"])
+@pytest.mark.parametrize("shape", [(2, 24, 9, 7), (1, 7, 5, 3), (3, 1, 4, 4), (2, 70, 21, 20)])
+def test_the_end_of_a_residual_block_is_as_computed_layer_by_layer_in_float64(
+    name: str, shape: tuple[int, int, int, int]
+) -> None:
+    kernel, activation = ACTIVATIONS[name]
+    inputs, other = maps(shape), maps(shape, seed=7)
+    names = ("outputs", "to inputs", "to gain", "to bias", "to other", "mean", "variance")
+    results = (added(inputs, other, kernel), added_layer_by_layer(inputs, other, activation))
+    for what, one, expected in zip(names, *results, strict=True):
+        assert (one - expected).abs().max() <= 3e-6 * max(float(expected.abs().max()), 1e-3), what
+
+
 def test_the_number_of_threads_changes_no_bit() -> None:
     inputs = maps((2, 20, 33, 17))
     results = []
     for count in (1, 2, 3, 16):
         with threads(count):
             results.append(ours(inputs, Pointwise(low=0.0, high=6.0)))
+            results[-1] += added(inputs, inputs.flip(0), Pointwise(low=0.0))
     assert all(torch.equal(one, first) for result in results[1:] for one, first in zip(result, results[0], strict=True))
 
 
@@ -99,6 +134,9 @@ def test_what_is_not_a_number_stays_it(name: str) -> None:
     assert bool(outputs[:, 3].isnan().all())
     assert bool(variance[3].isnan())
     assert bool(outputs[:, others].isfinite().all())
+    if not ACTIVATIONS[name][0].swish:
+        total, _, _ = norm_add_act(inputs, *vectors(18), EPSILON, inputs, ACTIVATIONS[name][0])
+        assert torch.equal(total.isnan(), outputs.isnan())
 
 
 @pytest.mark.parametrize("value", [-3e4, -89.0, -20.0, 0.0, 20.0, 89.0, 3e4])

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
-from boxwright.ops.norm_act import Pointwise, kernels, norm_act
+from boxwright.models.layers import ConvNormAct
+from boxwright.ops.norm_act import Pointwise, kernels, norm_act, norm_add_act
 
 # Of values: below, calling the kernel costs more than it saves (`benchmarks/layers.py`).
 LEAST_VALUES = 1 << 18
@@ -25,6 +26,12 @@ _KINDS: dict[type[nn.Module], Pointwise] = {
 def is_kernels(norm: nn.Module, activation: nn.Module) -> bool:
     """Return whether the kernel computes two layers, regardless of their inputs."""
     return type(norm) is BatchNorm2d and type(activation) in _KINDS and norm.num_features <= _MOST_CHANNELS
+
+
+def is_added(layers: ConvNormAct, activation: nn.Module) -> bool:
+    """Return whether the kernel computes layers' normalization, the sum with a shortcut, and the activation of that."""
+    _, norm, inner = layers
+    return type(inner) is nn.Identity and is_kernels(norm, activation) and not kernel_of(activation).swish
 
 
 def kernel_of(activation: nn.Module) -> Pointwise:
@@ -56,5 +63,20 @@ def normalize_and_activate(inputs: Tensor, norm: BatchNorm2d, activation: nn.Mod
         float32 [B, C, H, W], channels last.
     """
     outputs, mean, variance = norm_act(inputs, norm.weight, norm.bias, norm.eps, kernel_of(activation))
+    norm.move_averages_of(mean, variance, inputs.numel() // inputs.shape[1])
+    return outputs
+
+
+def normalize_add_and_activate(inputs: Tensor, norm: BatchNorm2d, other: Tensor, activation: nn.Module) -> Tensor:
+    """Normalize as in training, updating the moving averages, add another map, and activate.
+
+    Args:
+        inputs: float32 [B, C, H, W], channels last.
+        other: The same.
+
+    Returns:
+        float32 [B, C, H, W], channels last.
+    """
+    outputs, mean, variance = norm_add_act(inputs, norm.weight, norm.bias, norm.eps, other, kernel_of(activation))
     norm.move_averages_of(mean, variance, inputs.numel() // inputs.shape[1])
     return outputs

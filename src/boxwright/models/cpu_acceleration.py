@@ -13,9 +13,16 @@ from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
+from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.compiled_depthwise import expand_and_convolve, gains_from_depthwise, is_expanded_depthwise
-from boxwright.models.compiled_norm import gains_from_kernel, is_kernels, normalize_and_activate
+from boxwright.models.compiled_norm import (
+    gains_from_kernel,
+    is_added,
+    is_kernels,
+    normalize_add_and_activate,
+    normalize_and_activate,
+)
 from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
 from boxwright.models.layers import Conv2d, ConvNormAct
 from boxwright.models.winograd import gains_from_winograd, is_wide_3x3
@@ -24,6 +31,7 @@ from boxwright.ops import depthwise, norm_act, winograd, winograd_tiles
 KERNELS: dict[str, Callable[[], object]] = {
     "norm_act": norm_act.kernels,
     "depthwise": depthwise.kernels,
+    "residual": norm_act.kernels,
     "winograd": winograd_tiles.kernels,
 }
 """What compiles each kernel: returns its functions, or the `CompilerError`."""
@@ -42,6 +50,8 @@ def accelerate_for_cpu(network: nn.Module) -> None:
         # Not EfficientNet's: the gradient needs Swish a second time, and a step of D0 took 1.02 to 1.08 of its time.
         elif type(module) is InvertedResidual and is_expanded_depthwise(module.expand, module.depthwise):
             module.__class__ = CompiledInvertedResidual
+        elif type(module) is Bottleneck and is_added(module.expand, module.activation):
+            module.__class__ = CompiledBottleneck
 
 
 def compiled_kernels(network: nn.Module) -> tuple[str, ...]:
@@ -128,6 +138,21 @@ class CompiledInvertedResidual(InvertedResidual):
         return _normalized(expand_and_convolve(inputs, expand, cast(Conv2d, conv)), norm, activation)
 
 
+class CompiledBottleneck(Bottleneck):
+    """ResNet's block, whose last map is normalized, added to the shortcut and activated in one pass."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [B, C', H', W']."""
+        maps, shortcut = self.convolve(self.reduce(inputs)), self.shortcut(inputs)
+        conv, norm, inner = self.expand
+        if self.expand._forward_hooks or self.expand._forward_pre_hooks or inner._forward_hooks:
+            return cast(Tensor, self.activation(self.expand(maps) + shortcut))
+        maps = conv(maps)
+        if gains_from_kernel(norm, self.activation, maps) and gains_from_kernel(norm, self.activation, shortcut):
+            return normalize_add_and_activate(maps, cast(BatchNorm2d, norm), shortcut, self.activation)
+        return cast(Tensor, self.activation(_normalized(maps, norm, inner) + shortcut))
+
+
 def _normalized(maps: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:
     if gains_from_kernel(norm, activation, maps):
         return normalize_and_activate(maps, cast(BatchNorm2d, norm), activation)
@@ -136,6 +161,7 @@ def _normalized(maps: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:
 
 _KERNEL_OF: dict[type[nn.Module], str] = {
     CompiledNormAct: "norm_act",
+    CompiledBottleneck: "residual",
     CompiledInvertedResidual: "depthwise",
     CompiledWinogradConv2d: "winograd",
 }

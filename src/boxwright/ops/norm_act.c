@@ -28,6 +28,25 @@ ROWS apply(int kind, float low, float high, long rows, long channels, const floa
         for (long k = 0; k < channels; k++) y[k] = activated(kind, low, high, x[k] * scale[k] + offset[k]);
 }
 
+ROWS add(float low, float high, long rows, long channels, const float *restrict x, const float *restrict scale,
+         const float *restrict offset, const float *restrict other, float *restrict y) {
+    for (long row = 0; row < rows; row++, x += channels, other += channels, y += channels)
+        for (long k = 0; k < channels; k++)
+            y[k] = activated(CLAMP, low, high, x[k] * scale[k] + offset[k] + other[k]);
+}
+
+ROWS add_sum(float low, float high, long rows, long channels, const float *restrict gradient, const float *restrict y,
+             const float *restrict x, const float *restrict mean, float *restrict to_sum, float *restrict one,
+             float *restrict two) {
+    for (long row = 0; row < rows; row++, x += channels, y += channels, gradient += channels, to_sum += channels)
+        for (long k = 0; k < channels; k++) {
+            float g = passed(CLAMP, low, high, y[k], gradient[k]);
+            to_sum[k] = g;
+            one[k] += g;
+            two[k] += g * (x[k] - mean[k]);
+        }
+}
+
 ROWS sum(int kind, float low, float high, long rows, long channels, const float *restrict gradient,
          const float *restrict x, const float *restrict scale, const float *restrict offset,
          const float *restrict mean, float *restrict one, float *restrict two) {
@@ -132,5 +151,36 @@ void norm_act_center(const Shape *shape, const float *x, const float *scale, con
     for (int part = 0; part < PARTS; part++) {
         long row = bound(rows, PARTS, part), count = bound(rows, PARTS, part + 1) - row, at = row * channels;
         center(count, channels, x + at, scale, mean, level, slope, gradient + at);
+    }
+}
+
+// A map normalized, added to another and clamped: y = clamp(x × scale + offset + other).
+void norm_act_add(const Shape *shape, const float *x, const float *scale, const float *offset, const float *other,
+                  float *y) {
+    long rows = shape->rows, channels = shape->channels;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (int part = 0; part < PARTS; part++) {
+        long row = bound(rows, PARTS, part), count = bound(rows, PARTS, part + 1) - row, at = row * channels;
+        add(shape->low, shape->high, count, channels, x + at, scale, offset, other + at, y + at);
+    }
+}
+
+// The gradient of the sum, and the sums of norm_act_sums of it. What the clamp has let pass is seen in y.
+void norm_act_add_sums(const Shape *shape, const float *gradient, const float *y, const float *x, const float *mean,
+                       float *to_sum, double *sums) {
+    long rows = shape->rows, channels = shape->channels;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (int part = 0; part < PARTS; part++) {
+        double *total = sums + 2 * channels * part;
+        float block[2 * channels];
+        memset(total, 0, sizeof(double) * 2 * channels);
+        for (long row = bound(rows, PARTS, part), end = bound(rows, PARTS, part + 1), count; row < end; row += count) {
+            count = end - row < BLOCK ? end - row : BLOCK;
+            long at = row * channels;
+            memset(block, 0, sizeof block);
+            add_sum(shape->low, shape->high, count, channels, gradient + at, y + at, x + at, mean, to_sum + at, block,
+                    block + channels);
+            for (long k = 0; k < 2 * channels; k++) total[k] += block[k];
+        }
     }
 }

@@ -75,6 +75,25 @@ def norm_act(
     return found
 
 
+def norm_add_act(
+    inputs: Tensor, weight: Tensor, bias: Tensor, epsilon: float, other: Tensor, activation: Pointwise
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalize with the batch's statistics, add another map, and clamp: the end of a residual block.
+
+    Args:
+        other: As the inputs, float32 [B, C, H, W] on the CPU, channels last in memory.
+        activation: Not Swish, whose gradient needs more than its result.
+
+    Returns:
+        As `norm_act`.
+
+    Raises:
+        CompilerError: If there are no kernels here.
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _NormAddAct.apply(inputs, weight, bias, epsilon, other, activation)
+    return found
+
+
 @dataclass(frozen=True)
 class BatchScale:
     """A normalization with a batch's statistics, as x × scale + offset, float32 [C] each.
@@ -159,6 +178,37 @@ class _NormAct(torch.autograd.Function):
         to_inputs = torch.empty_like(inputs)
         call(kernels(), "norm_act_back", shape, gradient, inputs, scale, offset, mean, level, slope, to_inputs)
         return to_inputs, to_weight.float(), to_bias.float(), None, None
+
+
+class _NormAddAct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any, inputs: Tensor, weight: Tensor, bias: Tensor, epsilon: float, other: Tensor, activation: Pointwise
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        shape = _shape(inputs, activation)
+        scaled = batch_scale(inputs, weight, bias, epsilon)
+        outputs = torch.empty_like(inputs)
+        call(kernels(), "norm_act_add", shape, inputs, scaled.scale, scaled.offset, other, outputs)
+        context.save_for_backward(inputs, outputs, scaled.scale, scaled.offset, scaled.mean, scaled.inverse)
+        context.activation = activation
+        context.mark_non_differentiable(scaled.mean, scaled.variance)
+        return outputs, scaled.mean, scaled.variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, outputs, scale, offset, mean, inverse = context.saved_tensors
+        shape = _shape(inputs, context.activation)
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
+        to_other, to_inputs = torch.empty_like(inputs), torch.empty_like(inputs)
+        call(kernels(), "norm_act_add_sums", shape, gradient, outputs, inputs, mean, to_other, sums)
+        to_bias, along = sums.sum(0)
+        to_weight = along * inverse
+        level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
+        plain = _shape(inputs, Pointwise())
+        call(kernels(), "norm_act_back", plain, to_other, inputs, scale, offset, mean, level, slope, to_inputs)
+        return to_inputs, to_weight.float(), to_bias.float(), None, to_other, None
 
 
 def _shape(inputs: Tensor, activation: Pointwise) -> _Shape:

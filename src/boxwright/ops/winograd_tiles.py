@@ -1,8 +1,7 @@
 """Winograd's convolution whose linear steps a kernel in C computes, each in one pass over its map.
 
-As products with small matrices (`ops/winograd.py`) these steps took two thirds of such a convolution's time, the
-products summed over channels one third. Equal up to float32 rounding; the results do not depend on the number of
-threads.
+A step of such a convolution takes 0.8 to 0.95 of the time that it takes with products by small matrices
+(`ops/winograd.py`). Equal up to float32 rounding; the results do not depend on the number of threads.
 
 Dimensions: B batch, C input channels, D output channels, H W grid, T tiles.
 """
