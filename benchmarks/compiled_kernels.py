@@ -2,8 +2,9 @@
 
     python benchmarks/compiled_kernels.py [--rounds 9] [--json FILE]
 
-Presets: SSD MobileNetV2 320 and FPNLite 320 at batch 8, EfficientDet-D0, ResNet-50 FPN and Faster R-CNN at batch 1; made-up images with eight boxes
-each; forward, losses and backward. Both kinds take turns within a round of one process; least and median.
+Presets: SSD MobileNetV2 320 and FPNLite 320 at batch 8, EfficientDet-D0, ResNet-50 FPN and Faster R-CNN at batch 1;
+made-up images with eight boxes each; forward, losses and backward. Both kinds take turns within a round of one process;
+least and median.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def our_runs(name: str, device: str) -> dict[str, Run]:
         def run() -> None:
             detector.train()
             inputs = detector.preprocessor.normalize(images.permute(0, 3, 1, 2), true_sizes)
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
             torch.autograd.backward(loss(inputs, targets))
             optimizer.step()
 
@@ -219,7 +219,7 @@ def their_runs(name: str, train_batch: int, device: str) -> dict[str, Run]:
         model.train()
         images, rows = pictures(train_batch)
         loss = sum(model([image.float() / 255 for image in images], rows).values())
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
 

@@ -118,7 +118,7 @@ def our_step(detector: Detector, batch: int, size: int, device: str) -> Run:
     def run() -> None:
         detector.train()
         inputs = detector.preprocessor.normalize(images.permute(0, 3, 1, 2), sizes)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         terms = detector.criterion(detector.predict(inputs, sizes, targets), targets)
         torch.autograd.backward(LossTerm.sum(terms))
         optimizer.step()
@@ -134,7 +134,7 @@ def their_step(model: Any, batch: int, size: int, device: str) -> Run:
 
     def run() -> None:
         model.train()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         torch.autograd.backward(torch.stack(list(model(pictures, lists).values())).sum())
         optimizer.step()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 HEAVY = ("timm", "torchvision", "torch._dynamo", "torch.distributed.tensor", "sympy", "pandas", "matplotlib")
 IMPORTS = f"""
@@ -12,7 +15,32 @@ import boxwright.training.train, boxwright.inference.predict, boxwright.evaluati
 print([name for name in {HEAVY} if name in sys.modules])
 """
 
+TRAINS = f"""
+import os, sys
+import boxwright as bw
+from boxwright.data.convert import write_tfrecords
+from boxwright.data.shapes import ShapesDataset
+from boxwright.training.train import train
+os.chdir(sys.argv[1])
+write_tfrecords(ShapesDataset(4, seed=5, size=(96, 96)), "shapes.record")
+with open("pipeline.config", "w") as file:
+    file.write('preset: "' + sys.argv[2] + '" train_input_reader {{ tf_record_input_reader {{ input_path: "shapes.record" }} '
+               'label_map_path: "label_map.pbtxt" }}')
+changes = ["model.ssd.num_classes=4", "train_config.batch_size=2", "train_config.num_steps=1"]
+train(bw.load_config("pipeline.config", changes), "run", bw.RunSettings(evaluate=False, workers=0, device="cpu"))
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+
 
 def test_heavy_modules_are_imported_where_they_are_used() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["ssd_mobilenet_v2_320", "ssd_mobilenet_v2_fpnlite_320"])
+def test_the_first_step_imports_no_compiler(preset: str, tmp_path: Path) -> None:
+    """Among others torch.optim's optimizers, the meta device and broadcast_shapes do at their first use."""
+    words = [sys.executable, "-c", TRAINS, str(tmp_path), preset]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+    assert done.stdout.splitlines()[-1] == "[]"

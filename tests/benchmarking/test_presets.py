@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,10 @@ def test_the_table_is_what_is_built(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in preset_names() if name not in QUICK])
 def test_the_whole_table_is_what_is_built(name: str) -> None:
-    assert read_costs()[name] == count_preset(name)
+    known, counted = read_costs()[name], count_preset(name)
+    # How many proposals of random weights are left depends on the last digits, so on the processor and its threads.
+    assert counted.macs == pytest.approx(known.macs, rel=0.005)
+    assert replace(counted, macs=known.macs) == known
 
 
 def test_numbers_that_others_have_published() -> None:

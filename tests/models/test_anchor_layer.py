@@ -6,9 +6,10 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 from boxwright.models import anchor_layer
-from boxwright.models.anchor_layer import AnchorLayer
+from boxwright.models.anchor_layer import AnchorLayer, _ShapesOnly
 from boxwright.ops.anchors.grid import GridAnchorGenerator
 
 GENERATOR = GridAnchorGenerator((0.5, 1.0), (1.0, 2.0), (32.0, 32.0))
@@ -47,3 +48,24 @@ def test_few_are_kept_and_none_is_saved(monkeypatch: pytest.MonkeyPatch) -> None
         assert len(layer._cache) <= 5
     assert not layer.state_dict()
     assert torch.equal(copy.deepcopy(layer)(maps(39, 2), (16 * 39, 32))[0], found)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(3, 8, 3, stride=2, padding=1),
+        nn.Conv2d(3, 6, (3, 1), stride=(2, 1), padding=(2, 0), dilation=(2, 1), groups=3, bias=False),
+        nn.Upsample(scale_factor=2),
+        nn.Upsample(scale_factor=(1.5, 2.0)),
+        nn.Upsample(size=(9, 4)),
+        nn.Upsample(size=11),
+    ],
+    ids=str,
+)
+def test_shapes_are_those_of_layers(layer: nn.Module) -> None:
+    inputs = torch.zeros(2, 3, 13, 10)
+    expected = layer(inputs).shape
+    with _ShapesOnly():
+        assert layer.to("meta")(inputs.to("meta")).shape == expected
+        assert (inputs.to("meta") + torch.zeros(3, 1, 1, device="meta")).shape == inputs.shape
+        assert (torch.zeros(3, 1, 1, device="meta") * inputs.to("meta")).shape == inputs.shape

@@ -6,7 +6,7 @@ Dimensions: A anchors of all levels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -151,16 +151,67 @@ class _FeatureMaps(nn.Module):
         return cast(HasFeatureMaps, self.network).feature_maps(inputs)
 
 
+def _are_alike(args: tuple[Any, ...]) -> bool:
+    """Return whether arguments are two tensors of one shape."""
+    return len(args) > 1 and all(isinstance(one, Tensor) for one in args[:2]) and args[0].shape == args[1].shape
+
+
+def _convolved(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Return an empty tensor of a convolution's shape; the arguments are those of `torch.conv2d`."""
+    del bias, groups
+    each = [(one, one) if isinstance(one, int) else one for one in (stride, padding, dilation)]
+    sides = [
+        (size + 2 * pad - apart * (side - 1) - 1) // step + 1
+        for size, side, step, pad, apart in zip(inputs.shape[2:], weight.shape[2:], *each, strict=True)
+    ]
+    return inputs.new_empty(len(inputs), len(weight), *sides)
+
+
+def _resized(
+    inputs: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    *_: object,
+    **__: object,
+) -> Tensor:
+    """Return an empty tensor of a resized map's shape; the arguments are those of `F.interpolate`."""
+    if size is None:
+        factors = scale_factor if isinstance(scale_factor, Sequence) else (scale_factor or 1.0,) * 2
+        sides: Sequence[int] = [int(side * factor) for side, factor in zip(inputs.shape[2:], factors, strict=True)]
+    else:
+        sides = (size, size) if isinstance(size, int) else size
+    return inputs.new_empty(*inputs.shape[:2], *sides)
+
+
 class _ShapesOnly(TorchFunctionMode):
-    """Skip operations that keep the shape: each costs milliseconds on the meta device."""
+    """Give operations whose result's shape is plain an empty result of it.
+
+    Each costs milliseconds on the meta device, and the first imports PyTorch's compiler and SymPy, a second and a half.
+    """
 
     _SAME_SHAPE = frozenset((F.batch_norm, F.hardtanh, F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, F.dropout))
+    _SHAPED: ClassVar[dict[Callable[..., Any], Callable[..., Tensor]]] = {
+        torch.conv2d: _convolved,
+        F.interpolate: _resized,
+    }
+    _OF_TWO = frozenset((torch.add, Tensor.add, Tensor.__add__, torch.mul, Tensor.mul, Tensor.__mul__))
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
-        return args[0] if func in self._SAME_SHAPE else func(*args, **(kwargs or {}))
+        if func in self._SAME_SHAPE or (func in self._OF_TWO and _are_alike(args)):
+            return args[0]
+        call: Callable[..., Any] = self._SHAPED.get(func, func)
+        return call(*args, **(kwargs or {}))
 
 
 def grids_of(network: nn.Module, input_size: Size, channels: int) -> list[Size]:

@@ -112,7 +112,9 @@ def _ioa(boxes: Tensor, others: Tensor) -> Tensor:
 def _in_slices(compare: Callable[[Tensor, Tensor], Tensor], boxes: Tensor, others: Tensor) -> Tensor:
     """Return a comparison [..., G, A] of all pairs, computed in slices of G if there are many."""
     rows, columns = boxes.shape[-2], others.shape[-2]
-    leading = torch.broadcast_shapes(boxes.shape[:-2], others.shape[:-2])
+    # Not by torch.broadcast_shapes, whose first call imports SymPy.
+    empty = (one.new_empty(*one.shape[:-2], 0) for one in (boxes, others))
+    leading = torch.broadcast_tensors(*empty)[0].shape[:-1]
     size = rows_at_once(rows, prod(leading) * columns, boxes.device)
     if size >= rows:
         return compare(boxes, others)

@@ -6,7 +6,7 @@ its epsilon before the bias correction, RMSProp adds it under the root.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -51,8 +51,16 @@ class Parameters:
     decay: float | None = None
 
 
-class Optimizer(torch.optim.Optimizer):
-    """Applies an update rule to all parameters with gradients, tensor lists at a time."""
+class Optimizer:
+    """Applies an update rule to all parameters with gradients, tensor lists at a time.
+
+    With the attributes and the checkpoints of torch.optim's optimizers, but not of their class, whose first call
+    imports PyTorch's compiler, a second of each start.
+
+    Attributes:
+        param_groups: Parameters that are trained alike, with their rate and the count of their updates.
+        state: What is remembered of each parameter, by the rule's names.
+    """
 
     def __init__(self, parameters: Iterable[Tensor] | Iterable[Parameters], rule: UpdateRule) -> None:
         """Set up.
@@ -64,11 +72,50 @@ class Optimizer(torch.optim.Optimizer):
         alike = [one for one in given if isinstance(one, Parameters)]
         alike = alike or [Parameters([one for one in given if isinstance(one, Tensor)])]
         # The count is in the group, so that a checkpoint has it: Adam's bias corrections go on from there.
-        super().__init__([{"params": one.tensors} for one in alike], {"lr": 0.0, "count": 0})
+        self.param_groups: list[dict[str, Any]] = [{"params": one.tensors, "lr": 0.0, "count": 0} for one in alike]
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
         self.rule = rule
         # Beside the groups, which a checkpoint replaces: these are the configuration's.
         self._factors = [one.factor for one in alike]
         self._decays = [one.decay for one in alike]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self._parameters():
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return groups and slots, with parameters by number."""
+        numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
+        return {
+            "state": {numbers[parameter]: slots for parameter, slots in self.state.items()},
+            "param_groups": [
+                {**group, "params": [numbers[parameter] for parameter in group["params"]]}
+                for group in self.param_groups
+            ],
+        }
+
+    def load_state_dict(self, content: dict[str, Any]) -> None:
+        """Take over the rates, counts and slots of an optimizer of as many parameters.
+
+        Raises:
+            ValueError: If its groups are others.
+        """
+        sizes = [[len(group["params"]) for group in groups] for groups in (self.param_groups, content["param_groups"])]
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"optimizer: groups of {sizes[1]} parameters, not of {sizes[0]}")
+        numbers = [number for group in content["param_groups"] for number in group["params"]]
+        state = {
+            parameter: {
+                name: value.to(parameter) if isinstance(value, Tensor) else value
+                for name, value in content["state"][number].items()
+            }
+            for number, parameter in zip(numbers, self._parameters(), strict=True)
+            if number in content["state"]
+        }
+        for group, loaded in zip(self.param_groups, content["param_groups"], strict=True):
+            group.update((name, value) for name, value in loaded.items() if name != "params")
+        self.state = state
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate, of which each group takes its own multiple."""
@@ -76,7 +123,7 @@ class Optimizer(torch.optim.Optimizer):
             group["lr"] = rate * factor
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, finite: Tensor | None = None) -> None:  # type: ignore[override]
+    def step(self, *, finite: Tensor | None = None) -> None:
         """Update every parameter that has a gradient.
 
         Updates are counted for all parameters together, as Keras does, whether or not one was frozen for a while.
@@ -99,10 +146,14 @@ class Optimizer(torch.optim.Optimizer):
                     rule(of_part[0], gradients[part], of_part[1:], group["lr"], group["count"])
             group["count"] += bool(parameters)
 
+    def _parameters(self) -> Tensors:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
     def _slot(self, parameters: Tensors, name: str, start: float) -> Tensors:
         for parameter in parameters:
-            if name not in self.state[parameter]:
-                self.state[parameter][name] = torch.full_like(parameter, start)
+            slots = self.state.setdefault(parameter, {})
+            if name not in slots:
+                slots[name] = torch.full_like(parameter, start)
         return [self.state[parameter][name] for parameter in parameters]
 
 

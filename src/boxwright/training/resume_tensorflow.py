@@ -54,7 +54,7 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
                     )
                 # In the weight's memory format, so that updates of tensor lists stay a few kernels.
                 kept = torch.empty_like(parameter)
-                optimizer.state[parameter][ours] = kept.copy_(sign * value).detach()
+                optimizer.state.setdefault(parameter, {})[ours] = kept.copy_(sign * value).detach()
         restored = sum(name in parameters for name in found)
         said.append(f"{theirs}: restored for {restored} of {len(parameters)} weights; others start fresh")
     if state.average is not None:

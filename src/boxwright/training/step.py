@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
@@ -125,7 +127,7 @@ class Learner:
         while True:
             # What a step draws follows from its number, so that a resumed run, or a second attempt, draws the same.
             seed_step(self.state.seed, self.state.step, self.processes.rank)
-            self.state.optimizer.zero_grad(set_to_none=True)
+            self.state.optimizer.zero_grad()
             parts = batch.split(self._parts(batch))
             try:
                 return accumulate_gradients(self.losses, self.module, parts, self.state.scaler, self.processes)
@@ -154,7 +156,7 @@ class Learner:
             how = ""
         if how:
             raise TrainingError(f"step {self.state.step + 1}: not enough memory: {how} ({problem})")
-        self.state.optimizer.zero_grad(set_to_none=True)
+        self.state.optimizer.zero_grad()
         free_cached_memory()
         self.state.parts = min(parts * 2, len(batch))
         self.processes.log.info(
@@ -165,7 +167,7 @@ class Learner:
         """Undo float16's scale, add the penalty's gradients, multiply biases'; return all gradients."""
         state = self.state
         if state.scaler.is_enabled():
-            state.scaler.unscale_(state.optimizer)
+            state.scaler.unscale_(cast(Any, state.optimizer))  # reads its groups alone
         # Penalties carry no scale of float16's, so they come after it is undone.
         if self.plan.regularize:
             add_penalty_gradients(state.detector.network)
@@ -184,7 +186,7 @@ class Learner:
         state = self.state
         try:
             if finite is None:
-                state.scaler.step(state.optimizer)
+                state.scaler.step(cast(Any, state.optimizer))
                 state.scaler.update()
             else:
                 state.optimizer.step(finite=finite)
