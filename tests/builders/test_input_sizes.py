@@ -81,7 +81,8 @@ def batches(sizes: DrawnSizes, first: int, count: int, processes: Processes = AL
     return found  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+# That a stream is the same whatever the workers is asserted by tests/data/test_augmentation_and_batches.py.
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_one_size_a_batch_in_all_processes_and_after_resuming(workers: int) -> None:
     sizes = sizes_of("multiple_of: 8", 64, 64, seed=3)
     whole = batches(sizes, 0, 8, workers=workers)
@@ -98,6 +99,7 @@ def test_one_size_a_batch_in_all_processes_and_after_resuming(workers: int) -> N
 SCALED = ["train_config.multi_scale.multiple_of=32", "train_config.multi_scale.min_scale=0.5"]
 
 
+@pytest.mark.slow  # the sizes of steps that follow are asserted above, and resuming to the bit by test_train.py
 def test_an_interrupted_run_ends_as_one_that_was_not(small_config: Path, tmp_path: Path) -> None:
     """Of one whose sizes change from step to step, and its augmentation within."""
     flip = "data_augmentation_options { random_horizontal_flip { } }"

@@ -107,6 +107,7 @@ def test_classes_are_kept_by_name(tmp_path: Path) -> None:
     assert embedding[3].abs().max() == 0
 
 
+@pytest.mark.slow_cases("dfine_n_coco.pth-RELU")
 @pytest.mark.parametrize(
     ("name", "activation"), [("dfine_n_coco.pth", "RELU"), ("deim_dfine_hgnetv2_n_coco.pth", "SILU")]
 )
@@ -158,6 +159,7 @@ def test_what_tells_nothing_is_refused_in_a_line(tmp_path: Path) -> None:
 USER = ("dog", "new", "person", "zebra")
 
 
+@pytest.mark.slow_cases("transformers, as Darknet")
 @pytest.mark.parametrize("layout", ["authors", "transformers", "transformers, as Darknet"])
 def test_rows_of_published_classes_are_kept_by_name(tmp_path: Path, layout: str) -> None:
     """The authors' 80 are COCO's, which their files do not say; transformers' are in its configuration."""
@@ -255,6 +257,7 @@ def test_what_transformers_has_no_place_for(tmp_path: Path, model: str, problem:
     assert not (tmp_path / "hub").exists()
 
 
+@pytest.mark.slow_cases("three_levels", "wide_encoder")
 @pytest.mark.parametrize("recording", [path.name for path in recorded()])
 def test_the_layout_is_that_of_recorded_files(tmp_path: Path, recording: str) -> None:
     """Names, shapes and constants of what transformers itself has written, and what its configuration says of the shape."""

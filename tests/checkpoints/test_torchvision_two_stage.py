@@ -14,6 +14,7 @@ from torchvision.models import detection
 import boxwright as bw
 from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import load_weights
+from tests.conftest import nothing_drawn
 
 SIZES = ["model.faster_rcnn.image_resizer.keep_aspect_ratio_resizer.min_dimension=192"]
 SIZES += ["model.faster_rcnn.image_resizer.keep_aspect_ratio_resizer.max_dimension=320"]
@@ -39,7 +40,8 @@ def test_equal_detections(kind: str, tmp_path: Path) -> None:
     model = theirs(f"{kind}_resnet50_fpn")
     torch.save(model.state_dict(), tmp_path / "theirs.pth")
     config = bw.load_config(f"preset:torchvision_{kind}_resnet50_fpn_coco", overrides=SIZES)
-    ours = build_detector(config)
+    with nothing_drawn():  # all is loaded
+        ours = build_detector(config)
     report = load_weights(ours, tmp_path / "theirs.pth")
     assert not report.kept
     assert not [name for name in report.unused if not name.endswith("num_batches_tracked")]

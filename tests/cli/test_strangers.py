@@ -269,7 +269,7 @@ def test_an_array_of_pillows_is_taken_without_a_warning(recwarn: pytest.Warnings
     assert not recwarn.list
 
 
-@pytest.mark.slow_except("arguments2", "arguments4", "arguments5", "arguments10")
+@pytest.mark.slow_except("arguments4", "arguments5")
 @pytest.mark.parametrize(
     "arguments",
     [

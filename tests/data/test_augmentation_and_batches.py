@@ -218,7 +218,7 @@ def test_stream_uses_each_sample_once_an_epoch_and_starts_anywhere() -> None:
     assert list(sample_keys((10,), once)) == [(0, 0), (0, 2), (0, 4), (0, 6), (0, 8)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_stream_is_the_same_whatever_the_workers(workers: int) -> None:
     def images(count: int, start: int) -> list[torch.Tensor]:
         augmentation = Chain((RandomHorizontalFlip(), OneOf(SSD_CROPS)))

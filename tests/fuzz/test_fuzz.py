@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from boxwright.base.errors import BoxwrightError
 from tests import forked
 from tests.fuzz import run
 from tests.fuzz.commands import _words
@@ -32,13 +33,22 @@ def test_seeds_are_good(name: str, tmp_path: Path) -> None:
 def seeds_are_good(name: str, folder: Path) -> None:
     seeds = READERS[name].seeds()
     assert seeds
-    kinds = set()
-    for number, seed in enumerate(seeds):
-        (folder / str(number)).mkdir()
-        outcome = guarded(lambda seed=seed, number=number: READERS[name].read(seed, folder / str(number)))  # type: ignore[misc]
-        assert outcome.kind in ("returned", "refused"), outcome.text
-        kinds.add(outcome.kind)
-    assert "returned" in kinds, "a reader that refuses its own seeds tests nothing"
+
+    def read_all() -> str:
+        kinds = set()
+        for number, seed in enumerate(seeds):
+            (folder / str(number)).mkdir()
+            try:
+                READERS[name].read(seed, folder / str(number))
+                kinds.add("read")
+            except BoxwrightError:
+                kinds.add("refused")
+        return " ".join(sorted(kinds))
+
+    # In one process, as a fork of this one takes as long as most seeds.
+    outcome = guarded(read_all)
+    assert outcome.kind == "returned", outcome.text
+    assert outcome.text in ("'read'", "'read refused'"), "a reader that refuses its own seeds tests nothing"
 
 
 def _where_forks_work(check: str, name: str, *arguments: object) -> None:

@@ -170,6 +170,7 @@ def slowly(images: list[tuple[Sample, FoundObjects]], column: int) -> float:
 
 
 @pytest.mark.slow_except("0")
+@pytest.mark.slow_cases("0", "3")
 @pytest.mark.parametrize("seed", range(4))
 def test_against_the_slow_computation(seed: int) -> None:
     random = np.random.default_rng(seed)

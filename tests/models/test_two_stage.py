@@ -214,6 +214,20 @@ def test_proposals_are_learnt_from_by_chance_and_evaluated_without() -> None:
     assert torch.equal(proposals(1), proposals(1))
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_layers_whose_rows_are_classes(shared: bool) -> None:
+    """The scores of 4 classes and the background, and 4 numbers of each class's box, unless all classes have one box."""
+    text = MASK_RCNN.replace("mask_rcnn_box_predictor {", "mask_rcnn_box_predictor { share_box_across_classes: true")
+    with torch.device("meta"):
+        network = build_detector(parse_message(text if shared else MASK_RCNN, m.DetectionModel)).network
+    assert isinstance(network, FasterRCNN)
+    assert isinstance(network.second, BoxClassifier)
+    layers = network.second.class_layers
+    assert [(layer.columns, layer.numbers) for layer in layers] == ([(5, 1)] if shared else [(5, 1), (4, 4)])
+    rows = [len(network.second.get_submodule(layer.name).weight) for layer in layers]
+    assert rows == ([5] if shared else [5, 16])
+
+
 def test_the_sampler_takes_a_share_of_positives() -> None:
     assigner = TargetAssigner(ClassColumns(2), ArgmaxMatcher(0.5, 0.5), FasterRcnnBoxCoder())
     truth = Targets(

@@ -124,6 +124,18 @@ def assert_image(expected: Recorded, image: NDArray[Any]) -> None:
         assert np.abs(expected.of(image).astype(np.float64) - expected.values).max(initial=0) <= tolerance
 
 
+def further_draws() -> list[str]:
+    """Return the recordings, named STEP/SETTING/SCENE/NUMBER, of which there is one before with other draws."""
+    seen, further = set(), []
+    for entry in CASES:
+        recording, _, number = str(entry["id"]).rpartition("/")
+        if number.isdigit() and recording in seen:
+            further.append(str(entry["id"]))
+        seen.add(recording)
+    return further
+
+
+@pytest.mark.slow_cases(*further_draws())
 @pytest.mark.parametrize("entry", CASES, ids=lambda entry: str(entry["id"]))
 def test_step_with_the_draws_of_the_original(entry: dict[str, Any]) -> None:
     step = parse_message(entry["text"], m.PreprocessingStep)

@@ -42,7 +42,11 @@ RECORDED = recorded()
 LOSSES: dict[str, ClassificationLoss] = {"vfl": Varifocal(), "mal": MatchabilityAware()}
 PIECES = [path for folder in FOLDERS for path in [folder / "d_fine" / "pieces.npz"] if path.is_file()]
 
-each = pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
+# Of two and of three levels the same parts are computed.
+each = pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name != "wide_encoder")) for path in RECORDED],
+)
 
 
 def criterion(kind: str) -> DFineCriterion:

@@ -227,6 +227,7 @@ class Given:
         return self.chosen
 
 
+@pytest.mark.slow  # test_two_stage.py has the losses of the same criterion, and of the same layers
 def test_training(arrays: Any, description: dict[str, Any], detector: Detector, inputs: tuple[Tensor, Tensor]) -> None:
     """With the recorded samples: targets, losses, metrics, and the gradient of every variable."""
     network, criterion = detector.network, detector.criterion

@@ -55,9 +55,18 @@ class Recorded:
     predictions: AnchorPredictions
 
 
-# Of test_models.py's ResNet and, in part, of ssd_inception_v2_coco.
+# Of test_models.py's ResNet and, in part, of ssd_inception_v2_coco; of layers as those of MobileDet for CPUs, of the
+# small MobileNetV3 and of MobileNetV1's pooling pyramid. PNASNet's names are in tests/tensorflow/test_variable_names.py.
 pytestmark = pytest.mark.slow_cases(
-    "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync", "ssd_inception_v3_pets"
+    "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
+    "ssd_inception_v3_pets",
+    "ssd_pnasnet",
+    "ssd_mobilenet_v1_coco",
+    "ssd_resnet50_v1_ppn",
+    "ssdlite_mobiledet_dsp_320x320_coco_sync_4x4",
+    "ssdlite_mobiledet_edgetpu_320x320_coco_sync_4x4",
+    "ssdlite_mobiledet_gpu_320x320_coco_sync_4x4",
+    "ssdlite_mobilenet_v3_large_320x320_coco",
 )
 
 

@@ -159,8 +159,8 @@ def context_of(arrays: Any) -> ContextFeatures | None:
     return ContextFeatures(torch.from_numpy(arrays["context_features"]), counts)
 
 
-# The largest takes half a minute; the others' stages are those of mask_rcnn_class_specific, mask_rcnn_fpn and rfcn,
-# and NASNet's cells those of test_tf1.py's PNASNet.
+# The largest takes half a minute; the others' stages are those of context_rcnn, mask_rcnn_fpn, rpn_only and rfcn, and
+# NASNet's cells those of test_tf1.py's PNASNet.
 SLOW = (
     "faster_rcnn_nas_coco",
     "mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8",
@@ -168,6 +168,9 @@ SLOW = (
     "mask_rcnn_class_agnostic",
     "faster_rcnn_hard_mining",
     "faster_rcnn_resnet50_coco",
+    "mask_rcnn_class_specific",
+    "faster_rcnn_inception_v2_coco",
+    "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8",
 )
 
 

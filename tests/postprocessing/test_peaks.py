@@ -31,7 +31,7 @@ def found_in(heatmap: Tensor, count: int, window: int, inside: Tensor | None = N
 
 
 @pytest.mark.parametrize("blur", [1, 5], ids=["noise, where most cells are looked at", "smooth, where few are"])
-@pytest.mark.parametrize("window", [3, 5])
+@pytest.mark.parametrize("window", [3, pytest.param(5, marks=pytest.mark.slow)])
 def test_the_best_peaks_are_those_of_a_search(blur: int, window: int) -> None:
     noise = torch.rand(2, 4, 26, 31, generator=torch.Generator().manual_seed(1))
     heatmap = F.avg_pool2d(noise, blur, 1, blur // 2)

@@ -18,7 +18,7 @@ from tests.exporters.tiny_exports import PICTURE, copied_export
 SUFFIXES = (".onnx", ".xml", ".pt2", ".tflite")
 
 
-@pytest.mark.slow_cases(".pt2")
+@pytest.mark.slow_cases(".pt2", ".tflite")
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_what_was_written_opens_and_says_its_checksum(suffix: str, tmp_path: Path) -> None:
     path = copied_export(suffix, tmp_path)
@@ -58,7 +58,7 @@ def test_any_changed_byte_is_refused(suffix: str, tmp_path: Path) -> None:
         file.write_bytes(whole)
 
 
-@pytest.mark.slow_cases(".xml")
+@pytest.mark.slow_cases(".xml", ".tflite")
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_edited_file_is_opened_only_where_that_is_said(suffix: str, tmp_path: Path) -> None:
     """A legitimate edit, of the metric that a file tells: 7 steps become 8."""

@@ -17,6 +17,7 @@ from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
 from boxwright.models.network import Network
 from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
 from boxwright.tensorflow.variables import from_tensorflow, names_of
+from tests.center_nets import CENTER_NET
 from tests.conftest import SMALL_MODEL
 from tests.two_stage_models import ONE_MAP
 
@@ -139,11 +140,14 @@ def test_inception_resnet_for_two_stages(stride: int, size: int) -> None:
     }
 
 
-@pytest.mark.slow
 def test_pnasnet() -> None:
     """Its backbone learns 81,736,668 numbers: with the classifier of 4320 × 1001 those of the paper, 86.1 million."""
     text = LITE.format(kind="ssd_pnasnet", extra="", predictor=CONVOLUTIONAL, anchors=ANCHORS)
-    built = network(text.replace("override_base_feature_extractor_hyperparams: true", ""))
+    own = text.replace("override_base_feature_extractor_hyperparams: true", "")
+    built, overridden = network(own), network(text.replace("scale: true", "scale: true epsilon: 0.5", 1))
+    for one, epsilon in ((built, 0.001), (overridden, 0.5)):
+        norms = [module for module in one.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+        assert epsilon in {norm.eps for norm in norms}
     learnt = {name: p.numel() for name, p in built.named_parameters() if p.requires_grad}
     assert sum(count for name, count in learnt.items() if name.startswith("backbone.")) == 81_736_668
     variables = tf1_variables(built)
@@ -162,6 +166,10 @@ def test_pnasnet() -> None:
         "FeatureExtractor/cell_11/comb_iter_1/left/bn_sep_7x7_1/gamma",
         "FeatureExtractor/SSD_feature_maps/Cell_11_1_Conv2d_2_1x1_256/weights",
     }
+    # Of a classifier's variables the averages are taken, as TF does of NASNet and PNASNet alone.
+    averaged = "conv0/weights/ExponentialMovingAverage"
+    classifier = dict.fromkeys(("conv0/weights", averaged), np.zeros((3, 3, 3, 96), np.float32))
+    assert list(from_tensorflow(built, classifier).keys.values()) == [averaged]
 
 
 def learnt_of(layout: CellLayout, settings: CellSettings, last: tuple[str, str]) -> int:
@@ -251,6 +259,30 @@ def test_some_names(kind: str, some: tuple[str, ...]) -> None:
     assert not variables.unnamed
     assert set(some) <= {variable.key for variable in variables.named.values()}
     assert set(variables.named) == {name for name in built.state_dict() if not name.endswith("num_batches_tracked")}
+
+
+@pytest.mark.parametrize(
+    ("text", "within"),
+    [
+        (
+            SMALL_MODEL.replace("ssd_mobilenet_v2_fpn_keras", "ssd_resnet50_v1_fpn_keras")
+            .replace("      depth_multiplier: 0.25\n      min_depth: 8\n      use_depthwise: true\n", "")
+            .removeprefix("\nmodel {")[:-2],
+            "classification_backbone",
+        ),
+        (CENTER_NET.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"resnet_v1_50_fpn"'), "_base_model"),
+    ],
+    ids=["ssd", "center_net"],
+)
+def test_a_resnets_layers_are_numbered(text: str, within: str) -> None:
+    """ResNet-50 has 53 convolutions with its projections, each of which is normalized: 106 layers with weights."""
+    variables = tf2_variables(network(text))
+    assert not variables.unnamed
+    root = f"model/_feature_extractor/{within}/layer_with_weights-"
+    layers = [variable.key.removeprefix(root) for variable in variables.named.values() if variable.key.startswith(root)]
+    assert {int(layer.partition("/")[0]) for layer in layers} == set(range(106))
+    assert len(layers) == 53 * (2 if within == "_base_model" else 1) + 53 * 4
+    assert "0/kernel/.ATTRIBUTES/VARIABLE_VALUE" in layers
 
 
 def test_extra_levels_of_a_pyramid() -> None:

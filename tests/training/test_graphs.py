@@ -182,7 +182,10 @@ def test_memory_that_is_too_small_is_said_not_split(small_config: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [("", "no GPU"), ("train_config.gradient_accumulation_steps=2", "no GPU")],
+    [
+        ("", "no GPU"),
+        pytest.param("train_config.gradient_accumulation_steps=2", "no GPU", marks=pytest.mark.slow),
+    ],
 )
 def test_without_a_gpu_it_is_refused_before_the_first_step(
     small_config: Path, tmp_path: Path, change: str, why: str

@@ -47,6 +47,7 @@ def test_resumed_run_ends_with_the_same_bits(small_config: Path, tmp_path: Path)
     assert any(name.endswith("running_var") for name in whole["average"])
 
 
+@pytest.mark.slow  # tests/data/test_augmentation_and_batches.py compares the batches that workers make
 def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=3"])
     for workers in (0, 2):

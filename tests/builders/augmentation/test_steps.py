@@ -72,11 +72,11 @@ def test_what_is_known_of_an_object_stays_with_it(name: str) -> None:
         assert bool(np.isfinite(batch.images.numpy()).all())
 
 
-@pytest.mark.slow_cases(
-    "size0-random_square_patch", "size1-random_square_patch", "size2-random_square_patch", "size3-random_square_patch"
-)
+@pytest.mark.slow_cases("size0-random_square_patch", "size3-random_square_patch")
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (5, 7)])
+@pytest.mark.parametrize(
+    "size", [(1, 1), *(pytest.param(size, marks=pytest.mark.slow) for size in ((1, 9), (9, 1))), (5, 7)]
+)
 def test_images_without_objects_and_of_few_pixels(name: str, size: tuple[int, int]) -> None:
     step = build(f"{name} {{ {NEEDED.get(name, '')} }}")
     for seed in range(4):

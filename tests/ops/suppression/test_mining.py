@@ -58,7 +58,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("most", [1000, 20])
-@pytest.mark.parametrize("threshold", [0.98, 0.99, 0.999, 1.0])
+@pytest.mark.parametrize(
+    "threshold", [0.98, *(pytest.param(value, marks=pytest.mark.slow) for value in (0.99, 0.999)), 1.0]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_equals_comparing_all(case: str, threshold: float, most: int) -> None:
     assert len(CASES) == 7
