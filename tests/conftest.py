@@ -48,6 +48,10 @@ def pytest_collection_finish() -> None:
     """Leave what is there before the first test out of each search for garbage: a million objects that stay."""
     gc.freeze()
     atexit.register(gc.unfreeze)  # libraries count what is left at the end
+    # Otherwise pytest gives its handlers to each of PyTorch's fifty loggers, six times a test.
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -66,15 +70,19 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(f"  unsupported: {line}")
 
 
-@pytest.fixture(autouse=True)
-def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.fixture(autouse=True, scope="session")
+def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOXWRIGHT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
 
 
-@pytest.fixture(autouse=True)
-def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _no_power_cuts() -> Iterator[None]:
     """Wait for no disk: what this process wrote is there for the next one without, and it was a tenth of the time."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -204,13 +204,15 @@ def test_weights_go_to_tensorflow_and_come_back(mobilenet_config: Path, shapes_d
         str(tmp_path / "m"),
         "--num_train_steps",
         "2",
+        "--workers",
+        "0",
         "--no-evaluate",
     )
     out = tmp_path / "out"
     assert "at step 2" in run("export", str(tmp_path / "m"), str(out / "ckpt-2"))
     assert {path.name for path in out.iterdir()} >= {"ckpt-2.index", "checkpoint", "pipeline.config", "label_map.pbtxt"}
-    ours = run("evaluate", "--model_dir", str(tmp_path / "m"), "--out", str(tmp_path / "e1"))
-    theirs = run("evaluate", "--checkpoint", str(out / "ckpt-2"), "--out", str(tmp_path / "e2"))
+    ours = run("evaluate", "--model_dir", str(tmp_path / "m"), "--out", str(tmp_path / "e1"), "--workers", "0")
+    theirs = run("evaluate", "--checkpoint", str(out / "ckpt-2"), "--out", str(tmp_path / "e2"), "--workers", "0")
     assert ours.splitlines()[-1] == theirs.splitlines()[-1]
     assert (tmp_path / "e1" / "detections.json").read_text() == (tmp_path / "e2" / "detections.json").read_text()
     images = str(shapes_data / "voc" / "JPEGImages")

@@ -21,6 +21,7 @@ from boxwright.training.step import Learner
 from boxwright.training.step_report import StepReport
 from boxwright.types import Categories
 from tests.center_nets import CENTER_NET, MASKS
+from tests.conftest import FEWER_LAYERS
 from tests.cuda.fake import fake_batch, fake_cuda, to_fake
 from tests.cuda.ledger import Ledger
 from tests.d_fines import D_FINE
@@ -40,6 +41,9 @@ _FAMILIES = FAMILIES | {
 _FAMILIES |= {"center_net": CENTER_NET, "center_net, masks": CENTER_NET.rstrip()[:-1] + MASKS + "}"}
 _FAMILIES |= {"d_fine": D_FINE}
 ALL = tuple(_FAMILIES)
+# Each operation of a fake tensor costs as much as one of a network of full size.
+FEW_LAYERS = "ssd, few layers"
+_FAMILIES[FEW_LAYERS] = FEWER_LAYERS[FEWER_LAYERS.index("ssd {") : FEWER_LAYERS.rindex("}")]
 ONE_OF_EACH = (
     "ssd",
     "efficientdet",
