@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models import compiled_norm
 from boxwright.models.activations import ReLU6
+from boxwright.models.backbones.hgnetv2 import ConvNormRelu
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.batch_norm import BatchNorm2d, BatchNormSettings, SyncBatchNorm2d
 from boxwright.models.compiled_norm import gains_from_kernel, normalize_and_activate
 from boxwright.models.cpu_acceleration import (
     CompiledBottleneck,
+    CompiledConvNormRelu,
     CompiledNormAct,
     accelerate_for_cpu,
     compiled_kernels,
@@ -92,6 +94,34 @@ def test_a_residual_block_computes_as_before(activation: str, project: bool, mon
     use_kernels(fast, ("norm_act",))
     assert type(fast) is Bottleneck
     assert compiled_kernels(fast) == ("norm_act",)
+
+
+def test_hgnets_layers_compute_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_norm, "LEAST_VALUES", 1)
+    torch.manual_seed(0)
+    plain = ConvNormRelu(40, 24, 3, affine=True).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    nn.init.constant_(plain.lab.scale, 0.7)
+    fast, hooked, seen = copy.deepcopy(plain), copy.deepcopy(plain), list[Tensor]()
+    hooked.lab.register_forward_hook(lambda *given: seen.append(given[2]))
+    without = ConvNormRelu(40, 24, 3, affine=False)
+    accelerate_for_cpu(nn.ModuleList([fast, hooked, without]))
+    assert type(without) is ConvNormRelu
+    assert type(fast) is CompiledConvNormRelu
+    assert compiled_kernels(fast) == ("affine",)
+    given, results = inputs(), []
+    for one in (plain, fast, hooked):
+        outputs = one(given)
+        upstream = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
+        results.append((outputs.detach(), *torch.autograd.grad((outputs * upstream).sum(), [given, *one.parameters()])))
+    assert len(seen) == 1
+    assert not torch.equal(results[0][0], results[1][0])
+    for others in results[1:]:
+        for one, other in zip(results[0], others, strict=True):
+            assert (one - other).norm() <= 5e-3 * one.norm()
+    for one, other in zip(plain.buffers(), fast.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    use_kernels(fast, ())
+    assert type(fast) is ConvNormRelu
 
 
 def test_swish_is_no_residual_blocks() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.norm_act import Pointwise, norm_act, norm_add_act
+from boxwright.ops.norm_act import Pointwise, norm_act, norm_act_affine, norm_add_act
 
 EPSILON = 1e-3
 ACTIVATIONS: dict[str, tuple[Pointwise, Callable[[Tensor], Tensor]]] = {
@@ -115,6 +115,41 @@ def test_the_end_of_a_residual_block_is_as_computed_layer_by_layer_in_float64(
         assert (one - expected).abs().max() <= 3e-6 * max(float(expected.abs().max()), 1e-3), what
 
 
+def scaled(inputs: Tensor, gain: float, activation: Pointwise) -> list[Tensor]:
+    given = [
+        one.clone(memory_format=torch.preserve_format).requires_grad_()
+        for one in (inputs, *vectors(inputs.shape[1]), torch.tensor([gain]), torch.tensor([0.3]))
+    ]
+    outputs, mean, variance = norm_act_affine(*given[:3], EPSILON, given[3], given[4], activation)
+    assert outputs.is_contiguous(memory_format=torch.channels_last)
+    return [*gradients(outputs, given), mean.double(), variance.double()]
+
+
+def scaled_layer_by_layer(inputs: Tensor, gain: float, activation: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    factors = (torch.tensor([gain]), torch.tensor([0.3]))
+    given = [one.double().requires_grad_() for one in (inputs, *vectors(inputs.shape[1]), *factors)]
+    values, weight, bias, factor, shift = given
+    normalized = F.batch_norm(values, None, None, weight, bias, training=True, eps=EPSILON)
+    variance, mean = torch.var_mean(values.detach(), (0, 2, 3), correction=0)
+    assert torch.minimum(normalized.detach().abs(), (normalized.detach() - 6).abs()).min() > 1e-6
+    return [*gradients(activation(normalized) * factor + shift, given), mean, variance]
+
+
+@pytest.mark.parametrize("name", ["ReLU", "ReLU6"])
+@pytest.mark.parametrize("gain", [1.0, 0.7, -1.3, 0.0])
+@pytest.mark.parametrize("shape", [(2, 24, 9, 7), (1, 7, 5, 3), (2, 70, 21, 20)])
+def test_a_scale_of_all_values_is_as_computed_layer_by_layer_in_float64(
+    name: str, gain: float, shape: tuple[int, int, int, int]
+) -> None:
+    kernel, activation = ACTIVATIONS[name]
+    inputs = maps(shape)
+    names = ("outputs", "to inputs", "to weight", "to bias", "to gain", "to shift", "mean", "variance")
+    results = (scaled(inputs, gain, kernel), scaled_layer_by_layer(inputs, gain, activation))
+    for what, one, expected in zip(names, *results, strict=True):
+        assert one.shape == expected.shape
+        assert (one - expected).abs().max() <= 5e-6 * max(float(expected.abs().max()), 1e-3), what
+
+
 def test_the_number_of_threads_changes_no_bit() -> None:
     inputs = maps((2, 20, 33, 17))
     results = []
@@ -122,6 +157,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
         with threads(count):
             results.append(ours(inputs, Pointwise(low=0.0, high=6.0)))
             results[-1] += added(inputs, inputs.flip(0), Pointwise(low=0.0))
+            results[-1] += scaled(inputs, 0.7, Pointwise(low=0.0))
     assert all(torch.equal(one, first) for result in results[1:] for one, first in zip(result, results[0], strict=True))
 
 

@@ -9,7 +9,7 @@ from boxwright.base.c_compiler import CompilerError
 from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
 from boxwright.models.layers import ConvNormAct
-from boxwright.ops.norm_act import Pointwise, kernels, norm_act, norm_add_act
+from boxwright.ops.norm_act import Pointwise, kernels, norm_act, norm_act_affine, norm_add_act
 
 # Of values: below, calling the kernel costs more than it saves (`benchmarks/layers.py`).
 LEAST_VALUES = 1 << 18
@@ -78,5 +78,21 @@ def normalize_add_and_activate(inputs: Tensor, norm: BatchNorm2d, other: Tensor,
         float32 [B, C, H, W], channels last.
     """
     outputs, mean, variance = norm_add_act(inputs, norm.weight, norm.bias, norm.eps, other, kernel_of(activation))
+    norm.move_averages_of(mean, variance, inputs.numel() // inputs.shape[1])
+    return outputs
+
+
+def normalize_activate_and_scale(inputs: Tensor, norm: BatchNorm2d, gain: Tensor, shift: Tensor) -> Tensor:
+    """Normalize as in training, updating the moving averages, apply a ReLU, then scale and shift all values alike.
+
+    Args:
+        inputs: float32 [B, C, H, W], channels last.
+        gain: [1]; so is the shift.
+
+    Returns:
+        float32 [B, C, H, W], channels last.
+    """
+    relu = Pointwise(low=0.0)
+    outputs, mean, variance = norm_act_affine(inputs, norm.weight, norm.bias, norm.eps, gain, shift, relu)
     norm.move_averages_of(mean, variance, inputs.numel() // inputs.shape[1])
     return outputs

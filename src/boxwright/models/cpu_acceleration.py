@@ -10,8 +10,10 @@ from collections.abc import Callable, Collection
 from typing import cast
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from boxwright.base.c_compiler import CompilerError
+from boxwright.models.backbones.hgnetv2 import ConvNormRelu, LearnedAffine
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.batch_norm import BatchNorm2d
@@ -20,6 +22,7 @@ from boxwright.models.compiled_norm import (
     gains_from_kernel,
     is_added,
     is_kernels,
+    normalize_activate_and_scale,
     normalize_add_and_activate,
     normalize_and_activate,
 )
@@ -32,6 +35,7 @@ KERNELS: dict[str, Callable[[], object]] = {
     "norm_act": norm_act.kernels,
     "depthwise": depthwise.kernels,
     "residual": norm_act.kernels,
+    "affine": norm_act.kernels,
     "winograd": winograd_tiles.kernels,
 }
 """What compiles each kernel: returns its functions, or the `CompilerError`."""
@@ -52,6 +56,8 @@ def accelerate_for_cpu(network: nn.Module) -> None:
             module.__class__ = CompiledInvertedResidual
         elif type(module) is Bottleneck and is_added(module.expand, module.activation):
             module.__class__ = CompiledBottleneck
+        elif type(module) is ConvNormRelu and type(module.lab) is LearnedAffine and is_kernels(module.bn, nn.ReLU()):
+            module.__class__ = CompiledConvNormRelu
 
 
 def compiled_kernels(network: nn.Module) -> tuple[str, ...]:
@@ -138,6 +144,17 @@ class CompiledInvertedResidual(InvertedResidual):
         return _normalized(expand_and_convolve(inputs, expand, cast(Conv2d, conv)), norm, activation)
 
 
+class CompiledConvNormRelu(ConvNormRelu):
+    """HGNetV2's layer, which is normalized, activated, scaled and shifted in one pass."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [B, out, H', W']."""
+        maps, lab = self.conv(inputs), cast(LearnedAffine, self.lab)
+        if gains_from_kernel(self.bn, lab, maps):
+            return normalize_activate_and_scale(maps, cast(BatchNorm2d, self.bn), lab.scale, lab.bias)
+        return cast(Tensor, lab(functional.relu(self.bn(maps))))
+
+
 class CompiledBottleneck(Bottleneck):
     """ResNet's block, whose last map is normalized, added to the shortcut and activated in one pass."""
 
@@ -162,6 +179,7 @@ def _normalized(maps: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:
 _KERNEL_OF: dict[type[nn.Module], str] = {
     CompiledNormAct: "norm_act",
     CompiledBottleneck: "residual",
+    CompiledConvNormRelu: "affine",
     CompiledInvertedResidual: "depthwise",
     CompiledWinogradConv2d: "winograd",
 }

@@ -47,6 +47,27 @@ ROWS add_sum(float low, float high, long rows, long channels, const float *restr
         }
 }
 
+ROWS affine(float low, float high, float gain, float shift, long rows, long channels, const float *restrict x,
+            const float *restrict scale, const float *restrict offset, float *restrict y) {
+    for (long row = 0; row < rows; row++, x += channels, y += channels)
+        for (long k = 0; k < channels; k++)
+            y[k] = activated(CLAMP, low, high, x[k] * scale[k] + offset[k]) * gain + shift;
+}
+
+ROWS affine_sum(float low, float high, long rows, long channels, const float *restrict gradient,
+                const float *restrict x, const float *restrict scale, const float *restrict offset,
+                const float *restrict mean, float *restrict one, float *restrict two, float *restrict three,
+                float *restrict four) {
+    for (long row = 0; row < rows; row++, x += channels, gradient += channels)
+        for (long k = 0; k < channels; k++) {
+            float v = x[k] * scale[k] + offset[k], g = passed(CLAMP, low, high, v, gradient[k]);
+            one[k] += g;
+            two[k] += g * (x[k] - mean[k]);
+            three[k] += gradient[k] * activated(CLAMP, low, high, v);
+            four[k] += gradient[k];
+        }
+}
+
 ROWS sum(int kind, float low, float high, long rows, long channels, const float *restrict gradient,
          const float *restrict x, const float *restrict scale, const float *restrict offset,
          const float *restrict mean, float *restrict one, float *restrict two) {
@@ -60,11 +81,12 @@ ROWS sum(int kind, float low, float high, long rows, long channels, const float 
 
 ROWS back(int kind, float low, float high, long rows, long channels, const float *restrict gradient,
           const float *restrict x, const float *restrict scale, const float *restrict offset,
-          const float *restrict mean, const float *restrict level, const float *restrict slope, float *restrict to_x) {
+          const float *restrict mean, const float *restrict factor, const float *restrict level,
+          const float *restrict slope, float *restrict to_x) {
     for (long row = 0; row < rows; row++, x += channels, gradient += channels, to_x += channels)
         for (long k = 0; k < channels; k++) {
             float g = passed(kind, low, high, x[k] * scale[k] + offset[k], gradient[k]);
-            to_x[k] = scale[k] * g - level[k] - (x[k] - mean[k]) * slope[k];
+            to_x[k] = factor[k] * g - level[k] - (x[k] - mean[k]) * slope[k];
         }
 }
 
@@ -128,18 +150,19 @@ void norm_act_sums(const Shape *shape, const float *gradient, const float *x, co
     }
 }
 
-// The gradient of x: scale × the normalized map's, less its mean (level) and its part along x (slope).
+// The gradient of x: factor × the activation's, less its mean (level) and its part along x (slope).
 void norm_act_back(const Shape *shape, const float *gradient, const float *x, const float *scale, const float *offset,
-                   const float *mean, const float *level, const float *slope, float *to_x) {
+                   const float *mean, const float *factor, const float *level, const float *slope, float *to_x) {
     long rows = shape->rows, channels = shape->channels;
     #pragma omp parallel for num_threads(shape->threads) schedule(static)
     for (int part = 0; part < PARTS; part++) {
         long row = bound(rows, PARTS, part), count = bound(rows, PARTS, part + 1) - row, at = row * channels;
         if (shape->kind == SWISH)
-            back(SWISH, 0, 0, count, channels, gradient + at, x + at, scale, offset, mean, level, slope, to_x + at);
+            back(SWISH, 0, 0, count, channels, gradient + at, x + at, scale, offset, mean, factor, level, slope,
+                 to_x + at);
         else
-            back(CLAMP, shape->low, shape->high, count, channels, gradient + at, x + at, scale, offset, mean, level,
-                 slope, to_x + at);
+            back(CLAMP, shape->low, shape->high, count, channels, gradient + at, x + at, scale, offset, mean, factor,
+                 level, slope, to_x + at);
     }
 }
 
@@ -181,6 +204,38 @@ void norm_act_add_sums(const Shape *shape, const float *gradient, const float *y
             add_sum(shape->low, shape->high, count, channels, gradient + at, y + at, x + at, mean, to_sum + at, block,
                     block + channels);
             for (long k = 0; k < 2 * channels; k++) total[k] += block[k];
+        }
+    }
+}
+
+// A map normalized, clamped, then scaled and shifted as a whole: y = gain × clamp(x × scale + offset) + shift.
+void norm_act_affine(const Shape *shape, const float *x, const float *scale, const float *offset, const float *gain,
+                     const float *shift, float *y) {
+    long rows = shape->rows, channels = shape->channels;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (int part = 0; part < PARTS; part++) {
+        long row = bound(rows, PARTS, part), count = bound(rows, PARTS, part + 1) - row, at = row * channels;
+        affine(shape->low, shape->high, *gain, *shift, count, channels, x + at, scale, offset, y + at);
+    }
+}
+
+// Of each part, [PARTS][4][channels]: norm_act_sums for a gain of 1; sums of the gradient times the clamped map, and of
+// the gradient.
+void norm_act_affine_sums(const Shape *shape, const float *gradient, const float *x, const float *scale,
+                          const float *offset, const float *mean, double *sums) {
+    long rows = shape->rows, channels = shape->channels;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (int part = 0; part < PARTS; part++) {
+        double *total = sums + 4 * channels * part;
+        float block[4 * channels];
+        memset(total, 0, sizeof(double) * 4 * channels);
+        for (long row = bound(rows, PARTS, part), end = bound(rows, PARTS, part + 1), count; row < end; row += count) {
+            count = end - row < BLOCK ? end - row : BLOCK;
+            long at = row * channels;
+            memset(block, 0, sizeof block);
+            affine_sum(shape->low, shape->high, count, channels, gradient + at, x + at, scale, offset, mean, block,
+                       block + channels, block + 2 * channels, block + 3 * channels);
+            for (long k = 0; k < 4 * channels; k++) total[k] += block[k];
         }
     }
 }

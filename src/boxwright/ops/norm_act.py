@@ -94,6 +94,26 @@ def norm_add_act(
     return found
 
 
+def norm_act_affine(
+    inputs: Tensor, weight: Tensor, bias: Tensor, epsilon: float, gain: Tensor, shift: Tensor, activation: Pointwise
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalize with the batch's statistics, clamp, then scale and shift the whole map.
+
+    Args:
+        inputs: float32 [B, C, H, W] on the CPU, channels last in memory.
+        gain: Of all values alike, [1]; so is the shift.
+        activation: Not Swish.
+
+    Returns:
+        As `norm_act`.
+
+    Raises:
+        CompilerError: If there are no kernels here.
+    """
+    found: tuple[Tensor, Tensor, Tensor] = _NormActAffine.apply(inputs, weight, bias, epsilon, gain, shift, activation)
+    return found
+
+
 @dataclass(frozen=True)
 class BatchScale:
     """A normalization with a batch's statistics, as x × scale + offset, float32 [C] each.
@@ -176,7 +196,7 @@ class _NormAct(torch.autograd.Function):
         to_weight = along * inverse
         level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
         to_inputs = torch.empty_like(inputs)
-        call(kernels(), "norm_act_back", shape, gradient, inputs, scale, offset, mean, level, slope, to_inputs)
+        call(kernels(), "norm_act_back", shape, gradient, inputs, scale, offset, mean, scale, level, slope, to_inputs)
         return to_inputs, to_weight.float(), to_bias.float(), None, None
 
 
@@ -207,8 +227,48 @@ class _NormAddAct(torch.autograd.Function):
         to_weight = along * inverse
         level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
         plain = _shape(inputs, Pointwise())
-        call(kernels(), "norm_act_back", plain, to_other, inputs, scale, offset, mean, level, slope, to_inputs)
+        vectors = (scale, offset, mean, scale, level, slope)
+        call(kernels(), "norm_act_back", plain, to_other, inputs, *vectors, to_inputs)
         return to_inputs, to_weight.float(), to_bias.float(), None, to_other, None
+
+
+class _NormActAffine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        epsilon: float,
+        gain: Tensor,
+        shift: Tensor,
+        activation: Pointwise,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        shape = _shape(inputs, activation)
+        scaled = batch_scale(inputs, weight, bias, epsilon)
+        outputs = torch.empty_like(inputs)
+        call(kernels(), "norm_act_affine", shape, inputs, scaled.scale, scaled.offset, gain, shift, outputs)
+        context.save_for_backward(inputs, gain, scaled.scale, scaled.offset, scaled.mean, scaled.inverse)
+        context.activation = activation
+        context.mark_non_differentiable(scaled.mean, scaled.variance)
+        return outputs, scaled.mean, scaled.variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, gain, scale, offset, mean, inverse = context.saved_tensors
+        shape = _shape(inputs, context.activation)
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        sums = torch.empty(_PARTS, 4, shape.channels, dtype=torch.float64)
+        call(kernels(), "norm_act_affine_sums", shape, gradient, inputs, scale, offset, mean, sums)
+        to_bias, along, to_gain, to_shift = sums.sum(0)
+        to_bias, to_weight = gain * to_bias, gain * along * inverse
+        level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
+        to_inputs = torch.empty_like(inputs)
+        vectors = (scale, offset, mean, gain * scale, level, slope)
+        call(kernels(), "norm_act_back", shape, gradient, inputs, *vectors, to_inputs)
+        of_all = (to_gain.sum()[None].float(), to_shift.sum()[None].float())
+        return to_inputs, to_weight.float(), to_bias.float(), None, *of_all, None
 
 
 def _shape(inputs: Tensor, activation: Pointwise) -> _Shape:
