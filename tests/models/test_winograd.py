@@ -77,6 +77,20 @@ def test_without_a_compiler_matrices_transform(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(conv(INPUTS), by_matrices)
 
 
+def test_a_kernel_in_advance_is_transformed_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layer = WinogradConv2d(Conv2d(128, 128, 3, bias=True))
+    by_matrices = winograd.conv_3x3_transformed(INPUTS, layer.kernel, layer.bias)
+    compiled = layer(INPUTS)
+    assert not torch.equal(compiled, by_matrices)
+    torch.testing.assert_close(compiled, by_matrices, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(INPUTS).isfinite().all()
+    layer = WinogradConv2d(Conv2d(128, 128, 3))
+    monkeypatch.setattr(winograd_tiles, "kernels", lambda: CompilerError("no C compiler: cc is not found"))
+    assert torch.equal(layer(INPUTS), winograd.conv_3x3_transformed(INPUTS, layer.kernel, None))
+
+
 def test_an_exported_graph_has_the_plain_layer() -> None:
     conv = Conv2d(128, 128, 3)
     accelerate_for_cpu(conv)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.ops import winograd
-from boxwright.ops.winograd_tiles import conv_3x3
+from boxwright.ops.winograd_tiles import conv_3x3, conv_3x3_transformed
 from tests.ops.test_norm_act import threads
 from tests.ops.test_winograd import SIZES, error, given
 
@@ -70,6 +70,12 @@ def test_a_batch_in_parts_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(winograd, "_MOST_NUMBERS", 1)
     for one, other in zip(computed(*numbers), whole, strict=True):
         assert error(one, other.double()) < 5e-6  # sums of parts are rounded otherwise
+
+
+def test_a_kernel_transformed_in_advance() -> None:
+    inputs, kernel, bias = given(19, 33, ins=20, outs=17)
+    in_advance = conv_3x3_transformed(inputs, winograd.transformed_kernel(kernel), bias)
+    assert error(in_advance, conv_3x3(inputs, kernel, bias).double()) < 1e-6
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 8)])

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from boxwright.base.c_compiler import CompilerError
+from boxwright.ops import winograd_tiles
 from boxwright.ops.winograd import conv_3x3_transformed, transformed_kernel
 
 _LEAST_CHANNELS = 128
@@ -26,11 +28,15 @@ def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()  # checked before sizes, which may be dynamic in a graph
         and _tiles(inputs) >= _LEAST_TILES
-        and inputs.device.type == "cpu"
-        and inputs.dtype == conv.weight.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
+        and conv.weight.dtype == torch.float32
+        and _is_plain(inputs)
         and inputs.is_contiguous(memory_format=torch.channels_last)
     )
+
+
+def _is_plain(inputs: Tensor) -> bool:
+    """Return whether products of inputs are float32 on a CPU."""
+    return inputs.device.type == "cpu" and inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
 def is_wide_3x3(conv: nn.Conv2d) -> bool:
@@ -62,7 +68,11 @@ class WinogradConv2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return float32 [B, D, H, W] for float32 [B, C, H, W]."""
-        return conv_3x3_transformed(input.contiguous(memory_format=torch.channels_last), self.kernel, self.bias)
+        maps = input.contiguous(memory_format=torch.channels_last)
+        plain = not torch.compiler.is_compiling() and _is_plain(maps)
+        if plain and not isinstance(winograd_tiles.kernels(), CompilerError):
+            return winograd_tiles.conv_3x3_transformed(maps, self.kernel, self.bias)
+        return conv_3x3_transformed(maps, self.kernel, self.bias)
 
 
 @torch.no_grad()

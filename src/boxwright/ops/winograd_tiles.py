@@ -80,20 +80,36 @@ def conv_3x3(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     return found
 
 
+def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+    """Return a zero-padded convolution of stride 1, without gradients.
+
+    Args:
+        inputs: float32 [B, C, H, W] on the CPU, channels last.
+        kernel: As `ops/winograd.py transformed_kernel` returns it, [36, C, D].
+        bias: [D], or None.
+
+    Returns:
+        float32 [B, D, H, W], channels last.
+
+    Raises:
+        CompilerError: If there are no kernels here.
+    """
+    batch, _, height, width = inputs.shape
+    outs = kernel.shape[2]
+    shift = torch.zeros(outs) if bias is None else bias.contiguous()
+    outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
+    for images in image_chunks(inputs, max(kernel.shape[1:])):
+        products = torch.bmm(_tiles("winograd_evaluate", inputs[images], _AT_TILE), kernel)
+        into = outputs[images]
+        call(kernels(), "winograd_read", _shape(into, products), products, _OUTPUTS, shift, into)
+    return outputs
+
+
 class _Conv(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
         context.save_for_backward(inputs, kernel)
-        batch, _, height, width = inputs.shape
-        outs = len(kernel)
-        shift = torch.zeros(outs) if bias is None else bias.contiguous()
-        evaluated = _evaluated_kernel(kernel)
-        outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
-        for images in image_chunks(inputs, max(kernel.shape[:2])):
-            products = torch.bmm(_tiles("winograd_evaluate", inputs[images], _AT_TILE), evaluated.mT)
-            into = outputs[images]
-            call(kernels(), "winograd_read", _shape(into, products), products, _OUTPUTS, shift, into)
-        return outputs
+        return conv_3x3_transformed(inputs, _evaluated_kernel(kernel).mT, bias)
 
     @staticmethod
     @once_differentiable
