@@ -163,7 +163,7 @@ def test_a_run_keeps_its_meaning(tmp_path: Path, mobilenet_config: Path) -> None
     )
     config = bw.load_config(mobilenet_config)
     old = bw.load_config(mobilenet_config, [*one_step, "model.ssd.feature_extractor.tensorflow_version=2"])
-    settings = bw.RunSettings(evaluate=False, workers=0)
+    settings = bw.RunSettings(evaluate=False, workers=0, preflight=False)
     bw.train(old, tmp_path / "m", settings)
     path = tmp_path / "m" / "ckpt-1.pt"
     content = read_checkpoint(path)
@@ -198,7 +198,7 @@ def test_a_meaning_is_not_carried_to_another_type() -> None:
 def test_fine_tuning_from_a_run_of_the_other_meaning_is_said(tmp_path: Path, mobilenet_config: Path) -> None:
     text = mobilenet_config.read_text()
     mobilenet_config.write_text(text.replace("ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v2_fpn"))
-    settings = bw.RunSettings(evaluate=False, workers=0)
+    settings = bw.RunSettings(evaluate=False, workers=0, preflight=False)
     old = ["train_config.num_steps=1", "model.ssd.feature_extractor.tensorflow_version=2"]
     bw.train(bw.load_config(mobilenet_config, old), tmp_path / "old", settings)
     config = bw.load_config(mobilenet_config)

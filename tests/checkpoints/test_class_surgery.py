@@ -41,7 +41,7 @@ def runs(shapes_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         (folder / "pipeline.config").write_text(small_config_text(shapes_data))
         changes = [f"model.ssd.box_predictor={{{HEADS[head]}}}"] if HEADS[head] else []
         config = bw.load_config(folder / "pipeline.config", ["train_config.num_steps=1", *changes])
-        bw.train(config, folder / "m", bw.RunSettings(workers=0, evaluate=False))
+        bw.train(config, folder / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False))
         return folder / "m"
 
     return run

@@ -274,7 +274,7 @@ def test_fine_tuning_from_tensorflow(mobilenet_config: Path, tmp_path: Path, sco
     bw.train(
         bw.load_config(mobilenet_config, overrides),
         tmp_path / "run",
-        bw.RunSettings(workers=0, evaluate=False),
+        bw.RunSettings(workers=0, preflight=False, evaluate=False),
         {"test": Listener()},
     )
     assert any("tensors restored, 0 reset" in text for text in messages)

@@ -32,7 +32,13 @@ def nested(format: str) -> str:
     return "[" * 5000 + "]" * 5000 if format != "text" else "model { " * 5000 + "}" * 5000
 
 
-@pytest.mark.slow_cases("text2-yaml-nested too deeply|levels of nesting")
+# Of what is refused one by one tests/config/test_refusals.py has more.
+@pytest.mark.slow_cases(
+    "text2-yaml-nested too deeply|levels of nesting",
+    "text5-text-unknown field",
+    "text6-text-expected an integer",
+    "train_config { batch_size: 99999999999 }-text-batch_size: should be less than or equal to 1000000, found 99999999999",
+)
 @pytest.mark.parametrize(
     ("text", "format", "wanted"),
     [

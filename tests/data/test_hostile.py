@@ -99,6 +99,7 @@ def test_a_jpeg_cut_off_with_its_end_mark(share: float, mode: str) -> None:
         decode_image(data[: int(len(data) * share)] + b"\xff\xd9", "x.jpg")
 
 
+@pytest.mark.slow_cases("13000-13000-0-6-8")
 @pytest.mark.parametrize(
     ("width", "height", "rows", "colour", "depth"),
     [(13000, 13000, 0, 2, 8), (13000, 13000, 0, 6, 8), (13000, 13000, 13000, 0, 1), (2**31 - 1, 1, 1, 2, 8)],
@@ -148,7 +149,7 @@ def test_orientations_that_are_none(value: int) -> None:
 # ---------------------------------------------------------------- pictures
 
 
-@pytest.mark.slow_cases("size4")
+@pytest.mark.slow_cases("size1", "size2", "size4")
 @pytest.mark.parametrize("size", [(20000, 1), (1, 20000), (2000, 3), (1, 1), (5000, 4000)])
 def test_pictures_have_a_largest_size(size: tuple[int, int]) -> None:
     boxes = np.array([[0, 0, 1e9, 1e9], [-1e9, -1e30, 1e30, 1e9], [np.nan, 0, 1, 1], [0, 0, np.inf, 3], [5, 5, 2, 2]])
@@ -433,15 +434,9 @@ BAD_COCO = [
 
 
 @pytest.mark.slow_except(
-    "change-image 1: height: expected a number0",
-    "change-annotation 1: bbox: expected a number",
     "change-annotation 1: area: expected a number0",
     "change-segmentation: polygon 0: 100,000,000.* from the origin",
-    "change-polygon 0: expected a number",
-    "change-do not fill an image1",
-    "change-expected size",
     "change-category id '\\xb2' is not a number",
-    "change-File name too long",
     "change-expected a list of objects under 'images'",
 )
 @pytest.mark.parametrize(("change", "wanted"), BAD_COCO)
@@ -574,7 +569,7 @@ def test_annotations_in_other_encodings(tmp_path: Path) -> None:
         assert "a.xml" in outcome.text
 
 
-@pytest.mark.slow_cases("change4")
+@pytest.mark.slow_cases("<filename>a {a {", "<xmax>1e10", "change4")
 @pytest.mark.parametrize(
     "change", ["<filename>" + "a" * 5000, "<filename>a {a {", "<xmax>1e10", "<xmax>nan", "<name>" + "x" * 10**6]
 )

@@ -34,7 +34,7 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
         "train_config.num_steps=1",
     ]
     config = bw.load_config(small_config, overrides)
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False))
     lines = (tmp_path / "m" / "metrics.jsonl").read_text()
     assert "NaN" not in lines
     assert '"PascalBoxes_PerformanceByCategory/AP@0.5IOU/unicorn": null' in lines
@@ -109,7 +109,7 @@ def test_images_at_their_own_size(small_config: Path) -> None:
 def test_groundtruth_that_is_ignored(small_config: Path, tmp_path: Path) -> None:
     """Detections and pictures, without metrics and losses; a run chooses no best checkpoint."""
     config = bw.load_config(small_config, ["eval_config.ignore_groundtruth=true", "train_config.num_steps=1"])
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, device="cpu"))
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, device="cpu"))
     assert not (tmp_path / "m" / "best.pt").exists()
     evaluation = evaluate_on_reader(config, bw.restore_detector(tmp_path / "m")[0])
     assert evaluation.metrics == {}

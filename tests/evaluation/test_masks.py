@@ -202,7 +202,7 @@ def test_batches_carry_masks_only_for_networks_that_learn_them(
     monkeypatch.setattr(Learner, "step", watched)
     config = bw.load_config(small_config, ["train_config.num_steps=1", "train_config.batch_size=2"])
     config.train_input_reader = parse_message(READERS["png"].replace("FOLDER", str(folder)), m.InputReader)
-    settings = bw.RunSettings(workers=0, evaluate=False)
+    settings = bw.RunSettings(workers=0, preflight=False, evaluate=False)
     bw.train(config, tmp_path / "boxes", settings)
     monkeypatch.setattr(Network, "learns_masks", True)
     bw.train(config, tmp_path / "masks", settings)

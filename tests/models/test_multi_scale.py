@@ -173,7 +173,7 @@ def test_command_line(small_config: Path, shapes_data: Path, tmp_path: Path, ver
     bw.train(
         bw.load_config(small_config, ["train_config.num_steps=1"]),
         tmp_path / "m",
-        bw.RunSettings(workers=0, evaluate=False),
+        bw.RunSettings(workers=0, preflight=False, evaluate=False),
     )
     image = next((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
     arguments = [verb, *([str(image)] if verb == "predict" else []), "--model_dir", str(tmp_path / "m")]

@@ -103,7 +103,7 @@ def test_a_run_says_its_groups_and_goes_on_with_them(small_config: Path, tmp_pat
 
     Listener()
     group = 'train_config.optimizer.parameter_group={variables: "^backbone" learning_rate_factor: 0}'
-    settings = bw.RunSettings(workers=0, evaluate=False)
+    settings = bw.RunSettings(workers=0, preflight=False, evaluate=False)
     bw.train(bw.load_config(small_config, [group, "train_config.num_steps=1"]), tmp_path / "m", settings)
     assert len([line for line in heard if line.startswith("parameter group: ")]) == 2
     first, _, _ = bw.restore_detector(tmp_path / "m")

@@ -110,10 +110,11 @@ class Recorded:
         compare(self.arrays, name, actual)
 
 
-# The whole hourglass of 104 layers takes a minute.
+# The whole hourglass of 104 layers takes a minute; the others' heads are those of deepmac_hourglass and single_class_keypoints,
+# and a ResNet's names are in tests/tensorflow/test_variable_names.py.
+_SLOW = ("centernet_", "deepmac_weak", "deepmac_projection", "resnet_fpn_depthwise")
 _PARAMS = [
-    pytest.param(path, id=path.name, marks=[pytest.mark.slow] if path.name.startswith("centernet_") else [])
-    for path in MODELS
+    pytest.param(path, id=path.name, marks=[pytest.mark.slow] if path.name.startswith(_SLOW) else []) for path in MODELS
 ]
 
 

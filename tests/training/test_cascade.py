@@ -39,7 +39,7 @@ def configuration(name: str, data: Path, more: str = "") -> Pipeline:
 @pytest.mark.parametrize("name", MODELS)
 def test_trained_resumed_evaluated_and_used(name: str, shapes_data: Path, tmp_path: Path) -> None:
     """Two steps at once are the same as one and one; what comes out can be evaluated and used."""
-    settings = bw.RunSettings(evaluate=False, workers=0, device="cpu", summarize_every_n=2)
+    settings = bw.RunSettings(evaluate=False, workers=0, preflight=False, device="cpu", summarize_every_n=2)
     whole, halves = configuration(name, shapes_data), configuration(name, shapes_data)
     assert bw.train(whole, tmp_path / "whole", settings).step == 2
     assert halves.train_config is not None

@@ -218,7 +218,7 @@ def test_train_go_on_evaluate_predict(d_fine_config: Path, shapes_data: Path, tm
 
 @pytest.mark.slow  # test_train.py resumes; what is drawn depends on keys alone
 def test_an_interrupted_run_ends_as_one_that_was_not(d_fine_config: Path, tmp_path: Path) -> None:
-    settings = bw.RunSettings(workers=0, evaluate=False)
+    settings = bw.RunSettings(workers=0, preflight=False, evaluate=False)
     for steps in (2, 4):
         bw.train(bw.load_config(d_fine_config, [f"train_config.num_steps={steps}"]), tmp_path / "parts", settings)
     bw.train(bw.load_config(d_fine_config, ["train_config.num_steps=4"]), tmp_path / "whole", settings)
@@ -230,7 +230,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(d_fine_config: Path, tmp_pa
 def test_two_processes_are_one_with_the_whole_batch(d_fine_config: Path, tmp_path: Path) -> None:
     path = tmp_path / "sync.config"
     path.write_text(d_fine_config.read_text().replace("denoising {", "sync_batch_norm: true denoising {"))
-    shared = bw.RunSettings(workers=0, evaluate=False, log_every_n=1)
+    shared = bw.RunSettings(workers=0, preflight=False, evaluate=False, log_every_n=1)
     bw.train(bw.load_config(path, ["train_config.num_steps=2"]), tmp_path / "one", shared)
     text = path.read_text().replace("num_steps: 6", "num_steps: 2")
     path.write_text(text)
@@ -258,6 +258,6 @@ def test_learns_eight_images_by_heart(tmp_path: Path) -> None:
       train_input_reader {{ {reader} }}
       eval_config {{ metrics_set: "coco_detection_metrics" }} eval_input_reader {{ shuffle: false {reader} }}""")
     config = bw.load_config(path)
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False))
     metrics = bw.evaluate(config, tmp_path / "m")
     assert metrics["DetectionBoxes_Precision/mAP@.50IOU"] >= 0.9, metrics

@@ -57,7 +57,7 @@ def learned(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, tmp_path: Path, poisoned: Any) -> None:
     config = bw.load_config(small_config)
     with pytest.raises(bw.TrainingError, match="step 3: the loss is not finite: .*boxwright replay") as caught:
-        bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+        bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False))
     folder = tmp_path / "m" / "not-finite-3"
     assert str(folder) in str(caught.value)
     report = json.loads((folder / "report.json").read_text())
@@ -68,7 +68,7 @@ def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, t
     assert set(report["images"][0]) == {"id", "epoch", "index", "process"}
     assert len(list((folder / "images").glob("*.png"))) == 4
     before = bw.load_config(small_config, ["train_config.num_steps=2"])
-    bw.train(before, tmp_path / "two", bw.RunSettings(workers=0, evaluate=False))
+    bw.train(before, tmp_path / "two", bw.RunSettings(workers=0, preflight=False, evaluate=False))
     kept, wanted = (
         read_checkpoint(path)["network"] for path in (tmp_path / "m" / "ckpt-2.pt", tmp_path / "two" / "ckpt-2.pt")
     )
@@ -79,7 +79,7 @@ def test_run_stops_with_a_folder_and_the_weights_of_before(small_config: Path, t
 @pytest.mark.parametrize("change", ["train_config.use_float16=false", "train_config.use_float16=true"])
 def test_a_step_can_be_left_out(small_config: Path, tmp_path: Path, poisoned: Any, change: str) -> None:
     config = bw.load_config(small_config, [change])
-    settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True, log_every_n=1)
+    settings = bw.RunSettings(workers=0, preflight=False, evaluate=False, skip_not_finite=True, log_every_n=1)
     assert bw.train(config, tmp_path / "m", settings).step == 6
     steps = [json.loads(line)["step"] for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 4, 5, 6]
@@ -116,7 +116,7 @@ def test_a_step_that_is_looked_at_late_is_undone(
 ) -> None:
     poisoned["at"] = at
     config = bw.load_config(small_config, [change])
-    settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True)
+    settings = bw.RunSettings(workers=0, preflight=False, evaluate=False, skip_not_finite=True)
     bw.train(config, tmp_path / "at once", settings)
     monkeypatch.setattr(Loop, "_waits", looked_at_late)
     bw.train(config, tmp_path / "late", settings)
@@ -147,12 +147,14 @@ def test_a_step_that_is_looked_at_late_stops_the_run_too(
     (step,) = at
     monkeypatch.setattr(Loop, "_waits", looked_at_late)
     with pytest.raises(bw.TrainingError, match=f"step {step + 1}: the loss is not finite: .*boxwright replay"):
-        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+        bw.train(
+            bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False)
+        )
     poisoned["at"] = set()
     bw.train(
         bw.load_config(small_config, [f"train_config.num_steps={step}"]),
         tmp_path / "until",
-        bw.RunSettings(workers=0, evaluate=False),
+        bw.RunSettings(workers=0, preflight=False, evaluate=False),
     )
     kept, wanted = (read_checkpoint(tmp_path / name / f"ckpt-{step}.pt") for name in ("m", "until"))
     assert all(torch.equal(kept["network"][name], value) for name, value in learned(wanted["network"]).items())
@@ -173,7 +175,9 @@ def test_weights_that_are_not_finite_explain_whatever_they_bring_about(
 
     monkeypatch.setattr(LossModule, "forward", strict)
     with pytest.raises(bw.TrainingError, match="step 3: the loss is not finite"):
-        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+        bw.train(
+            bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False)
+        )
 
 
 def test_leaving_out_has_an_end(
@@ -183,14 +187,14 @@ def test_leaving_out_has_an_end(
     monkeypatch.setattr(loop, "_MOST_SKIPPED_IN_A_ROW", 2)
     poisoned["at"] = set(range(100))
     config = bw.load_config(small_config, ["train_config.num_steps=100"])
-    settings = bw.RunSettings(workers=0, evaluate=False, skip_not_finite=True)
+    settings = bw.RunSettings(workers=0, preflight=False, evaluate=False, skip_not_finite=True)
     with pytest.raises(bw.TrainingError, match="2 steps in a row were left out"):
         bw.train(config, tmp_path / "m", settings)
 
 
 def test_replay_of_a_checkpoint(small_config: Path, tmp_path: Path) -> None:
     config = bw.load_config(small_config, ["train_config.num_steps=1"])
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, device="cpu"))
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, device="cpu"))
     (tmp_path / "m" / "ckpt-1.pt").rename(tmp_path / "m" / "step.pt")
     with pytest.raises(bw.CheckpointError, match="step.pt: a run's checkpoint, without the batches"):
         replay_step(tmp_path / "m")
@@ -199,14 +203,16 @@ def test_replay_of_a_checkpoint(small_config: Path, tmp_path: Path) -> None:
 def test_replay_names_the_first_module(small_config: Path, tmp_path: Path) -> None:
     """A weight made infinite in a checkpoint is found again by the command."""
     config = bw.load_config(small_config, ["train_config.num_steps=1"])
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False))
     store = CheckpointStore(tmp_path / "m")
     found = store.latest()
     assert found is not None
     found[1]["network"][f"{MIDDLE}.weight"][0, 0, 1, 1] = torch.inf
     write_checkpoint(found[1], found[0])
     with pytest.raises(bw.TrainingError, match=f"first: weight {MIDDLE}.weight"):
-        bw.train(bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+        bw.train(
+            bw.load_config(small_config), tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False)
+        )
     folder = tmp_path / "m" / "not-finite-2"
     again = replay_step(folder)
     assert again["all"][:2] == [f"weight {MIDDLE}.weight", f"output of module {MIDDLE} (Conv2d)"]

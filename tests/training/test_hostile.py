@@ -29,7 +29,7 @@ from boxwright.training.log import Evaluated, Inputs, JsonLines, Scalars, Tensor
 from boxwright.types import Categories, Category, Sample
 from tests.conftest import SMALL_MODEL, Silent, found_objects
 
-LOUD = bw.RunSettings(workers=0, log_every_n=1, summarize_every_n=1, checkpoint_every_n=2)
+LOUD = bw.RunSettings(workers=0, preflight=False, log_every_n=1, summarize_every_n=1, checkpoint_every_n=2)
 
 
 class Heard(Silent):
@@ -334,7 +334,13 @@ def test_tags_of_tensorboard_and_histograms_of_variables(small_config: Path, tmp
 
     config = bw.load_config(small_config, ["train_config.num_steps=1"])
     run = bw.RunSettings(
-        workers=0, device="cpu", evaluate=False, event_tags=tags, summarize_variables=tags == "tf1", summarize_every_n=1
+        workers=0,
+        preflight=False,
+        device="cpu",
+        evaluate=False,
+        event_tags=tags,
+        summarize_variables=tags == "tf1",
+        summarize_every_n=1,
     )
     bw.train(config, tmp_path / "m", run)
     events = EventAccumulator(str(tmp_path / "m" / "train")).Reload()

@@ -68,7 +68,9 @@ def test_keypoints_reach_the_targets(config: str) -> None:
 @pytest.mark.slow
 def test_it_trains(config: str, tmp_path: Path) -> None:
     bw.train(
-        bw.load_config(config, ["train_config.num_steps=2"]), tmp_path / "m", bw.RunSettings(workers=0, evaluate=False)
+        bw.load_config(config, ["train_config.num_steps=2"]),
+        tmp_path / "m",
+        bw.RunSettings(workers=0, preflight=False, evaluate=False),
     )
     assert (tmp_path / "m" / "ckpt-2.pt").is_file()
 

@@ -62,7 +62,7 @@ def train_on_cells(data: Path, folder: Path, steps: int, images: int, seconds: f
     write_ellipses(data, "trainval", folder / "train.json", images)
     write_ellipses(data, "test", folder / "eval.json", max(images // 4, 2))
     config = bw.load_config(CONFIG, settings(folder, data, steps))
-    run = bw.RunSettings(workers=0, evaluate=False, max_seconds=seconds)
+    run = bw.RunSettings(workers=0, preflight=False, evaluate=False, max_seconds=seconds)
     bw.train(config, folder / "run", run)
     detector, config, _ = bw.restore_detector(folder / "run")
     return evaluate_on_reader(config, detector).metrics

@@ -121,7 +121,7 @@ def test_train_go_on_evaluate_predict(refinedet_config: Path, shapes_data: Path,
 
 @pytest.mark.slow
 def test_an_interrupted_run_ends_as_one_that_was_not(refinedet_config: Path, tmp_path: Path) -> None:
-    settings = bw.RunSettings(workers=0, evaluate=False, checkpoint_every_n=2)
+    settings = bw.RunSettings(workers=0, preflight=False, evaluate=False, checkpoint_every_n=2)
     bw.train(bw.load_config(refinedet_config, ["train_config.num_steps=4"]), tmp_path / "whole", settings)
     bw.train(bw.load_config(refinedet_config, ["train_config.num_steps=2"]), tmp_path / "parts", settings)
     bw.train(bw.load_config(refinedet_config, ["train_config.num_steps=4"]), tmp_path / "parts", settings)
@@ -141,7 +141,7 @@ def test_other_classes_keep_what_they_share(refinedet_config: Path, tmp_path: Pa
     bw.train(
         bw.load_config(refinedet_config, ["train_config.num_steps=1", *more]),
         tmp_path / "m",
-        bw.RunSettings(workers=0, evaluate=False),
+        bw.RunSettings(workers=0, preflight=False, evaluate=False),
     )
     (tmp_path / "two.pbtxt").write_text("item { id: 1 name: 'star' } item { id: 2 name: 'circle' }")
     config = bw.load_config(
@@ -242,7 +242,7 @@ def test_learns_eight_images_by_heart(refinedet_config: Path, tmp_path: Path) ->
       optimizer {{ adamw_optimizer {{ weight_decay: 0 {rate} }} use_moving_average: false }} }}
       train_input_reader {{ {reader} }} eval_input_reader {{ shuffle: false {reader} }}""")
     config = bw.load_config(path)
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, evaluate=False))
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, evaluate=False))
     last = json.loads((tmp_path / "m" / "metrics.jsonl").read_text().splitlines()[-1])
     metrics = bw.evaluate(config, tmp_path / "m")
     found = {"loss": last["Loss/total_loss"], "AP": metrics["DetectionBoxes_Precision/mAP"]}

@@ -65,7 +65,7 @@ def test_a_run_goes_on_in_tensorflows_folder(mobilenet_config: Path, tmp_path: P
     config.model = parse_message(f"model {{ {MODEL.replace('num_classes: 3', 'num_classes: 4')} }}", bw.Pipeline).model
     shutil.copytree(RECORDED, tmp_path / "m")
     with pytest.raises(bw.CheckpointError, match="scope 'full'.*cannot be restored"):
-        bw.train(config, tmp_path / "m", bw.RunSettings(evaluate=False, workers=0))
+        bw.train(config, tmp_path / "m", bw.RunSettings(evaluate=False, workers=0, preflight=False))
     fitting = bw.load_config(mobilenet_config)
     detector = bw.build_detector(fitting)
     arrays = {
@@ -74,7 +74,7 @@ def test_a_run_goes_on_in_tensorflows_folder(mobilenet_config: Path, tmp_path: P
     }
     counters = {f"step{ATTRIBUTE}": np.array(4, np.int64), f"optimizer/iter{ATTRIBUTE}": np.array(4, np.int64)}
     write_bundle(tmp_path / "n" / "ckpt-3", {**arrays, **counters}, {})
-    assert bw.train(fitting, tmp_path / "n", bw.RunSettings(evaluate=False, workers=0)).step == 6
+    assert bw.train(fitting, tmp_path / "n", bw.RunSettings(evaluate=False, workers=0, preflight=False)).step == 6
     content = read_checkpoint(tmp_path / "n" / "ckpt-6.pt")
     assert content["step"] == 6
 

@@ -25,7 +25,7 @@ from tests.training.test_step import FROZEN, learner
 
 OWN_INITIALIZERS = True
 
-QUIET = {"evaluate": False, "workers": 0}
+QUIET = {"evaluate": False, "workers": 0, "preflight": False}
 
 
 def weights(model_dir: Path) -> dict[str, torch.Tensor]:
@@ -72,7 +72,10 @@ def test_run_leaves_log_configuration_and_metrics(small_config: Path, tmp_path: 
             messages.append(f"evaluated at {step}: {evaluation.metrics['DetectionBoxes_Precision/mAP']:.2f}")
 
     bw.train(
-        config, tmp_path / "m", bw.RunSettings(workers=0, log_every_n=2, checkpoint_every_n=4), {"test": Listener()}
+        config,
+        tmp_path / "m",
+        bw.RunSettings(workers=0, preflight=False, log_every_n=2, checkpoint_every_n=4),
+        {"test": Listener()},
     )
     assert bw.load_config(tmp_path / "m" / "pipeline.config") == config
     lines = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
@@ -207,7 +210,9 @@ def test_mistakes_in_evaluation_show_at_the_start(small_config: Path, tmp_path: 
         ("eval_config { metrics_set: 'coco_panoptic_metrics' }", "metrics_set: refused"),
     ):
         with pytest.raises(bw.BoxwrightError, match=wanted):
-            bw.train(bw.load_config(small_config, [override]), tmp_path / "m", bw.RunSettings(workers=0))
+            bw.train(
+                bw.load_config(small_config, [override]), tmp_path / "m", bw.RunSettings(workers=0, preflight=False)
+            )
     assert not (tmp_path / "m").exists()
 
 
@@ -215,7 +220,7 @@ def test_mistakes_in_evaluation_show_at_the_start(small_config: Path, tmp_path: 
 def test_every_evaluation_reader_is_evaluated(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     more = f'eval_input_reader {{ voc_input_reader {{ root: "{shapes_data}/voc" }} label_map_path: "{shapes_data}/label_map.pbtxt" }}'
     config = bw.load_config(small_config, [more, "train_config.num_steps=1"])
-    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False))
     assert (tmp_path / "m" / "eval").is_dir()
     assert (tmp_path / "m" / "eval" / "1").is_dir()
 
@@ -263,7 +268,7 @@ def test_a_signal_is_asked_for_before_each_step(
             signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    settings = bw.RunSettings(evaluate=False, workers=0, log_every_n=1)
+    settings = bw.RunSettings(evaluate=False, workers=0, preflight=False, log_every_n=1)
     assert bw.train(bw.load_config(small_config), tmp_path / "m", settings, {"test": Interrupter()}).step == 1
     assert "stopping after this step or evaluation" in capfd.readouterr().err
     assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-1.pt"]
@@ -518,7 +523,11 @@ def test_a_checkpoint_at_the_start(small_config: Path, tmp_path: Path) -> None:
     """The start can be evaluated and compared; the run is the same as without."""
     config = bw.load_config(small_config, ["train_config.num_steps=2"])
     for name, at_start in (("with", True), ("without", False)):
-        bw.train(config, tmp_path / name, bw.RunSettings(workers=0, device="cpu", checkpoint_at_start=at_start))
+        bw.train(
+            config,
+            tmp_path / name,
+            bw.RunSettings(workers=0, preflight=False, device="cpu", checkpoint_at_start=at_start),
+        )
     assert not (tmp_path / "without" / "ckpt-0.pt").exists()
     first, last, plain = (
         read_checkpoint(tmp_path / name) for name in ("with/ckpt-0.pt", "with/ckpt-2.pt", "without/ckpt-2.pt")

@@ -18,7 +18,7 @@ from tests.two_stage_models import FASTER_RCNN, MASK_RCNN
 
 OWN_INITIALIZERS = True
 
-QUIET = {"workers": 0, "evaluate": False}
+QUIET = {"workers": 0, "preflight": False, "evaluate": False}
 
 
 def configuration(shapes_data: Path, folder: Path, model: str = MASK_RCNN, *overrides: str) -> Path:
@@ -59,7 +59,7 @@ def test_a_resumed_run_ends_with_the_same_bits(shapes_data: Path, tmp_path: Path
 @pytest.mark.slow
 def test_evaluates_masks_and_draws_them(shapes_data: Path, tmp_path: Path) -> None:
     path = configuration(shapes_data, tmp_path)
-    bw.train(bw.load_config(path), tmp_path / "m", bw.RunSettings(workers=0, log_every_n=1))
+    bw.train(bw.load_config(path), tmp_path / "m", bw.RunSettings(workers=0, preflight=False, log_every_n=1))
     rows = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
     terms = {name for row in rows for name in row if name.startswith("Loss/")}
     assert {"Loss/RPNLoss/objectness_loss", "Loss/BoxClassifierLoss/mask_loss"} <= terms
