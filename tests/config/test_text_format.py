@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boxwright.base.errors import ConfigError
@@ -78,6 +79,8 @@ def test_round_trip(format: str) -> None:
     assert dump_message(again) == dump_message(config)
 
 
+# Fewer where time is short; `make test-all` sets BOXWRIGHT_DRAWS.
+@settings(max_examples=100 if "BOXWRIGHT_DRAWS" in os.environ else 30)
 @given(
     st.text(), st.floats(width=32, allow_nan=False), st.integers(-(2**31), 2**31 - 1), st.lists(st.text(), max_size=3)
 )

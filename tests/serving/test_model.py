@@ -84,7 +84,7 @@ def test_weights_are_watched_too_and_damaged_ones_are_refused(tmp_path: Path) ->
         assert model.current.version == 1
 
 
-@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("edited", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_file_that_crashes_its_runtime_leaves_the_old_version(edited: bool, tmp_path: Path) -> None:
     path = copied_export(".tflite", tmp_path)
     with serving(path, allow_edited=edited) as model:

@@ -67,7 +67,8 @@ def batches(
     return [next(stream).images for _ in range(count)]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+# That a stream is the same whatever the workers is asserted by tests/data/test_augmentation_and_batches.py.
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stream_goes_on_at_its_step(workers: int) -> None:
     staged = stages(*STEPS)
     whole = batches(staged, 0, 6, samples=0, workers=workers)
