@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from boxwright.ops.padding import same_padding, zero_padded
+from tests.cuda.fake import CUDA, fake_cuda
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
@@ -33,6 +34,17 @@ def test_values_gradients_and_layout_are_those_of_pytorch(
 def test_nothing_to_pad_copies_nothing() -> None:
     values = torch.randn(1, 2, 3, 4, requires_grad=True)
     assert zero_padded(values, (0, 0, 0, 0)) is values
+
+
+def test_a_gpu_is_told_of_two_operations() -> None:
+    """All zeros and the values, where the CPU writes zeros to each side."""
+    with fake_cuda() as ledger:
+        values = torch.ones(1, 2, 3, 4, device=CUDA)
+        ledger.clear()
+        padded = zero_padded(values, (0, 1, 0, 1))
+        assert (padded.device, padded.shape) == (CUDA, (1, 2, 4, 5))
+        assert sum(ledger.kernels.values()) == 2
+        assert not ledger.waits
 
 
 def test_infinite_values_stay_inside() -> None:
