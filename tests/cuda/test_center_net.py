@@ -28,8 +28,8 @@ from tests.exporters.small_detectors import CATEGORIES
 TRAINING = """
 train_config { batch_size: 2 num_steps: 6
   optimizer { momentum_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.01 } } } } }
-train_input_reader { load_instance_masks: true num_keypoints: 3 tf_record_input_reader { input_path: "none" } }
-"""
+train_input_reader { load_instance_masks: true num_keypoints: 3 ALL_READ tf_record_input_reader { input_path: "none" } }
+""".replace("ALL_READ", "load_dense_pose: true load_track_id: true load_keypoint_depth_features: true")
 
 
 # Tasks → the text, and which field of a detection shows that they are decoded.
@@ -40,7 +40,6 @@ OTHER_TASKS = {
     "surface": (with_surface(), "surface_coordinates"),
     "identities": (with_identities(), "embeddings"),
 }
-ALL_READ = "load_dense_pose: true load_track_id: true"
 
 
 # All are built and train on the CPU in tests/models and tests/training.
@@ -52,8 +51,7 @@ def test_nothing_waits_in_other_tasks(name: str) -> None:
     text = text.replace('"mobilenet_v2_fpn" depth_multiplier: 0.1', '"timm/test_resnet.r160_in1k"')
     text = text.replace("hourglass20_uniform_size", "resnet4")
     assert "timm" in text
-    training = TRAINING.replace("num_keypoints: 3", f"num_keypoints: 3 {ALL_READ}")
-    config = parse_message(f"model {{ {text} }}{training}", m.TrainEvalPipelineConfig)
+    config = parse_message(f"model {{ {text} }}{TRAINING}", m.TrainEvalPipelineConfig)
     learner, batch, plan = learner_from(config, CATEGORIES, (64, 96))
     # The first step, whose losses are those of each; test_family[center_net] takes one that looks back.
     with on_fake_gpu(learner, labeled(batch), plan, steps=0) as run:
