@@ -22,7 +22,7 @@ from boxwright.types.context_features import ContextFeatures
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
 from tests.cli.test_commands import run
 from tests.cuda.families import ALL, learner_from, learner_of
-from tests.cuda.test_center_net import ALL_READ, OTHER_TASKS, TRAINING, labeled
+from tests.cuda.test_center_net import OTHER_TASKS, TRAINING, labeled
 from tests.cuda.test_families import TWO_STAGE
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES, build, pictures
 from tests.exporters.test_context import CONTEXT_RCNN, LENGTH
@@ -201,12 +201,10 @@ def test_a_task_of_center_net_computes_what_it_computes_on_the_cpu(
     path = tmp_path / "keypoints.pbtxt"
     path.write_text(KEYPOINT_LABEL_MAP)
     text = with_every_task(path) if task not in OTHER_TASKS else OTHER_TASKS[task][0]
-    more = f" {ALL_READ}" if task in OTHER_TASKS else ""
-    training = TRAINING.replace("num_keypoints: 3", f"num_keypoints: 3{more}")
     losses, found = [], []
     for device in ("cpu", "cuda"):
         torch.manual_seed(0)
-        config = parse_message(f"model {{ {text} }}{training}", m.TrainEvalPipelineConfig)
+        config = parse_message(f"model {{ {text} }}{TRAINING}", m.TrainEvalPipelineConfig)
         one, batch, _ = learner_from(config, CATEGORIES, (64, 96), device)
         found.append(one.state.detector.eval().detect(pictures(2)))
         one.state.detector.train()
