@@ -21,3 +21,10 @@ def test_terms_with_a_divisor_of_their_own_share_no_count() -> None:
     assert LossTerm.share_count({"a": plain, "b": LossTerm(torch.tensor(1.0), count)})
     assert not LossTerm.share_count({"a": plain, "b": LossTerm(torch.tensor(1.0), count, torch.sqrt)})
     assert not LossTerm.share_count({"a": LossTerm(torch.tensor(1.0), count, torch.sqrt)})
+
+
+def test_a_compiled_step_returns_terms() -> None:
+    """As `--cuda_graphs` does, where a function among a term's fields was an error."""
+    torch._dynamo.reset()
+    run = torch.compile(lambda x: {"a": LossTerm(x.sum(), x.new_ones(()) * 2)}, fullgraph=True, backend="eager")
+    assert float(run(torch.ones(6))["a"].value) == 3.0

@@ -12,11 +12,6 @@ from torch import Tensor
 REGULARIZATION, TOTAL = "Loss/regularization_loss", "Loss/total_loss"
 
 
-def at_least_one(count: Tensor) -> Tensor:
-    """Return a count as a divisor: as in TF, of a batch without matches nothing is divided by 0."""
-    return count.clamp(min=1.0)
-
-
 @dataclass(frozen=True)
 class LossTerm:
     """One term of the loss of a batch, or of a part of one.
@@ -27,26 +22,29 @@ class LossTerm:
         count: A scalar without gradient by which the total is divided, as at least 1, such as the number of matched
             anchors; or [n], from which `divisor` makes that scalar; None where it is not divided. Terms with the same
             divisor share the tensor.
-        divisor: From the count of the whole batch to what the total is divided by.
+        divisor: From the count of the whole batch to what the total is divided by; None for the count, at least 1.
+            (A compiled step cannot return a function as a default.)
     """
 
     total: Tensor
     count: Tensor | None = None
-    divisor: Callable[[Tensor], Tensor] = at_least_one
+    divisor: Callable[[Tensor], Tensor] | None = None
 
     @property
     def value(self) -> Tensor:
         """The term, where this batch is all there is; a scalar."""
-        return self.total if self.count is None else self.total / self.divisor(self.count)
+        return self.total if self.count is None else self.total / self.divided_by(self.count)
+
+    def divided_by(self, count: Tensor) -> Tensor:
+        """Return what the total is divided by: as in TF, nothing is divided by the 0 of a batch without matches."""
+        return count.clamp(min=1.0) if self.divisor is None else self.divisor(count)
 
     @staticmethod
     def share_count(terms: dict[str, LossTerm]) -> bool:
         """Return whether there is one count, by which all terms are divided."""
         # The same tensor, not equal values: comparing those would wait for a GPU.
         first = next(iter(terms.values())).count
-        return first is not None and all(
-            term.count is first and term.divisor is at_least_one for term in terms.values()
-        )
+        return first is not None and all(term.count is first and term.divisor is None for term in terms.values())
 
     @staticmethod
     def values(terms: dict[str, LossTerm]) -> dict[str, Tensor]:

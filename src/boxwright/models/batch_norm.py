@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules import _functions as functions
 
 from boxwright.base.errors import ConfigError
+from boxwright.ops.compiled import is_readable
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,7 @@ def is_plain_on_cpu(norm: nn.Module, inputs: Tensor) -> bool:
     return (
         type(norm) is BatchNorm2d  # false once it is folded or waits for other processes
         and norm.training
-        and inputs.device.type == "cpu"
-        and inputs.dtype == torch.float32
+        and is_readable(inputs)
         and not torch.is_autocast_enabled("cpu")
         and inputs.is_contiguous(memory_format=torch.channels_last)
     )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
 from boxwright.ops import winograd_tiles
+from boxwright.ops.compiled import is_readable
 from boxwright.ops.winograd import conv_3x3_transformed, transformed_kernel
 
 _LEAST_CHANNELS = 128
@@ -35,8 +36,8 @@ def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
 
 
 def _is_plain(inputs: Tensor) -> bool:
-    """Return whether products of inputs are float32 on a CPU."""
-    return inputs.device.type == "cpu" and inputs.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    """Return whether inputs have numbers on a CPU, whose products are float32."""
+    return is_readable(inputs) and not torch.is_autocast_enabled("cpu")
 
 
 def is_wide_3x3(conv: nn.Conv2d) -> bool:

@@ -113,8 +113,8 @@ def _in_slices(compare: Callable[[Tensor, Tensor], Tensor], boxes: Tensor, other
     """Return a comparison [..., G, A] of all pairs, computed in slices of G if there are many."""
     rows, columns = boxes.shape[-2], others.shape[-2]
     # Not by torch.broadcast_shapes, whose first call imports SymPy.
-    empty = (one.new_empty(*one.shape[:-2], 0) for one in (boxes, others))
-    leading = torch.broadcast_tensors(*empty)[0].shape[:-1]
+    empty = boxes.new_empty(*boxes.shape[:-2], 0), others.new_empty(*others.shape[:-2], 0)
+    leading = torch.broadcast_tensors(empty[0], empty[1])[0].shape[:-1]
     size = rows_at_once(rows, prod(leading) * columns, boxes.device)
     if size >= rows:
         return compare(boxes, others)

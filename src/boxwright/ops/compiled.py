@@ -6,7 +6,8 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError, compiled_library
 
@@ -18,6 +19,11 @@ def compiled(source: Path) -> ctypes.CDLL | CompilerError:
         return compiled_library(source)
     except CompilerError as error:
         return error
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Return whether kernels can read a tensor: float32 on the CPU, not one that only has a shape or counts memory."""
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 def call(library: ctypes.CDLL | CompilerError, name: str, shape: ctypes.Structure, *tensors: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled
+from boxwright.ops.compiled import call, compiled, is_readable
 
 _SOURCE = Path(__file__).with_suffix(".c")
 # Of logits: below, calling the kernel costs as much as PyTorch's operators.
@@ -44,8 +44,7 @@ def gains_from_kernel(logits: Tensor) -> bool:
     """Return whether `compiled_focal_loss` supports logits [B, A, C] and is faster."""
     return (
         not torch.compiler.is_compiling()  # first: a graph of any batch size would be bound by the comparison below
-        and logits.device.type == "cpu"
-        and logits.dtype == torch.float32
+        and is_readable(logits)
         and logits.numel() >= _LEAST
         and not isinstance(kernels(), CompilerError)
     )

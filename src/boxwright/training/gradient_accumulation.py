@@ -119,7 +119,7 @@ def _divisors(terms: Mapping[str, LossTerm], counts: Tensor, processes: Processe
         return {}
     totals = processes.total(counts).split([count.numel() for count in divided.values()])
     return {
-        name: terms[name].divisor(total.view(count.shape))
+        name: terms[name].divided_by(total.view(count.shape))
         for (name, count), total in zip(divided.items(), totals, strict=True)
     }
 
