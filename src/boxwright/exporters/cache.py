@@ -117,10 +117,7 @@ def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0
         path = make_folder(folder) / f"detector{EXPORTED_FOR[runtime].suffix}"
         try:
             _export(model, runtime, path, pictures, source)
-            if is_cpu(device):
-                ratio = _measured_ratio(model, open_export(path, threads, device), pictures[0])
-                write_whole(folder / _SPEED, json.dumps({TORCH: 1.0, runtime: ratio}) + "\n")
-            else:
+            if not is_cpu(device):
                 _require_same(model, path, pictures, device)
         except ExportError as error:
             path.unlink(missing_ok=True)
@@ -128,7 +125,11 @@ def make_export(model: OpenModel, runtime: str, sample: Sample, threads: int = 0
             raise
         finally:
             _remove_oldest(folder)
-        return CachedExport(path, runtime, open_export(path, threads, device))
+        opened = open_export(path, threads, device)
+        if is_cpu(device):
+            ratio = _measured_ratio(model, opened, pictures[0])
+            write_whole(folder / _SPEED, json.dumps({TORCH: 1.0, runtime: ratio}) + "\n")
+        return CachedExport(path, runtime, opened)
 
 
 def _opened(folder: Path, runtime: str, threads: int, device: str) -> CachedExport | None:

@@ -1,8 +1,9 @@
 // The linear steps of Winograd's convolution: maps to evaluated tiles and back, kernels to evaluated kernels and back.
 //
 // Maps are float32 with channels last, [images, height, width, channels]; tiles are [36, images × down × across,
-// channels], and `plane` numbers lie between the starts of two of the 36. A step in two dimensions is the same small matrix along rows, then along columns. Each number is computed
-// by one thread, so that results do not depend on how many there are. Called from winograd_tiles.py.
+// channels], and `plane` numbers lie between the starts of two of the 36. A step in two dimensions is the same small
+// matrix along rows, then along columns. Each number is computed by one thread, so that results do not depend on how
+// many there are. Called from winograd_tiles.py.
 
 #include <string.h>
 
@@ -66,8 +67,8 @@ INLINE void evaluate(const Shape *shape, int side, long before, const float *map
         const float *map = maps + row / shape->down * shape->height * shape->width * shape->channels;
         for (long column = 0; column < shape->across; column++)
             for (long channel = 0; channel < shape->channels; channel += LANES)
-                evaluate_tile(shape, side, map, matrix, OUT * (row % shape->down) - before, OUT * column - before, channel,
-                              plane, tiles + (row * shape->across + column) * shape->channels);
+                evaluate_tile(shape, side, map, matrix, OUT * (row % shape->down) - before, OUT * column - before,
+                              channel, plane, tiles + (row * shape->across + column) * shape->channels);
     }
 }
 
