@@ -142,7 +142,10 @@ def test_memory_of_a_large_request_is_given_back() -> None:
         for _ in range(3):
             await ask(decoders, large)
         await ask(decoders, png(PICTURE))
-        assert resident_mib(os.getpid()) - before < 60
+        # The thread that copied the last picture holds it until it runs again: seconds later on a loaded machine.
+        async with asyncio.timeout(120):
+            while resident_mib(os.getpid()) - before >= 60:
+                await asyncio.sleep(0.01)
         assert all(resident_mib(pid) < 300 for pid in decoders.processes)
 
     with_decoders(do)
