@@ -76,7 +76,8 @@ def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> Itera
         while True:
             ended = race.poll() is not None
             rows = written(result)
-            yield from rows[count:]
+            for row in rows[count:]:
+                yield {"openmp_spins": environment.get("GOMP_SPINCOUNT"), **row}
             count = max(count, len(rows))
             if ended:
                 break

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import BoxwrightError, ConfigError, first_line
+from boxwright.base.spinning import spin_only_on_idle_cpus
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")
@@ -64,6 +65,8 @@ def _unusable(name: str, error: Exception) -> ConfigError:
 def open_device(name: str, *, tf32: bool = False) -> torch.device:
     """Make a device this process's default and return it, and set how float32 products are rounded on GPUs.
 
+    On a CPU, threads that wait for each other spin from now on only while no other program competes for CPUs.
+
     Every command opens its device here, so that an evaluation rounds like the training run. PyTorch's own default
     differs between operations: convolutions round to TF32, matrix products do not.
 
@@ -77,6 +80,8 @@ def open_device(name: str, *, tf32: bool = False) -> torch.device:
     torch.backends.cudnn.allow_tf32 = rounds
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    elif torch.get_num_threads() > 1:
+        spin_only_on_idle_cpus()
     return device
 
 

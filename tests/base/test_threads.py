@@ -16,6 +16,7 @@ from boxwright.base.threads import (
     prepare_threads,
     runtime_threads,
     sleeping_threads,
+    spinning_threads,
     usable_cpus,
 )
 
@@ -99,13 +100,14 @@ def seen_by(code: str, **environment: str) -> list[str]:
     return result.stdout.split()
 
 
+SPINS = ("100000", "5000")  # 5000 in a container with fewer CPUs than are visible
 SHOW = "import os; print(*(os.environ.get(name, '-') for name in ('GOMP_SPINCOUNT', 'OMP_NUM_THREADS')))"
 
 
 def test_importing_boxwright_first_says_how_threads_wait() -> None:
     """And brings no torch with it."""
     code = f"import sys, boxwright; assert 'torch' not in sys.modules; {SHOW}"
-    assert seen_by(code)[0] in ("0", "5000")  # by what else runs
+    assert seen_by(code)[0] in ("0", *SPINS)  # by what else runs
 
 
 @pytest.mark.parametrize(
@@ -139,15 +141,19 @@ def test_what_wakes_for_a_moment_is_no_load(tmp_path: Path, monkeypatch: pytest.
     assert len(looks) == 1
 
 
+@pytest.mark.parametrize("quota", [None, 3])
 @pytest.mark.parametrize("loaded", [False, True])
-def test_threads_sleep_beside_other_programs(loaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_sleep_beside_other_programs(loaded: bool, quota: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_visible_cpus", lambda: 4)
+    monkeypatch.setattr(threads, "cpu_quota", lambda: quota)
     monkeypatch.setattr(threads, "others_compute", lambda: loaded)
     monkeypatch.delitem(threads.sys.modules, "torch", raising=False)
     environment: dict[str, str] = {}
     prepare_threads(environment)
-    assert environment["GOMP_SPINCOUNT"] == ("0" if loaded else "5000")
+    assert environment["GOMP_SPINCOUNT"] == ("0" if loaded else "100000" if quota is None else "5000")
     assert environment["KMP_BLOCKTIME"] == ("0" if loaded else "1")
     assert sleeping_threads(environment) == loaded
+    assert spinning_threads(environment) != loaded
 
 
 @pytest.mark.slow
@@ -190,4 +196,10 @@ def test_gnus_openmp_reads_it() -> None:
     )
     if result.stdout.strip() != "True":
         pytest.skip("this PyTorch has another OpenMP")
-    assert "GOMP_SPINCOUNT = '5000'" in result.stderr or "GOMP_SPINCOUNT = '0'" in result.stderr
+    assert any(f"GOMP_SPINCOUNT = '{count}'" in result.stderr for count in ("0", *SPINS))
+
+
+def test_threads_spin_unless_the_user_chose_otherwise() -> None:
+    assert spinning_threads({"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": ""}), "OpenMP's default"
+    assert not spinning_threads({"GOMP_SPINCOUNT": "7"})
+    assert not spinning_threads({"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"})

@@ -2,8 +2,9 @@
 
 OpenMP's threads spin while they wait for each other. If another program wants the core, or a container has less
 than one core per thread, a spinning thread displaces the one that it waits for, and a step takes many times as long.
-Threads that sleep at once lose half the speed on an otherwise idle machine (`benchmarks/threads.py`). So they spin
-about as long as one wait inside a network takes, and sleep at once where other programs compute when this one starts.
+On an otherwise idle machine threads that sleep at once lose a tenth of the speed, as each wait then ends late
+(`benchmarks/threads.py`). So they spin longer than nearly all waits of a step take, but sleep at once where other
+programs compute when this one starts; if they begin later, `boxwright.base.spinning` notices.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from pathlib import Path, PurePosixPath
 # A user who sets one of these has chosen how threads wait.
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 # PyTorch uses GNU's OpenMP on Linux and LLVM's elsewhere; each ignores the other's variable.
-_SPINS = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
+# Milliseconds, in the former: a turn takes some 50 ns.
+_SPINS = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
+# A quota is spent by spinning too, and all threads stop when it is used up.
+_SPINS_WITH_QUOTA = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
 _SLEEPS = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 # One look would take for busy what wakes for a moment.
 _LOOKS, _BETWEEN_S = 5, 0.002
@@ -34,7 +38,8 @@ def prepare_threads(environment: MutableMapping[str, str] = os.environ) -> None:
     if "torch" in sys.modules:
         return
     if not any(environment.get(name) for name in _WAIT_VARIABLES):
-        environment.update(_SLEEPS if others_compute() else _SPINS)
+        spins = _SPINS_WITH_QUOTA if usable_cpus() < _visible_cpus() else _SPINS
+        environment.update(_SLEEPS if others_compute() else spins)
     if not environment.get(_COUNT) and usable_cpus() < _visible_cpus():
         environment[_COUNT] = str(usable_cpus())
 
@@ -56,6 +61,12 @@ def others_compute(root: Path = Path("/")) -> bool:
 def sleeping_threads(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether threads sleep at once when they wait, as `prepare_threads` chose beside other programs."""
     return all(environment.get(name) == value for name, value in _SLEEPS.items())
+
+
+def spinning_threads(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether waiting threads spin by `prepare_threads` or OpenMP's default, not by the user's choice."""
+    chosen = {name: value for name in _WAIT_VARIABLES if (value := environment.get(name))}
+    return chosen in ({}, _SPINS, _SPINS_WITH_QUOTA)
 
 
 def _others_running(root: Path) -> int:
