@@ -10,7 +10,9 @@ Wait = tuple[str, str]
 
 _ARRIVED: Wait = ("training/step_report.py _read", "Event.synchronize")
 _SUPPRESSED: set[Wait] = {("ops/suppression/image_by_image.py all_complete", "item")}
-_MINED: Wait = ("ops/suppression/mining.py suppress_batch", "item")
+_GREEDY: Wait = ("ops/suppression/greedy.py suppress_classes", "nms")
+_ALL_MINED: Wait = ("ops/suppression/mining.py suppress_batch", "item")
+_MINED: set[Wait] = {_GREEDY, _ALL_MINED}
 _VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
 _MATCHED: Wait = ("types/packing.py fetched", "copy to the CPU")
 # Of every family: the numbers of the step before, which were sent on their way when it ended.
@@ -18,10 +20,10 @@ ALWAYS: set[Wait] = {_ARRIVED}
 
 # Of a step, by family.
 STEPS: dict[str, set[Wait]] = {
-    "ssd, mined": {("ops/suppression/greedy.py suppress_classes", "nms"), _MINED},
+    "ssd, mined": _MINED,
     "faster_rcnn": _SUPPRESSED,
     "faster_rcnn, one map": _SUPPRESSED,
-    "faster_rcnn, options": _SUPPRESSED | {_MINED},
+    "faster_rcnn, options": _SUPPRESSED | _MINED,
     "mask_rcnn": _SUPPRESSED | {_VALID},
     "mask_rcnn, paper": _SUPPRESSED | {_VALID},
     "rfcn": _SUPPRESSED,
@@ -35,15 +37,12 @@ DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
 
 REASONS: dict[Wait, str] = {
     _ARRIVED: "losses of the step before are read while this one runs; an update that is not finite was left out by the GPU",
-    (
-        "ops/suppression/greedy.py suppress_classes",
-        "nms",
-    ): "how many boxes torchvision's kernel keeps is not known before; once for up to 8,192 boxes or one image",
+    _GREEDY: "how many boxes torchvision's kernel keeps is not known before; once for up to 8,192 boxes or one image",
     (
         "ops/suppression/image_by_image.py all_complete",
         "item",
     ): "where more than the best candidates could matter, or chains of overlaps are long, images are suppressed one by one",
-    _MINED: "where more than the costliest anchors could matter images are mined one by one",
+    _ALL_MINED: "where more than the costliest anchors could matter images are mined one by one",
     _MATCHED: "queries are matched with objects on the CPU: the costs of all sets of outputs come in one copy",
     _VALID: "padding is not shown to the mask head, where there is any",
     **dict.fromkeys(DESCRIBED, "distributions of losses are of some anchors; only each hundredth step is described"),
