@@ -106,7 +106,7 @@ class _ActDepthwise(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, kernel = context.saved_tensors
         scale, offset = _unscaled(inputs)
-        to_inputs, to_kernel, _, _ = _passed_back(gradient, inputs, scale, offset, offset, kernel, *context.settings)
+        to_inputs, to_kernel, _ = _passed_back(gradient, inputs, scale, offset, offset, kernel, *context.settings)
         return to_inputs, None, to_kernel, None
 
 
@@ -133,12 +133,9 @@ class _NormActDepthwise(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         inputs, kernel, scale, offset, mean, inverse = context.saved_tensors
-        to_inputs, to_kernel, to_bias, along = _passed_back(
-            gradient, inputs, scale, offset, mean, kernel, *context.settings
-        )
-        to_weight = along * inverse
-        center_gradient(to_inputs, inputs, scale, mean, inverse, to_bias, to_weight)
-        return to_inputs, to_weight.float(), to_bias.float(), None, None, to_kernel, None
+        to_inputs, to_kernel, sums = _passed_back(gradient, inputs, scale, offset, mean, kernel, *context.settings)
+        to_weight, to_bias = center_gradient(to_inputs, inputs, scale, mean, inverse, sums)
+        return to_inputs, to_weight, to_bias, None, None, to_kernel, None
 
 
 def _unscaled(inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,8 +162,8 @@ def _passed_back(
     kernel: Tensor,
     activation: Pointwise,
     window: Window,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of inputs × scale + offset and of the kernel; the former's sum, and that times x - mean."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of inputs × scale + offset and of the kernel; sums of the former, and of it by x - mean."""
     shape = _shape(inputs, activation, window)
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     to_inputs = torch.empty_like(inputs)
@@ -175,8 +172,8 @@ def _passed_back(
     call(
         kernels(), "depthwise_back", shape, gradient, inputs, scale, offset, mean, _taps(kernel), rows, to_inputs, sums
     )
-    *to_taps, total, along = sums.sum(0)
-    return to_inputs, torch.stack(to_taps, 1).reshape(kernel.shape).float(), total, along
+    totals = sums.sum(0)
+    return to_inputs, totals[:-2].t().reshape(kernel.shape).float(), totals[-2:]
 
 
 def _taps(kernel: Tensor) -> Tensor:

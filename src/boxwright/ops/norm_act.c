@@ -12,6 +12,13 @@ typedef struct {
     float low, high; // of CLAMP; infinite where there is no bound
 } Shape;
 
+// Sums over rows of a map: `parts` of them, each [of_part][channels].
+typedef struct {
+    long rows, channels;
+    int parts, of_part;
+    double epsilon, factor;
+} Sums;
+
 ROWS moments(long rows, long channels, const float *restrict x, const float *restrict shift, float *restrict one,
              float *restrict two) {
     for (long row = 0; row < rows; row++, x += channels)
@@ -111,6 +118,52 @@ void norm_act_moments(const Shape *shape, const float *x, double *sums) {
             moments(count, channels, x + row * channels, x, block, block + channels);
             for (long k = 0; k < 2 * channels; k++) total[k] += block[k];
         }
+    }
+}
+
+static double total(const Sums *about, const double *sums, int which, long channel) {
+    double found = 0;
+    for (int part = 0; part < about->parts; part++)
+        found += sums[(part * about->of_part + which) * about->channels + channel];
+    return found;
+}
+
+// A product that is rounded before it is added to something, as PyTorch's operators do: resumed runs keep their bits.
+static double rounded(double product) {
+    volatile double one = product;
+    return one;
+}
+
+// What the sums of norm_act_moments say of a batch, float [5][channels]: scale and offset of y = x × scale + offset,
+// mean, inverse deviation and variance.
+void norm_act_scale(const Sums *about, const double *sums, const float *x, const float *gain, const float *bias,
+                    float *vectors) {
+    long channels = about->channels;
+    for (long k = 0; k < channels; k++) {
+        // Of differences from the first row's values: a mean of squares loses digits where the mean is large.
+        double first = total(about, sums, 0, k) / about->rows, second = total(about, sums, 1, k) / about->rows;
+        double mean = x[k] + first, variance = second - rounded(first * first);
+        double inverse = 1 / sqrt(variance + about->epsilon), scale = gain[k] * inverse;
+        vectors[k] = scale;
+        vectors[channels + k] = bias[k] - rounded(mean * scale);
+        vectors[2 * channels + k] = mean;
+        vectors[3 * channels + k] = inverse;
+        vectors[4 * channels + k] = variance;
+    }
+}
+
+// From the sums of norm_act_sums, times a factor, float [4][channels]: the gradients of gain and bias, and what
+// normalization takes from the gradient of its outputs: the mean (level), and the slope along the inputs.
+void norm_act_slopes(const Sums *about, const double *sums, const float *scale, const float *inverse, float *vectors) {
+    long channels = about->channels;
+    for (long k = 0; k < channels; k++) {
+        double to_bias = about->factor * total(about, sums, 0, k);
+        double to_gain = about->factor * total(about, sums, 1, k) * inverse[k];
+        float both = scale[k] * inverse[k];
+        vectors[k] = to_gain;
+        vectors[channels + k] = to_bias;
+        vectors[2 * channels + k] = scale[k] * to_bias / about->rows;
+        vectors[3 * channels + k] = both * to_gain / about->rows;
     }
 }
 

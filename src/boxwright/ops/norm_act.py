@@ -51,6 +51,17 @@ class _Shape(ctypes.Structure):
     )
 
 
+class _Sums(ctypes.Structure):
+    _fields_ = (
+        ("rows", ctypes.c_long),
+        ("channels", ctypes.c_long),
+        ("parts", ctypes.c_int),
+        ("of_part", ctypes.c_int),
+        ("epsilon", ctypes.c_double),
+        ("factor", ctypes.c_double),
+    )
+
+
 def kernels() -> ctypes.CDLL | CompilerError:
     """Return the compiled functions, or why there are none."""
     return compiled(_SOURCE)
@@ -134,40 +145,59 @@ def batch_scale(inputs: Tensor, weight: Tensor, bias: Tensor, epsilon: float) ->
     """Return the normalization of float32 [B, C, H, W] on the CPU, channels last, with gain and bias [C]."""
     shape = _shape(inputs, Pointwise())
     sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
+    vectors = torch.empty(5, shape.channels)
     call(kernels(), "norm_act_moments", shape, inputs, sums)
-    first, second = sums.sum(0) / shape.rows
-    # Of differences from the first row's values: a mean of squares loses digits where the mean is large.
-    mean, variance = inputs[0, :, 0, 0] + first, second - first * first
-    inverse = torch.rsqrt(variance + epsilon)
-    scale = weight * inverse
-    return BatchScale(*(vector.float() for vector in (scale, bias - mean * scale, mean, inverse, variance)))
+    about = _Sums(shape.rows, shape.channels, _PARTS, 2, epsilon, 1.0)
+    call(kernels(), "norm_act_scale", about, sums, inputs, weight, bias, vectors)
+    return BatchScale(*vectors.unbind())
 
 
 def center_gradient(
-    gradient: Tensor,
-    inputs: Tensor,
-    scale: Tensor,
-    mean: Tensor,
-    inverse: Tensor,
-    to_bias: Tensor,
-    to_weight: Tensor,
-) -> None:
+    gradient: Tensor, inputs: Tensor, scale: Tensor, mean: Tensor, inverse: Tensor, sums: Tensor
+) -> tuple[Tensor, Tensor]:
     """Turn the gradient of a normalized map, channels last, into that of the inputs, in place.
 
     Args:
-        to_bias: The sum of the gradient, float64 [C].
-        to_weight: The sum of the gradient times the normalized map without gain and bias, float64 [C].
+        sums: Of the gradient, and of the gradient times the inputs less their mean, float64 [2, C].
+
+    Returns:
+        The gradients of the normalization's gain and bias, float32 [C].
     """
     shape = _shape(inputs, Pointwise())
-    level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
+    to_weight, to_bias, level, slope = _slopes(shape.rows, sums[None], scale, inverse)
     call(kernels(), "norm_act_center", shape, inputs, scale, mean, level, slope, gradient)
+    return to_weight, to_bias
 
 
-def _mean_and_slope(
-    rows: int, scale: Tensor, inverse: Tensor, to_bias: Tensor, to_weight: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return what normalization takes from a gradient: its mean, and its slope along the inputs."""
-    return (scale * to_bias / rows).float(), (scale * inverse * to_weight / rows).float()
+def _slopes(rows: int, sums: Tensor, scale: Tensor, inverse: Tensor, factor: float = 1.0) -> tuple[Tensor, ...]:
+    """Return the gradients of gain and bias, and what normalization takes from a gradient: its mean, its slope.
+
+    Args:
+        sums: Of each part of the rows, the first two as for `center_gradient`, float64 [parts, n, C].
+        factor: Times the sums.
+    """
+    parts, of_part, channels = sums.shape
+    vectors = torch.empty(4, channels)
+    about = _Sums(rows, channels, parts, of_part, 0.0, factor)
+    call(kernels(), "norm_act_slopes", about, sums, scale, inverse, vectors)
+    return vectors.unbind()
+
+
+def _passed_back(
+    shape: _Shape, gradient: Tensor, inputs: Tensor, vectors: tuple[Tensor, ...], sums: Tensor, factor: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of the inputs, the gain and the bias.
+
+    Args:
+        vectors: Scale, offset, mean and inverse deviation.
+        sums: As for `_slopes`; so is the factor, which is also the gradient's.
+    """
+    scale, offset, mean, inverse = vectors
+    to_weight, to_bias, level, slope = _slopes(shape.rows, sums, scale, inverse, factor)
+    to_inputs = torch.empty_like(inputs)
+    steep = scale if factor == 1 else factor * scale
+    call(kernels(), "norm_act_back", shape, gradient, inputs, scale, offset, mean, steep, level, slope, to_inputs)
+    return to_inputs, to_weight, to_bias
 
 
 class _NormAct(torch.autograd.Function):
@@ -187,17 +217,12 @@ class _NormAct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, scale, offset, mean, inverse = context.saved_tensors
+        inputs, *vectors = context.saved_tensors
         shape = _shape(inputs, context.activation)
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
-        call(kernels(), "norm_act_sums", shape, gradient, inputs, scale, offset, mean, sums)
-        to_bias, along = sums.sum(0)
-        to_weight = along * inverse
-        level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
-        to_inputs = torch.empty_like(inputs)
-        call(kernels(), "norm_act_back", shape, gradient, inputs, scale, offset, mean, scale, level, slope, to_inputs)
-        return to_inputs, to_weight.float(), to_bias.float(), None, None
+        call(kernels(), "norm_act_sums", shape, gradient, inputs, *vectors[:3], sums)
+        return *_passed_back(shape, gradient, inputs, tuple(vectors), sums), None, None
 
 
 class _NormAddAct(torch.autograd.Function):
@@ -217,19 +242,13 @@ class _NormAddAct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, outputs, scale, offset, mean, inverse = context.saved_tensors
-        shape = _shape(inputs, context.activation)
+        inputs, outputs, *vectors = context.saved_tensors
+        shape, plain = _shape(inputs, context.activation), _shape(inputs, Pointwise())
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
-        to_other, to_inputs = torch.empty_like(inputs), torch.empty_like(inputs)
-        call(kernels(), "norm_act_add_sums", shape, gradient, outputs, inputs, mean, to_other, sums)
-        to_bias, along = sums.sum(0)
-        to_weight = along * inverse
-        level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
-        plain = _shape(inputs, Pointwise())
-        vectors = (scale, offset, mean, scale, level, slope)
-        call(kernels(), "norm_act_back", plain, to_other, inputs, *vectors, to_inputs)
-        return to_inputs, to_weight.float(), to_bias.float(), None, to_other, None
+        to_other = torch.empty_like(inputs)
+        call(kernels(), "norm_act_add_sums", shape, gradient, outputs, inputs, vectors[2], to_other, sums)
+        return *_passed_back(plain, to_other, inputs, tuple(vectors), sums), None, to_other, None
 
 
 class _NormActAffine(torch.autograd.Function):
@@ -256,19 +275,13 @@ class _NormActAffine(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, gain, scale, offset, mean, inverse = context.saved_tensors
+        inputs, gain, *vectors = context.saved_tensors
         shape = _shape(inputs, context.activation)
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         sums = torch.empty(_PARTS, 4, shape.channels, dtype=torch.float64)
-        call(kernels(), "norm_act_affine_sums", shape, gradient, inputs, scale, offset, mean, sums)
-        to_bias, along, to_gain, to_shift = sums.sum(0)
-        to_bias, to_weight = gain * to_bias, gain * along * inverse
-        level, slope = _mean_and_slope(shape.rows, scale, inverse, to_bias, to_weight)
-        to_inputs = torch.empty_like(inputs)
-        vectors = (scale, offset, mean, gain * scale, level, slope)
-        call(kernels(), "norm_act_back", shape, gradient, inputs, *vectors, to_inputs)
-        of_all = (to_gain.sum()[None].float(), to_shift.sum()[None].float())
-        return to_inputs, to_weight.float(), to_bias.float(), None, *of_all, None
+        call(kernels(), "norm_act_affine_sums", shape, gradient, inputs, *vectors[:3], sums)
+        of_all = sums.sum(0)[2:].sum(1).float()
+        return *_passed_back(shape, gradient, inputs, tuple(vectors), sums, gain.item()), None, *of_all[:, None], None
 
 
 def _shape(inputs: Tensor, activation: Pointwise) -> _Shape:

@@ -41,11 +41,11 @@ static inline Focal negative_focal(int power, float gamma, float x) {
 // Some of a row's columns, beyond whose last the loss is 0: `count` of them from the first one.
 static inline void read(const Shape *shape, const float *x, long first, long column, float *logits, float *weights) {
     long count = shape->columns - first < LANES ? shape->columns - first : LANES;
-    memset(logits, 0, LANES * sizeof(float));
+    // A memcpy whose size is not constant becomes an instruction that takes longer than the rest.
     if (count == LANES)
         memcpy(logits, x + first, LANES * sizeof(float));
     else
-        memcpy(logits, x + first, count * sizeof(float));
+        for (int k = 0; k < LANES; k++) logits[k] = k < count ? x[first + k] : 0.0f;
     for (int k = 0; k < LANES; k++) {
         float weight = first + k == column ? shape->positive : shape->negative;
         weights[k] = k < count ? weight : 0.0f;
@@ -72,7 +72,10 @@ INLINE void row_slope(int power, const Shape *shape, const float *x, long column
             float slope = gradient * weights[k] * negative_focal(power, shape->gamma, logits[k]).slope;
             slopes[k] = first + k == column ? -slope : slope;
         }
-        memcpy(to_x + first, slopes, count * sizeof(float));
+        if (count == LANES)
+            memcpy(to_x + first, slopes, LANES * sizeof(float));
+        else
+            for (int k = 0; k < count; k++) to_x[first + k] = slopes[k];
     }
 }
 
