@@ -6,10 +6,10 @@
 For each of the race's models the convolutions of one step are noted with the shapes of their inputs. Each is then run
 alone as the step runs it, forward and for its gradients; its least time, times how often it occurs, is the first part
 of the limit. The second is the time in which this machine's memory moves what normalization and activation read and
-write at least: five maps for each that is normalized (forward one read and one written; backward the gradient and the
-map read, a gradient written). Optimizer, targets, losses, penalties, pooling, padding, sums of branches and overhead
-are left out, so that no step with these convolutions can be faster. The race's rows of the same machine say what whole
-steps take.
+write at least as a layer of its own: eight maps for each that is normalized (forward the map read for its statistics,
+then read and written; backward gradient and map read for their sums, then both read and a gradient written).
+Optimizer, targets, losses, penalties, pooling, padding, sums of branches and overhead are left out, so that no step
+with these convolutions can be faster. The race's rows of the same machine say what whole steps take.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from boxwright.models.cpu_acceleration import use_kernels
 from boxwright.runtime.allocator import keep_freed_memory
 
 _COPIED = 1 << 26
-_MAPS = 5
+_MAPS = 8
 # Which gradients a convolution needs, of its kernel and of its inputs; its settings; the shape of its inputs.
 Key = tuple[Any, ...]
 
