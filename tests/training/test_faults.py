@@ -34,11 +34,11 @@ QUIET = bw.RunSettings(evaluate=False, workers=0, checkpoint_every_n=2)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB: a file system in memory where one may be mounted, else a limit on a file's size."""
+    """A disk of 6 MB, less than two checkpoints: a file system in memory where one may be mounted, else a limit on a file's size."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True, check=False
     )
     if mounted.returncode == 0:
         yield folder
