@@ -151,5 +151,7 @@ def test_an_optimized_detector_finds_the_same() -> None:
     assert sum(isinstance(one, WinogradConv2d) for one in detector.network.modules()) == 1 + 9 + 3 + 3
     for found, expected in zip(detector.detect(pictures()), plain.detect(pictures()), strict=True):
         assert len(found.boxes) == len(expected.boxes) > 0
-        torch.testing.assert_close(found.boxes, expected.boxes, rtol=1e-3, atol=1e-2)
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-3, atol=1e-4)
+        # Boxes whose scores differ by rounding alone may change places.
+        apart = torch.cdist(found.boxes, expected.boxes, p=torch.inf)
+        assert float(torch.maximum(apart.amin(0), apart.amin(1)).max()) < 0.05
