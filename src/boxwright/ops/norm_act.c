@@ -16,7 +16,7 @@ typedef struct {
 typedef struct {
     long rows, channels;
     int parts, of_part;
-    double epsilon, factor;
+    double epsilon;
 } Sums;
 
 ROWS moments(long rows, long channels, const float *restrict x, const float *restrict shift, float *restrict one,
@@ -154,11 +154,12 @@ void norm_act_scale(const Sums *about, const double *sums, const float *x, const
 
 // From the sums of norm_act_sums, times a factor, float [4][channels]: the gradients of gain and bias, and what
 // normalization takes from the gradient of its outputs: the mean (level), and the slope along the inputs.
-void norm_act_slopes(const Sums *about, const double *sums, const float *scale, const float *inverse, float *vectors) {
+void norm_act_slopes(const Sums *about, const double *sums, const float *factor, const float *scale,
+                     const float *inverse, float *vectors) {
     long channels = about->channels;
     for (long k = 0; k < channels; k++) {
-        double to_bias = about->factor * total(about, sums, 0, k);
-        double to_gain = about->factor * total(about, sums, 1, k) * inverse[k];
+        double to_bias = *factor * total(about, sums, 0, k);
+        double to_gain = *factor * total(about, sums, 1, k) * inverse[k];
         float both = scale[k] * inverse[k];
         vectors[k] = to_gain;
         vectors[channels + k] = to_bias;

@@ -58,7 +58,6 @@ class _Sums(ctypes.Structure):
         ("parts", ctypes.c_int),
         ("of_part", ctypes.c_int),
         ("epsilon", ctypes.c_double),
-        ("factor", ctypes.c_double),
     )
 
 
@@ -147,7 +146,7 @@ def batch_scale(inputs: Tensor, weight: Tensor, bias: Tensor, epsilon: float) ->
     sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
     vectors = torch.empty(5, shape.channels)
     call(kernels(), "norm_act_moments", shape, inputs, sums)
-    about = _Sums(shape.rows, shape.channels, _PARTS, 2, epsilon, 1.0)
+    about = _Sums(shape.rows, shape.channels, _PARTS, 2, epsilon)
     call(kernels(), "norm_act_scale", about, sums, inputs, weight, bias, vectors)
     return BatchScale(*vectors.unbind())
 
@@ -169,22 +168,30 @@ def center_gradient(
     return to_weight, to_bias
 
 
-def _slopes(rows: int, sums: Tensor, scale: Tensor, inverse: Tensor, factor: float = 1.0) -> tuple[Tensor, ...]:
+def _slopes(
+    rows: int, sums: Tensor, scale: Tensor, inverse: Tensor, factor: Tensor | None = None
+) -> tuple[Tensor, ...]:
     """Return the gradients of gain and bias, and what normalization takes from a gradient: its mean, its slope.
 
     Args:
         sums: Of each part of the rows, the first two as for `center_gradient`, float64 [parts, n, C].
-        factor: Times the sums.
+        factor: Times the sums, [1]; None for 1.
     """
     parts, of_part, channels = sums.shape
     vectors = torch.empty(4, channels)
-    about = _Sums(rows, channels, parts, of_part, 0.0, factor)
-    call(kernels(), "norm_act_slopes", about, sums, scale, inverse, vectors)
+    about = _Sums(rows, channels, parts, of_part, 0.0)
+    factor = scale.new_ones(1) if factor is None else factor
+    call(kernels(), "norm_act_slopes", about, sums, factor, scale, inverse, vectors)
     return vectors.unbind()
 
 
 def _passed_back(
-    shape: _Shape, gradient: Tensor, inputs: Tensor, vectors: tuple[Tensor, ...], sums: Tensor, factor: float = 1.0
+    shape: _Shape,
+    gradient: Tensor,
+    inputs: Tensor,
+    vectors: tuple[Tensor, ...],
+    sums: Tensor,
+    factor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of the inputs, the gain and the bias.
 
@@ -195,7 +202,7 @@ def _passed_back(
     scale, offset, mean, inverse = vectors
     to_weight, to_bias, level, slope = _slopes(shape.rows, sums, scale, inverse, factor)
     to_inputs = torch.empty_like(inputs)
-    steep = scale if factor == 1 else factor * scale
+    steep = scale if factor is None else factor * scale
     call(kernels(), "norm_act_back", shape, gradient, inputs, scale, offset, mean, steep, level, slope, to_inputs)
     return to_inputs, to_weight, to_bias
 
@@ -281,7 +288,7 @@ class _NormActAffine(torch.autograd.Function):
         sums = torch.empty(_PARTS, 4, shape.channels, dtype=torch.float64)
         call(kernels(), "norm_act_affine_sums", shape, gradient, inputs, *vectors[:3], sums)
         of_all = sums.sum(0)[2:].sum(1).float()
-        return *_passed_back(shape, gradient, inputs, tuple(vectors), sums, gain.item()), None, *of_all[:, None], None
+        return *_passed_back(shape, gradient, inputs, tuple(vectors), sums, gain), None, *of_all[:, None], None
 
 
 def _shape(inputs: Tensor, activation: Pointwise) -> _Shape:
