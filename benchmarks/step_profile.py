@@ -33,7 +33,7 @@ KINDS = {
         "_ConvBackward",
     ),
     "convolution": ("convolution", "_Conv", "Conv2D", "DepthwiseConv", "thnn_conv"),
-    "normalization with activation": ("_NormAct", "_NormAddAct", "_ActDepthwise", "batch_norm", "FusedBatchNorm", "BatchNorm"),
+    "normalization with activation": ("_NormAct", "_NormAddAct", "_ActDepthwise", "batch_norm", "BatchNorm"),
     "activation": ("hardtanh", "relu", "Relu", "silu", "Sigmoid", "sigmoid", "clamp_", "threshold", "Swish"),
     "matrix product": ("aten::mm", "aten::addmm", "aten::bmm", "MatMul", "Einsum"),
     "copies, padding, layout": ("copy_", "Pad", "Transpose", "Concat", "aten::cat", "fill_", "StridedSlice", "Slice"),
