@@ -18,6 +18,7 @@ import argparse
 import copy
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ import step_profile
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.cpu_acceleration import use_kernels
 from boxwright.runtime.allocator import keep_freed_memory
+from race import processor
 
 _COPIED = 1 << 26
 _MAPS = 8
@@ -72,8 +74,6 @@ def main() -> None:
         )
         print(*(f"{key}: {value}" for key, value in rows[-1].items()), sep="  ", flush=True)
         if arguments.json:
-            from race import processor
-
             arguments.json.write_text(json.dumps({**processor(), "rows": rows}, indent=1) + "\n")
 
 
@@ -112,25 +112,29 @@ def least_s(conv: nn.Conv2d, shape: tuple[int, ...], learns: tuple[bool, bool], 
     inputs = torch.randn(shape).to(memory_format=torch.channels_last).requires_grad_(learns[1])
     upstream = torch.randn_like(conv(inputs).detach())
     learned = [one for one in (inputs, *conv.parameters()) if one.requires_grad]
-    taken = []
-    for _ in range(rounds):
-        began = time.perf_counter()
+
+    def forward_and_back() -> None:
         outputs = conv(inputs)
         if learned:
             torch.autograd.grad(outputs, learned, upstream)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+
+    return _least_of(rounds, forward_and_back)
 
 
 def bytes_a_second(rounds: int) -> float:
     """Return the bytes that are read and written in a second by a copy that fits no cache."""
     source, target = torch.ones(_COPIED), torch.ones(_COPIED)
+    return 2 * 4 * _COPIED / _least_of(rounds, lambda: target.copy_(source))
+
+
+def _least_of(rounds: int, work: Callable[[], object]) -> float:
+    """Return the least seconds that some work takes."""
     taken = []
     for _ in range(rounds):
         began = time.perf_counter()
-        target.copy_(source)
+        work()
         taken.append(time.perf_counter() - began)
-    return 2 * 4 * _COPIED / min(taken)
+    return min(taken)
 
 
 if __name__ == "__main__":
