@@ -89,7 +89,10 @@ def slept():
     count = 0
     for thread in os.listdir("/proc/self/task"):
         if int(thread) != os.getpid():
-            lines = Path("/proc/self/task", thread, "status").read_text().splitlines()
+            try:
+                lines = Path("/proc/self/task", thread, "status").read_text().splitlines()
+            except OSError:  # one of the team's, which ends
+                continue
             count += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
     return count
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models import compiled_depthwise
-from boxwright.models.backbones.efficientnet import EfficientNet
+from boxwright.models.backbones.efficientnet import EfficientNet, MBConv
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
 from boxwright.models.compiled_depthwise import gains_from_depthwise, is_expanded_depthwise
 from boxwright.models.cpu_acceleration import accelerate_for_cpu, compiled_kernels, use_kernels
@@ -52,6 +52,15 @@ def test_mobilenet_computes_as_before(padding: Padding, monkeypatch: pytest.Monk
     agree(network, fast, 64)
 
 
+def test_efficientnet_computes_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_depthwise, "LEAST_VALUES", 1)
+    torch.manual_seed(0)
+    network = EfficientNet(1.0, 1.0, SWISH, levels=(2, 3)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for block in network.blocks:
+        block.drop = None  # drops images at random
+    agree(network, accelerated(network), 64)
+
+
 def agree(network: nn.Module, fast: nn.Module, size: int) -> None:
     """Both are as near to float64."""
     exact = found(copy.deepcopy(network).double(), images(size).double())
@@ -78,8 +87,9 @@ def test_blocks_by_kind() -> None:
     assert [type(block) is InvertedResidual for block in fast.blocks] == [True, False, False]
     hard = accelerated(MobileNetV2(ConvSettings(activation="HARD_SWISH"), taps=("2",)))
     assert compiled_kernels(hard) == ("norm_act",)  # of the layers without an activation
-    swish = accelerated(EfficientNet(1.0, 1.0, SWISH))
-    assert compiled_kernels(swish) == ("norm_act",)
+    swish = accelerated(EfficientNet(1.0, 1.0, SWISH, levels=(2,)))
+    assert [type(block) is MBConv for block in swish.blocks] == [True, False, False]
+    assert compiled_kernels(swish) == ("norm_act", "depthwise")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from boxwright.base.c_compiler import CompilerError
+from boxwright.models.backbones.efficientnet import MBConv
 from boxwright.models.backbones.hgnetv2 import ConvNormRelu, LearnedAffine
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
@@ -27,6 +28,7 @@ from boxwright.models.compiled_norm import (
     normalize_and_activate,
 )
 from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
+from boxwright.models.gated_projection import gains_from_weighted_kernel, is_projection, project_gated
 from boxwright.models.layers import Conv2d, ConvNormAct
 from boxwright.models.winograd import gains_from_winograd, is_wide_3x3
 from boxwright.ops import depthwise, norm_act, winograd, winograd_tiles
@@ -51,9 +53,10 @@ def accelerate_for_cpu(network: nn.Module) -> None:
             module.__class__ = ExpansionNormAct
         elif type(module) is ConvNormAct and is_kernels(*module[1:]):
             module.__class__ = CompiledNormAct
-        # Not EfficientNet's: the gradient needs Swish a second time, and a step of D0 took 1.02 to 1.08 of its time.
         elif type(module) is InvertedResidual and is_expanded_depthwise(module.expand, module.depthwise):
             module.__class__ = CompiledInvertedResidual
+        elif type(module) is MBConv and is_expanded_depthwise(module.expand, module.depthwise):
+            module.__class__ = CompiledMBConv
         elif type(module) is Bottleneck and is_added(module.expand, module.activation):
             module.__class__ = CompiledBottleneck
         elif type(module) is ConvNormRelu and type(module.lab) is LearnedAffine and is_kernels(module.bn, nn.ReLU()):
@@ -137,11 +140,30 @@ class CompiledInvertedResidual(InvertedResidual):
 
     def convolve(self, inputs: Tensor) -> Tensor:
         """Return the depthwise convolution's features."""
-        expand = cast(ConvNormAct, self.expand)
-        if not gains_from_depthwise(expand, self.depthwise, inputs):
-            return super().convolve(inputs)
-        conv, norm, activation = self.depthwise
-        return _normalized(expand_and_convolve(inputs, expand, cast(Conv2d, conv)), norm, activation)
+        return _convolved(inputs, self.expand, self.depthwise, super().convolve)
+
+
+class CompiledMBConv(MBConv):
+    """EfficientNet's block, whose expanded map is read once where a C compiler is found; its gates weight a kernel."""
+
+    def convolve(self, inputs: Tensor) -> Tensor:
+        """Return the depthwise convolution's features."""
+        return _convolved(inputs, self.expand, self.depthwise, super().convolve)
+
+    def project_gated(self, features: Tensor, gate: Tensor) -> Tensor:
+        """Return the projection of the weighted features."""
+        if not (is_projection(self.project) and gains_from_weighted_kernel(self.project, features)):
+            return super().project_gated(features, gate)
+        conv, norm, activation = self.project
+        return _normalized(project_gated(features, gate, cast(Conv2d, conv)), norm, activation)
+
+
+def _convolved(inputs: Tensor, expand: nn.Module, depthwise: ConvNormAct, plain: Callable[[Tensor], Tensor]) -> Tensor:
+    expansion = cast(ConvNormAct, expand)
+    if not gains_from_depthwise(expansion, depthwise, inputs):
+        return plain(inputs)
+    conv, norm, activation = depthwise
+    return _normalized(expand_and_convolve(inputs, expansion, cast(Conv2d, conv)), norm, activation)
 
 
 class CompiledConvNormRelu(ConvNormRelu):
@@ -181,5 +203,6 @@ _KERNEL_OF: dict[type[nn.Module], str] = {
     CompiledBottleneck: "residual",
     CompiledConvNormRelu: "affine",
     CompiledInvertedResidual: "depthwise",
+    CompiledMBConv: "depthwise",
     CompiledWinogradConv2d: "winograd",
 }

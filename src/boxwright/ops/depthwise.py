@@ -24,7 +24,8 @@ from boxwright.ops.compiled import call, compiled
 from boxwright.ops.norm_act import Pointwise, batch_scale, center_gradient, kind_of
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_LANES, _MOST_PARTS = 16, 16
+_LANES = 16  # the most of the source's
+_MOST_PARTS = 16
 SIDES, STRIDES = (3, 5), (1, 2)
 """The kernels' sides and the strides that there are."""
 
@@ -148,7 +149,7 @@ def _convolved(
     shape = _shape(inputs, activation, window)
     size = (shape.batch, shape.channels, shape.out_height, shape.out_width)
     outputs = torch.empty(size, memory_format=torch.channels_last)
-    rings = _scratch(shape, (shape.side + 1) * -(-shape.channels // _LANES))
+    rings = torch.zeros(shape.threads, (shape.side + 1) * _chunked(shape) * _padded(shape))
     call(kernels(), "depthwise_forward", shape, inputs, scale, offset, _taps(kernel), rings, outputs)
     return outputs
 
@@ -168,7 +169,8 @@ def _passed_back(
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     to_inputs = torch.empty_like(inputs)
     sums = torch.empty(shape.parts, shape.side**2 + 2, shape.channels, dtype=torch.float64)
-    rows = _scratch(shape, 2)
+    numbers = _chunked(shape) * (shape.side * _framed(shape) + 2 * _padded(shape)) + _LANES * shape.width
+    rows = torch.zeros(shape.threads, numbers)
     call(
         kernels(), "depthwise_back", shape, gradient, inputs, scale, offset, mean, _taps(kernel), rows, to_inputs, sums
     )
@@ -180,10 +182,21 @@ def _taps(kernel: Tensor) -> Tensor:
     return kernel.flatten(1).t().contiguous()
 
 
-def _scratch(shape: _Shape, rows: int) -> Tensor:
-    """Return zeros for each thread's rows of 16 channels with their padding, as the source computes it."""
-    width = max(shape.out_width * shape.stride + shape.side, shape.left + shape.width)
-    return torch.zeros(shape.threads, rows * width * _LANES)
+def _chunked(shape: _Shape) -> int:
+    """Return the channels, with those that fill the last of a chunk's lanes."""
+    channels: int = shape.channels
+    return -(-channels // _LANES) * _LANES
+
+
+def _padded(shape: _Shape) -> int:
+    """Return the pixels of a padded row, as the source computes it; so does `_framed`."""
+    pixels: int = max(shape.out_width * shape.stride + shape.side, shape.left + shape.width)
+    return pixels
+
+
+def _framed(shape: _Shape) -> int:
+    pixels: int = shape.side - 1 + max(shape.out_width, (shape.left + shape.width - 1) // shape.stride + 1)
+    return pixels
 
 
 def _shape(inputs: Tensor, activation: Pointwise, window: Window) -> _Shape:

@@ -1,5 +1,7 @@
 // What the kernels share: activations of single values with their gradients, and the parts that sums are taken of.
 
+#pragma once
+
 #include <math.h>
 #include <string.h>
 

@@ -38,25 +38,29 @@ static inline Focal negative_focal(int power, float gamma, float x) {
     return (Focal){eased * c, eased * (s + gamma * rest * c)};
 }
 
-// Some of a row's columns, beyond whose last the loss is 0: `count` of them from the first one.
-static inline void read(const Shape *shape, const float *x, long first, long column, float *logits, float *weights) {
-    long count = shape->columns - first < LANES ? shape->columns - first : LANES;
-    // A memcpy whose size is not constant becomes an instruction that takes longer than the rest.
+static inline int count_from(const Shape *shape, long first) {
+    return shape->columns - first < LANES ? (int)(shape->columns - first) : LANES;
+}
+
+// The next columns of a row, of which `count` are there and `place` is the positive one; the others' loss is 0.
+static inline void read(const Shape *shape, const float *x, int count, int place, float *logits, float *weights) {
+    // Not by memcpy: of a size that is not constant it becomes an instruction that takes longer than the rest, and of
+    // others moves of half vectors, for which a read of a whole one waits.
     if (count == LANES)
-        memcpy(logits, x + first, LANES * sizeof(float));
+        for (int k = 0; k < LANES; k++) logits[k] = x[k];
     else
-        for (int k = 0; k < LANES; k++) logits[k] = k < count ? x[first + k] : 0.0f;
+        for (int k = 0; k < LANES; k++) logits[k] = k < count ? x[k] : 0.0f;
     for (int k = 0; k < LANES; k++) {
-        float weight = first + k == column ? shape->positive : shape->negative;
+        float weight = k == place ? shape->positive : shape->negative;
         weights[k] = k < count ? weight : 0.0f;
-        logits[k] = first + k == column ? -logits[k] : logits[k];
+        logits[k] = k == place ? -logits[k] : logits[k];
     }
 }
 
 INLINE float row_loss(int power, const Shape *shape, const float *x, long column) {
     float total[LANES] = {0}, logits[LANES], weights[LANES], sum = 0.0f;
     for (long first = 0; first < shape->columns; first += LANES) {
-        read(shape, x, first, column, logits, weights);
+        read(shape, x + first, count_from(shape, first), (int)(column - first), logits, weights);
         for (int k = 0; k < LANES; k++) total[k] += weights[k] * negative_focal(power, shape->gamma, logits[k]).loss;
     }
     for (int k = 0; k < LANES; k++) sum += total[k];
@@ -66,14 +70,14 @@ INLINE float row_loss(int power, const Shape *shape, const float *x, long column
 INLINE void row_slope(int power, const Shape *shape, const float *x, long column, float gradient, float *to_x) {
     float slopes[LANES], logits[LANES], weights[LANES];
     for (long first = 0; first < shape->columns; first += LANES) {
-        long count = shape->columns - first < LANES ? shape->columns - first : LANES;
-        read(shape, x, first, column, logits, weights);
+        int count = count_from(shape, first), place = (int)(column - first);
+        read(shape, x + first, count, place, logits, weights);
         for (int k = 0; k < LANES; k++) {
             float slope = gradient * weights[k] * negative_focal(power, shape->gamma, logits[k]).slope;
-            slopes[k] = first + k == column ? -slope : slope;
+            slopes[k] = k == place ? -slope : slope;
         }
         if (count == LANES)
-            memcpy(to_x + first, slopes, LANES * sizeof(float));
+            for (int k = 0; k < LANES; k++) to_x[first + k] = slopes[k];
         else
             for (int k = 0; k < count; k++) to_x[first + k] = slopes[k];
     }

@@ -7,32 +7,14 @@
 
 #include <string.h>
 
-enum { OUT = 4, IN = 6, TAPS = 3, LANES = 16 };
+#include "lanes.h"
 
-typedef float Lanes __attribute__((vector_size(4 * LANES)));
+enum { OUT = 4, IN = 6, TAPS = 3 };
 
 typedef struct {
     long images, height, width, down, across, channels, plane;
     int threads;
 } Shape;
-
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE Lanes load(const float *from, long count) {
-    Lanes lanes = {0};
-    if (count >= LANES)
-        memcpy(&lanes, from, sizeof lanes);
-    else
-        memcpy(&lanes, from, sizeof(float) * count);
-    return lanes;
-}
-
-INLINE void store(float *to, Lanes lanes, long count) {
-    if (count >= LANES)
-        memcpy(to, &lanes, sizeof lanes);
-    else
-        memcpy(to, &lanes, sizeof(float) * count);
-}
 
 // One evaluated tile of the cut at (top, left), of `side` rows and columns; what is outside the map is zero.
 INLINE void evaluate_tile(const Shape *shape, int side, const float *map, const float *matrix, long top, long left,
@@ -44,7 +26,7 @@ INLINE void evaluate_tile(const Shape *shape, int side, const float *map, const 
         for (int row = 0; row < side; row++) {
             long y = top + row, x = left + column;
             int inside = y >= 0 && y < shape->height && x >= 0 && x < shape->width;
-            values[row] = inside ? load(map + (y * shape->width + x) * shape->channels + channel, count) : (Lanes){0};
+            values[row] = inside ? get(map + (y * shape->width + x) * shape->channels + channel, count) : (Lanes){0};
         }
         for (int point = 0; point < IN; point++) {
             Lanes sum = {0};
@@ -56,7 +38,7 @@ INLINE void evaluate_tile(const Shape *shape, int side, const float *map, const 
         for (int two = 0; two < IN; two++) {
             Lanes sum = {0};
             for (int column = 0; column < side; column++) sum += matrix[two * side + column] * along[one][column];
-            store(tile + (one * IN + two) * plane + channel, sum, count);
+            put(tile + (one * IN + two) * plane + channel, sum, count);
         }
 }
 
@@ -88,19 +70,19 @@ INLINE void read_tile(const Shape *shape, const float *tile, long plane, const f
     Lanes along[OUT][IN];
     for (int column = 0; column < IN; column++) {
         Lanes values[IN];
-        for (int row = 0; row < IN; row++) values[row] = load(tile + (row * IN + column) * plane + channel, count);
+        for (int row = 0; row < IN; row++) values[row] = get(tile + (row * IN + column) * plane + channel, count);
         for (int out = 0; out < OUT; out++) {
             Lanes sum = {0};
             for (int row = 0; row < IN; row++) sum += matrix[out * IN + row] * values[row];
             along[out][column] = sum;
         }
     }
-    Lanes shift = load(bias + channel, count);
+    Lanes shift = get(bias + channel, count);
     for (int row = 0; row < OUT && top + row < shape->height; row++)
         for (int out = 0; out < OUT && left + out < shape->width; out++) {
             Lanes sum = shift;
             for (int column = 0; column < IN; column++) sum += matrix[out * IN + column] * along[row][column];
-            store(map + ((top + row) * shape->width + left + out) * shape->channels + channel, sum, count);
+            put(map + ((top + row) * shape->width + left + out) * shape->channels + channel, sum, count);
         }
 }
 
@@ -127,12 +109,12 @@ INLINE void overlap(const Shape *shape, const float *above, const float *here, l
         for (int row = 0; row < OUT; row++) along[row][column] = (Lanes){0};
         if (above)
             for (int point = 0; point < IN; point++) {
-                Lanes value = load(above + (point * IN + column) * plane + channel, count);
+                Lanes value = get(above + (point * IN + column) * plane + channel, count);
                 for (int row = 0; row < IN - OUT; row++) along[row][column] += matrix[(OUT + row) * IN + point] * value;
             }
         if (here)
             for (int point = 0; point < IN; point++) {
-                Lanes value = load(here + (point * IN + column) * plane + channel, count);
+                Lanes value = get(here + (point * IN + column) * plane + channel, count);
                 for (int row = 0; row < OUT; row++) along[row][column] += matrix[row * IN + point] * value;
             }
     }
@@ -141,9 +123,9 @@ INLINE void overlap(const Shape *shape, const float *above, const float *here, l
             long y = top + row, x = left + column;
             if (y < 0 || y >= shape->height || x < 0 || x >= shape->width) continue;
             float *at = map + (y * shape->width + x) * shape->channels + channel;
-            Lanes sum = column < IN - OUT && left > 0 ? load(at, count) : (Lanes){0};
+            Lanes sum = column < IN - OUT && left > 0 ? get(at, count) : (Lanes){0};
             for (int point = 0; point < IN; point++) sum += matrix[column * IN + point] * along[row][point];
-            store(at, sum, count);
+            put(at, sum, count);
         }
 }
 
@@ -192,7 +174,7 @@ void winograd_kernel(const Kernel *shape, const float *kernel, const float *matr
                 for (int two = 0; two < IN; two++) {
                     Lanes sum = {0};
                     for (int tap = 0; tap < TAPS; tap++) sum += matrix[two * TAPS + tap] * along[one][tap];
-                    store(evaluated + (one * IN + two) * plane + row * shape->channels + channel, sum, count);
+                    put(evaluated + (one * IN + two) * plane + row * shape->channels + channel, sum, count);
                 }
         }
 }
@@ -209,7 +191,7 @@ void winograd_kernel_back(const Kernel *shape, const float *evaluated, const flo
             memset(along, 0, sizeof along);
             for (int one = 0; one < IN; one++)
                 for (int two = 0; two < IN; two++) {
-                    Lanes value = load(evaluated + (one * IN + two) * plane + row * shape->channels + channel, count);
+                    Lanes value = get(evaluated + (one * IN + two) * plane + row * shape->channels + channel, count);
                     for (int tap = 0; tap < TAPS; tap++) along[tap][two] += matrix[one * TAPS + tap] * value;
                 }
             for (int tap = 0; tap < TAPS * TAPS; tap++) {
