@@ -29,6 +29,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import boxwright  # noqa: F401  # first: it sets how long threads spin, which PyTorch reads when it is imported
+
+# isort: split
 import numpy as np
 import torch
 from numpy.typing import NDArray

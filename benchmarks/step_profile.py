@@ -1,12 +1,13 @@
 """Where a training step's time goes, by kind of operation: ours and, on its own graphs, TensorFlow's.
 
     BOXWRIGHT_TF_RACE=folder python benchmarks/step_profile.py --tf-python .venv-race/bin/python
-        [--models ssd_mobilenet_v2_320x320 …] [--steps 5] [--json FILE]
+        [--models ssd_mobilenet_v2_320x320 … ssdlite] [--steps 5] [--json FILE]
 
-`make race` makes the environment of TensorFlow. Ours is profiled by torch.profiler, each operator without those that it
-calls; TensorFlow by its own profiler, each operation from start to end. Both sides profile one after the other. As
-operations of TensorFlow may run beside each other, its sum may exceed the step's time. A profiler costs time itself,
-most where there are many small operations: compare shares, and take times from `race.py`.
+`make race` makes the environment of TensorFlow. "ssdlite" is SSDLite 320 with MobileNetV2, eight images, beside
+torchvision's with MobileNetV3, and is profiled only where it is asked for. Ours is profiled by torch.profiler, each
+operator without those that it calls; TensorFlow by its own profiler, each operation from start to end. Both sides
+profile one after the other. As operations of TensorFlow may run beside each other, its sum may exceed the step's time.
+A profiler costs time itself, most where there are many small operations: compare shares, and take times from `race.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -40,6 +42,7 @@ KINDS = {
     "optimizer": ("_foreach", "ResourceApply", "Assign", "lerp"),
 }
 OTHER = "other"
+SSDLITE = "ssdlite"
 
 
 def kind_of(name: str) -> str:
@@ -55,16 +58,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--cache", type=Path, default=Path("build/race"), help="where the graphs are unpacked")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--side", choices=["tf", "ours"], help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=["tf", "ours", "torchvision"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     race = tf_race()
     if arguments.side:
-        profile = profiled_tensorflow if arguments.side == "tf" else profiled_ours
+        profile = profiled_tensorflow if arguments.side == "tf" else profiled_torch
         print(json.dumps(profile(race, arguments.models[0], arguments)))
         return
     rows = []
     for model in arguments.models or list(race.PLAN):
-        sides = {side: _profiled(side, model, arguments) for side in ("ours", "tf")}
+        others = "torchvision" if model == SSDLITE else "tf"
+        sides = {side: _profiled(side, model, arguments) for side in ("ours", others)}
         rows.append({"model": model, **sides})
         print(model)
         for kind in (*KINDS, OTHER, "sum", "step"):
@@ -75,25 +79,37 @@ def main() -> None:
             arguments.json.write_text(json.dumps({**processor(), "rows": rows}, indent=1) + "\n")
 
 
-def profiled_ours(race: Any, model: str, arguments: argparse.Namespace) -> dict[str, float]:
-    """Return milliseconds a step of each kind."""
+def profiled_torch(race: Any, model: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """Return milliseconds a step of each kind, ours or torchvision's."""
     import boxwright  # noqa: F401 – first: it sets how long threads spin
 
     # isort: split
     from torch.profiler import ProfilerActivity, profile
 
-    side = race.Ours(_told(race, model), race.unpacked(model, arguments.cache))
+    if model == SSDLITE:
+        run = _ssdlite_step(arguments.side)
+    else:
+        run = race.Ours(_told(race, model), race.unpacked(model, arguments.cache)).run
     for _ in range(3):
-        side.run()
+        run()
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         began = time.perf_counter()
         for _ in range(arguments.steps):
-            side.run()
+            run()
         seconds = time.perf_counter() - began
     spent: Counter[str] = Counter()
     for event in profiler.key_averages():
         spent[kind_of(event.key)] += event.self_cpu_time_total / 1000
     return _a_step(spent, seconds, arguments.steps)
+
+
+def _ssdlite_step(side: str) -> Callable[[], object]:
+    """Return a step of the comparison in speed.py."""
+    import speed
+
+    speed.keep_freed_memory()
+    theirs, ours = speed.row_b(compile=False).values()
+    return theirs if side == "torchvision" else ours
 
 
 def profiled_tensorflow(race: Any, model: str, arguments: argparse.Namespace) -> dict[str, float]:
