@@ -10,7 +10,7 @@
 #include "pointwise.h"
 
 // Rows that windows move over are kept by chunks of as many channels as a vector has lanes: [chunks][pixels][LANES].
-// Pixels that are summed at once, each in a register.
+// BLOCK pixels are summed at once, each in a register; kernels have at most MOST taps a side.
 enum { BLOCK = 8, MOST = 5, TAPS = MOST * MOST };
 
 typedef struct {
@@ -165,8 +165,8 @@ INLINE void back_lanes(int side, int stride, const Shape *shape, const Lines *li
         long pixels = (shape->width - start + stride - 1) / stride, pixel = 0;
         int last_tap = side - 1;
         while ((start + shape->left - last_tap) % stride) last_tap--;
-        // The first pixel's window begins at (start + left - last_tap) / stride of the output, which may be before it.
-        long first = (start + shape->left - last_tap + side * stride) / stride - side + side - 1;
+        // Where the gradient's row begins, side - 1 zeros are before it: the first pixel may be in a window there.
+        long first = (start + shape->left - last_tap) / stride + side - 1;
         for (; pixel + BLOCK <= pixels; pixel += BLOCK)
             back_pixels(side, stride, BLOCK, lines, first + pixel, last_tap, to_x + (start + pixel * stride) * LANES);
         for (; pixel < pixels; pixel++)
@@ -310,7 +310,8 @@ static const float *framed_row(Ring *ring, const Shape *shape, long row, const f
 static void back_row(Ring *ring, const Shape *shape, long row, const float *gradient, const float *x,
                      const float *scale, const float *offset, const float *mean, const float *taps, float *scratch,
                      float *to_x, double *sums) {
-    long channels = shape->channels, image = row / shape->height * shape->out_height, place = row * shape->width * channels;
+    long channels = shape->channels, image = row / shape->height * shape->out_height;
+    long place = row * shape->width * channels;
     long size = padded(shape) * LANES, left = shape->left * LANES;
     int side = shape->side;
     float *active = scratch, *slopes = active + chunks(shape) * size, *passing = slopes + chunks(shape) * size;
@@ -346,7 +347,8 @@ static void back_row(Ring *ring, const Shape *shape, long row, const float *grad
 void depthwise_back(const Shape *shape, const float *gradient, const float *x, const float *scale, const float *offset,
                     const float *mean, const float *taps, float *scratch, float *to_x, double *sums) {
     long rows = shape->batch * shape->height, channels = shape->channels;
-    long size = (shape->side * shape->side + 2) * channels, of_ring = shape->side * chunks(shape) * framed(shape) * LANES;
+    long size = (shape->side * shape->side + 2) * channels;
+    long of_ring = shape->side * chunks(shape) * framed(shape) * LANES;
     long each = of_ring + 2 * chunks(shape) * padded(shape) * LANES + shape->width * LANES;
     #pragma omp parallel for num_threads(shape->threads) schedule(static)
     for (int part = 0; part < shape->parts; part++) {

@@ -14,8 +14,8 @@ typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias
 
 #define INLINE static inline __attribute__((always_inline))
 
-// The first `count` of a vector, LANES at most; the others are 0. Not by memcpy: compilers copy a vector by halves through
-// memory, whose read as a whole then waits (ten times as long on an EPYC of the third generation).
+// The first `count` of a vector, LANES at most; the others are 0. Not by memcpy: compilers copy a vector by halves
+// through memory, whose read as a whole then waits (four times as long on an EPYC of the third generation).
 INLINE Lanes get(const float *from, long count) {
     if (count >= LANES) return *(const Lanes *)from;
     Lanes value = {0};
