@@ -106,8 +106,9 @@ def profiled_torch(race: Any, model: str, arguments: argparse.Namespace) -> dict
 def _ssdlite_step(side: str) -> Callable[[], object]:
     """Return a step of the comparison in speed.py."""
     import speed
+    from boxwright.runtime.allocator import keep_freed_memory
 
-    speed.keep_freed_memory()
+    keep_freed_memory()
     theirs, ours = speed.row_b(compile=False).values()
     return theirs if side == "torchvision" else ours
 
