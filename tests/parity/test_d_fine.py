@@ -156,11 +156,12 @@ def test_outputs_of_training(path: Path) -> None:
     ours, theirs = sets_of(found.queries), sets_of(found.denoised.outputs)
     for number, (one, noisy) in enumerate(zip(ours, theirs, strict=True)):
         logits, boxes = both(one, noisy)
-        close(logits, wanted["logits_pre_and_layers"][number], 3e-5)
+        # Without AVX-512 sums have another order: 3.4e-5 was seen.
+        close(logits, wanted["logits_pre_and_layers"][number], 6e-5)
         close(boxes, wanted["boxes_pre_and_layers"][number], 3e-6)
         if one.distances is not None and noisy.distances is not None:
             distances = torch.cat([noisy.distances, one.distances], 1)
-            close(distances, wanted["corners_of_layers"][number - 1], 3e-5)
+            close(distances, wanted["corners_of_layers"][number - 1], 6e-5)
     close(torch.cat([found.denoised.outputs.frame, found.queries.frame], 1), wanted["first_boxes"], 3e-6)
     close(found.encoder.logits, wanted["enc_topk_logits"], 3e-5)
 

@@ -259,9 +259,12 @@ def test_open_inference_binary(kind: str, client: TestClient, expected: list[Any
 
 
 def test_detect_takes_a_file_or_a_form_and_answers_json_or_a_picture(client: TestClient, expected: list[Any]) -> None:
-    wanted = expected[0].above(0.6)
+    # Between two scores: what a short training finds depends on the processor.
+    least = round(float(expected[0].scores[2:4].mean()), 6)
+    wanted = expected[0].above(least)
+    assert len(wanted) == 3
     for sent in ({"content": png(PICTURES[0])}, {"files": {"image": ("a.png", png(PICTURES[0]), "image/png")}}):
-        answer = client.post("/detect?min_score=0.6", **sent)  # type: ignore[arg-type]
+        answer = client.post(f"/detect?min_score={least}", **sent)  # type: ignore[arg-type]
         assert answer.status_code == 200, answer.text
         found = answer.json()
         assert (found["width"], found["height"], found["model"], found["version"]) == (128, 96, "detector", 1)
