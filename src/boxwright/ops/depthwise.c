@@ -113,10 +113,7 @@ INLINE void convolve_pixels(int side, int stride, int pixels, const float *const
         }
     #pragma GCC unroll 8
     for (int p = 0; p < pixels; p++)
-        if (count == LANES)
-            put(y + p * channels, sum[p], LANES);
-        else
-            put(y + p * channels, sum[p], count);
+        put(y + p * channels, sum[p], count);
 }
 
 INLINE void convolve_lanes(int side, int stride, const Shape *shape, long count, const float *const *lines,
@@ -143,7 +140,7 @@ typedef struct {
 } Lines;
 
 // The gradient of some pixels of the activated row, `stride` apart, in whose windows the same taps are.
-INLINE void back_pixels(int side, int stride, int pixels, const Lines *lines, long first, int last_tap, float *to_x) {
+INLINE void back_pixels(int stride, int pixels, const Lines *lines, long first, int last_tap, float *to_x) {
     Lanes sum[BLOCK];
     #pragma GCC unroll 8
     for (int p = 0; p < pixels; p++) sum[p] = (Lanes){0};
@@ -168,9 +165,9 @@ INLINE void back_lanes(int side, int stride, const Shape *shape, const Lines *li
         // Where the gradient's row begins, side - 1 zeros are before it: the first pixel may be in a window there.
         long first = (start + shape->left - last_tap) / stride + side - 1;
         for (; pixel + BLOCK <= pixels; pixel += BLOCK)
-            back_pixels(side, stride, BLOCK, lines, first + pixel, last_tap, to_x + (start + pixel * stride) * LANES);
+            back_pixels(stride, BLOCK, lines, first + pixel, last_tap, to_x + (start + pixel * stride) * LANES);
         for (; pixel < pixels; pixel++)
-            back_pixels(side, stride, 1, lines, first + pixel, last_tap, to_x + (start + pixel * stride) * LANES);
+            back_pixels(stride, 1, lines, first + pixel, last_tap, to_x + (start + pixel * stride) * LANES);
     }
 }
 
