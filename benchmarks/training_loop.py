@@ -27,9 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import boxwright as bw  # first: it sets how long threads spin, which PyTorch reads when it is imported
+
+# isort: split
 import torch
 
-import boxwright as bw  # before torch: it sets how threads wait
 from boxwright.builders.training import build_training
 from boxwright.config import dump_message
 from boxwright.data.augmentation.transform import Chain  # noqa: F401  # its import is not timed
@@ -45,6 +47,7 @@ from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.training.train import train
 from boxwright.types import Sample
+from race import processor
 
 PRESET = "ssd_mobilenet_v2_fpnlite_320"
 IMAGES, EVALUATED, SIZE = 64, 32, (480, 640)
@@ -235,7 +238,7 @@ def main() -> None:
         print(json.dumps(measure(given.data, given.one[0], int(given.one[1]), given)))
         return
     results = json.loads(given.json.read_text()) if given.json and given.json.is_file() else {"rows": {}}
-    results |= {"torch": torch.__version__, "threads": torch.get_num_threads(), "batch": given.batch}
+    results |= {**processor(), "torch": torch.__version__, "threads": torch.get_num_threads(), "batch": given.batch}
     with tempfile.TemporaryDirectory() as folder:
         data = (given.data or Path(folder)).resolve()
         write_data(data)

@@ -17,6 +17,7 @@ from boxwright.criteria.criterion import Criterion
 from boxwright.device import in_halves, without_wait
 from boxwright.models.cpu_acceleration import accelerate_for_cpu
 from boxwright.models.folding import fold_batch_norms
+from boxwright.models.fused_convolution import fuse_convolutions
 from boxwright.models.network import Network, evaluation_mode
 from boxwright.models.regularization import regularization_loss
 from boxwright.models.winograd import replace_by_winograd
@@ -156,6 +157,7 @@ class Detector(nn.Module):
         self.to(memory_format=torch.channels_last)
         if device.type == "cpu" and dtype == torch.float32 and not compile:
             replace_by_winograd(self.network, lambda: self.predict(inputs))
+            fuse_convolutions(self.network)
         self.optimized, self.dtype = True, dtype
         if compile:
             self.network.compile(dynamic=False)

@@ -134,9 +134,11 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C', H', W']; with "same" padding H' is ceil(H / stride), and W' alike."""
-        if self.pad_by_size or self.uneven is not None:
-            input = zero_padded(input, self.sides(input))
-        return super().forward(input)
+        return super().forward(self.padded(input))
+
+    def padded(self, input: Tensor) -> Tensor:
+        """Return an input with the padding that PyTorch's own convolution does not do."""
+        return zero_padded(input, self.sides(input)) if self.pad_by_size or self.uneven is not None else input
 
     def sides(self, input: Tensor) -> Sides:
         """Return the pixels of padding of maps [B, C, H, W]."""

@@ -24,4 +24,4 @@ def of_valid_rows(module: nn.Module, rows: Tensor, valid: Tensor, *, all_rows: b
         return every
     index = valid.flatten().nonzero().squeeze(1)
     found: Tensor = module(rows[index])
-    return found.new_zeros(rows.shape[0], *found.shape[1:]).index_copy(0, index, found)
+    return found.new_zeros(rows.shape[0], *found.shape[1:]).index_copy_(0, index, found)

@@ -5,11 +5,12 @@
 // matrix along rows, then along columns. Each number is computed by one thread, so that results do not depend on how
 // many there are. Called from winograd_tiles.py.
 
+#include <omp.h>
 #include <string.h>
 
 #include "lanes.h"
 
-enum { OUT = 4, IN = 6, TAPS = 3 };
+enum { OUT = 4, IN = 6, TAPS = 3, POINTS = IN * IN };
 
 typedef struct {
     long images, height, width, down, across, channels, plane;
@@ -96,6 +97,94 @@ void winograd_read(const Shape *shape, const float *tiles, const float *matrix, 
             for (long channel = 0; channel < shape->channels; channel += LANES)
                 read_tile(shape, tiles + (row * shape->across + column) * shape->channels, plane, matrix, bias,
                           OUT * (row % shape->down), OUT * column, channel, map);
+    }
+}
+
+// A whole convolution, for inference: blocks of tiles are evaluated, multiplied and read off while caches hold them.
+//
+// kernel: [36, panels, ins, PANEL], the output channels after the last are zeros. tiles and products are scratch of each
+// thread, [36][block][ins] and [36][block][outs of whole panels], with `tiles_plane` and `products_plane` numbers
+// between the starts of two of the 36.
+typedef struct {
+    long images, height, width, down, across, ins, outs, blocks, tiles_plane, products_plane;
+    int threads;
+} Conv;
+
+enum { PANEL = 2 * LANES };
+
+// How many output channels lie together in a packed kernel: as many as two vectors hold.
+int winograd_panel(void) {
+    return PANEL;
+}
+
+// As many rows of sums as the processor has registers for.
+#if defined(__AVX512F__)
+enum { ROWS = 12 };
+#else
+enum { ROWS = 6 };
+#endif
+
+// Products [rows][PANEL], `apart` numbers between two rows, of tiles [rows][ins] and a panel [ins][PANEL].
+INLINE void multiply(int rows, long ins, const float *tiles, const float *panel, float *products, long apart) {
+    Lanes low[ROWS], high[ROWS];
+    #pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) low[row] = high[row] = (Lanes){0};
+    for (long channel = 0; channel < ins; channel++) {
+        const float *at = panel + channel * PANEL;
+        Lanes one = *(const Lanes *)at, two = *(const Lanes *)(at + LANES);
+        #pragma GCC unroll 12
+        for (int row = 0; row < rows; row++) {
+            float value = tiles[row * ins + channel];
+            low[row] += value * one;
+            high[row] += value * two;
+        }
+    }
+    #pragma GCC unroll 12
+    for (int row = 0; row < rows; row++) {
+        *(Lanes *)(products + row * apart) = low[row];
+        *(Lanes *)(products + row * apart + LANES) = high[row];
+    }
+}
+
+static __attribute__((noinline)) void multiply_all(long count, long ins, const float *tiles, const float *panel, float *products, long apart) {
+    long row = 0;
+    for (; count - row >= ROWS; row += ROWS)
+        multiply(ROWS, ins, tiles + row * ins, panel, products + row * apart, apart);
+    for (; count - row >= 4; row += 4) multiply(4, ins, tiles + row * ins, panel, products + row * apart, apart);
+    for (; count - row >= 2; row += 2) multiply(2, ins, tiles + row * ins, panel, products + row * apart, apart);
+    for (; row < count; row++) multiply(1, ins, tiles + row * ins, panel, products + row * apart, apart);
+}
+
+void winograd_convolve(const Conv *conv, const float *maps, const float *at_tile, const float *kernel,
+                       const float *outputs, const float *bias, float *tiles, float *products, float *into) {
+    Shape in = {conv->images, conv->height, conv->width, conv->down, conv->across, conv->ins, 0, 0}, out = in;
+    out.channels = conv->outs;
+    long grid = conv->down * conv->across, count = conv->images * grid, pixels = conv->height * conv->width;
+    long panels = (conv->outs + PANEL - 1) / PANEL, apart = panels * PANEL;
+    #pragma omp parallel for num_threads(conv->threads) schedule(static)
+    for (long block = 0; block < conv->blocks; block++) {
+        long first = count * block / conv->blocks, last = count * (block + 1) / conv->blocks;
+        float *evaluated = tiles + omp_get_thread_num() * POINTS * conv->tiles_plane;
+        float *product = products + omp_get_thread_num() * POINTS * conv->products_plane;
+        for (long tile = first; tile < last; tile++) {
+            const float *map = maps + tile / grid * pixels * conv->ins;
+            long row = tile % grid / conv->across, column = tile % conv->across;
+            for (long channel = 0; channel < conv->ins; channel += LANES)
+                evaluate_tile(&in, IN, map, at_tile, OUT * row - 1, OUT * column - 1, channel, conv->tiles_plane,
+                              evaluated + (tile - first) * conv->ins);
+        }
+        for (long point = 0; point < POINTS; point++)
+            for (long panel = 0; panel < panels; panel++)
+                multiply_all(last - first, conv->ins, evaluated + point * conv->tiles_plane,
+                             kernel + (point * panels + panel) * conv->ins * PANEL,
+                             product + point * conv->products_plane + panel * PANEL, apart);
+        for (long tile = first; tile < last; tile++) {
+            float *map = into + tile / grid * pixels * conv->outs;
+            long row = tile % grid / conv->across, column = tile % conv->across;
+            for (long channel = 0; channel < conv->outs; channel += LANES)
+                read_tile(&out, product + (tile - first) * apart, conv->products_plane, outputs, bias, OUT * row,
+                          OUT * column, channel, map);
+        }
     }
 }
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from boxwright.base.c_compiler import CompilerError
 from boxwright.ops.channel_sums import channel_sums
@@ -26,6 +27,10 @@ _POINTS = 36
 # Numbers between the 36 planes: in steps of whole pages, a tile's 36 numbers share one set of the cache's lines, and
 # storing them takes up to twice as long.
 _APART = 16
+# Output channels that lie together in a packed kernel, as winograd_tiles.c has it.
+_PANEL = 32
+# Tiles that are evaluated, multiplied and read off before the next.
+_BLOCK = 48
 
 with torch.device("cpu"):
     _AT_TILE, _AT_KERNEL, _OUTPUTS = (matrix.contiguous() for matrix in one_dimensional())
@@ -41,6 +46,22 @@ class _Shape(ctypes.Structure):
         ("across", ctypes.c_long),
         ("channels", ctypes.c_long),
         ("plane", ctypes.c_long),
+        ("threads", ctypes.c_int),
+    )
+
+
+class _ConvShape(ctypes.Structure):
+    _fields_ = (
+        ("images", ctypes.c_long),
+        ("height", ctypes.c_long),
+        ("width", ctypes.c_long),
+        ("down", ctypes.c_long),
+        ("across", ctypes.c_long),
+        ("ins", ctypes.c_long),
+        ("outs", ctypes.c_long),
+        ("blocks", ctypes.c_long),
+        ("tiles_plane", ctypes.c_long),
+        ("products_plane", ctypes.c_long),
         ("threads", ctypes.c_int),
     )
 
@@ -102,6 +123,49 @@ def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) ->
         products = torch.bmm(_tiles("winograd_evaluate", inputs[images], _AT_TILE), kernel)
         into = outputs[images]
         call(kernels(), "winograd_read", _shape(into, products), products, _OUTPUTS, shift, into)
+    return outputs
+
+
+def packed_kernel(kernel: Tensor) -> Tensor:
+    """Return a transformed kernel [36, C, D] in panels of 32 output channels, the last filled with zeros, [36, P, C, 32]."""
+    points, ins, outs = kernel.shape
+    together = kernels().winograd_panel()
+    panels = -(-outs // together)
+    padded = functional.pad(kernel, (0, panels * together - outs))
+    return padded.view(points, ins, panels, together).transpose(1, 2).contiguous()
+
+
+def unpacked_kernel(packed: Tensor, outs: int) -> Tensor:
+    """Return the transformed kernel [36, C, D] of `packed_kernel`'s."""
+    return packed.transpose(1, 2).flatten(2)[..., :outs]
+
+
+def conv_3x3_packed(inputs: Tensor, packed: Tensor, outs: int, bias: Tensor | None) -> Tensor:
+    """Return as `conv_3x3_transformed`, block by block of tiles that stay in caches.
+
+    Args:
+        inputs: float32 [B, C, H, W] on the CPU, channels last.
+        packed: As `packed_kernel` returns it.
+        outs: The number of output channels, D.
+        bias: [D], or None.
+
+    Raises:
+        CompilerError: If there are no kernels here.
+    """
+    batch, ins, height, width = inputs.shape
+    grid = tile_grid(height, width)
+    threads = torch.get_num_threads()
+    tiles = batch * grid[0] * grid[1]
+    blocks = threads * -(-tiles // (threads * _BLOCK))
+    of_block = -(-tiles // blocks)
+    evaluated = torch.empty(threads, _POINTS, of_block * ins + _APART)
+    products = torch.empty(threads, _POINTS, of_block * packed.shape[1] * packed.shape[3] + _APART)
+    shape = _ConvShape(
+        batch, height, width, *grid, ins, outs, blocks, evaluated.stride(1), products.stride(1), threads
+    )  # fmt: skip
+    shift = torch.zeros(outs) if bias is None else bias.contiguous()
+    outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
+    call(kernels(), "winograd_convolve", shape, inputs, _AT_TILE, packed, _OUTPUTS, shift, evaluated, products, outputs)
     return outputs
 
 
