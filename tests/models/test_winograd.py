@@ -77,18 +77,24 @@ def test_without_a_compiler_matrices_transform(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(conv(INPUTS), by_matrices)
 
 
-def test_a_kernel_in_advance_is_transformed_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bounds", [(-torch.inf, torch.inf), (0.0, 6.0)])
+def test_a_kernel_in_advance_is_packed_where_it_can_be(
+    bounds: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
-    layer = WinogradConv2d(Conv2d(128, 128, 3, bias=True))
-    by_matrices = winograd.conv_3x3_transformed(INPUTS, layer.kernel, layer.bias)
-    compiled = layer(INPUTS)
+    conv = Conv2d(128, 128, 3, bias=True).requires_grad_(requires_grad=False)
+    layer = WinogradConv2d(conv)
+    by_matrices = winograd.conv_3x3_transformed(INPUTS, winograd.transformed_kernel(conv.weight), conv.bias)
+    by_matrices = by_matrices.clamp(*bounds)
+    compiled = layer.clamped(INPUTS, *bounds)
     assert not torch.equal(compiled, by_matrices)
     torch.testing.assert_close(compiled, by_matrices, rtol=1e-4, atol=1e-4)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(INPUTS).isfinite().all()
-    layer = WinogradConv2d(Conv2d(128, 128, 3))
+    program = torch.export.export(layer, (INPUTS,), strict=False)
+    torch.testing.assert_close(program.module()(INPUTS).clamp(*bounds), by_matrices, rtol=1e-5, atol=1e-5)
     monkeypatch.setattr(winograd_tiles, "kernels", lambda: CompilerError("no C compiler: cc is not found"))
-    assert torch.equal(layer(INPUTS), winograd.conv_3x3_transformed(INPUTS, layer.kernel, None))
+    assert torch.equal(WinogradConv2d(conv).clamped(INPUTS, *bounds), by_matrices)
 
 
 def test_an_exported_graph_has_the_plain_layer() -> None:
@@ -112,27 +118,32 @@ def test_names_of_weights_and_hooks_stay() -> None:
 
 
 class Wide(nn.Module):
-    """Two convolutions that gain, one of them used twice, one that is too narrow, and one that sees little."""
+    """Two convolutions that gain, one of them used twice, two that are too narrow, and one that sees little."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.shared, self.narrow = nn.Conv2d(3, 128, 3, padding=1), Conv2d(128, 128, 3), Conv2d(128, 8, 3)
         self.again = self.shared
+        self.medium = Conv2d(128, 16, 3)
         self.pool, self.last = nn.AdaptiveAvgPool2d(2), Conv2d(128, 128, 3)
 
     def forward(self, inputs: torch.Tensor) -> list[torch.Tensor]:
         maps = self.again(self.shared(self.first(inputs)))
-        return [self.narrow(maps), self.last(self.pool(maps))]
+        return [self.narrow(maps), self.medium(maps), self.last(self.pool(maps))]
 
 
-def test_replaced_are_those_that_gain() -> None:
+@pytest.mark.parametrize("compiler", [True, False])
+def test_replaced_are_those_that_gain(compiler: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     network = Wide().eval().to(memory_format=torch.channels_last)
     plain = copy.deepcopy(network)
     inputs = torch.randn(1, 3, 32, 32)
-    assert replace_by_winograd(network, lambda: network(inputs)) == 1
+    if not compiler:
+        monkeypatch.setattr(winograd_tiles, "kernels", lambda: CompilerError("no C compiler: cc is not found"))
+    assert replace_by_winograd(network, lambda: network(inputs)) == 1 + compiler
     assert isinstance(network.shared, WinogradConv2d)
     assert network.again is network.shared
+    assert isinstance(network.medium, WinogradConv2d) == compiler
     assert not isinstance(network.first, WinogradConv2d)
     assert not isinstance(network.narrow, WinogradConv2d)
     assert not isinstance(network.last, WinogradConv2d)
@@ -143,12 +154,12 @@ def test_replaced_are_those_that_gain() -> None:
 
 @pytest.mark.slow
 def test_an_optimized_detector_finds_the_same() -> None:
-    """RefineDet on VGG-16: most of its convolutions are wide."""
+    """RefineDet on VGG-16: nearly all of its convolutions gain."""
     torch.manual_seed(0)
     plain = bw.build_detector(bw.load_config(CONFIG)).eval()
     detector = copy.deepcopy(plain).optimize()
-    # VGG's 2_2, 3_1 to 5_3, and three of transfer connection at 40×40 and at 20×20; coarser maps are too small.
-    assert sum(isinstance(one, WinogradConv2d) for one in detector.network.modules()) == 1 + 9 + 3 + 3
+    # VGG's but the first, and at 40×40, 20×20 and 10×10 three of transfer connection and the second step's classes.
+    assert sum(isinstance(one, WinogradConv2d) for one in detector.network.modules()) == 12 + 3 * 3 + 3
     for found, expected in zip(detector.detect(pictures()), plain.detect(pictures()), strict=True):
         assert len(found.boxes) == len(expected.boxes) > 0
         torch.testing.assert_close(found.scores, expected.scores, rtol=1e-3, atol=1e-4)

@@ -7,8 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops import winograd
-from boxwright.ops.winograd_tiles import conv_3x3, conv_3x3_transformed
+from boxwright.ops import winograd, winograd_tiles
+from boxwright.ops.winograd_tiles import (
+    conv_3x3,
+    conv_3x3_packed,
+    conv_3x3_transformed,
+    packed_kernel,
+    unpacked_kernel,
+)
 from tests.ops.test_norm_act import threads
 from tests.ops.test_winograd import SIZES, error, given
 
@@ -46,12 +52,58 @@ def test_values_and_gradients_are_those_of_the_definition(
             assert error(mine, theirs) < 5e-6
 
 
+def packed(kernel: Tensor) -> Tensor:
+    return packed_kernel(winograd.transformed_kernel(kernel))
+
+
+@pytest.mark.parametrize("channels", [(5, 7), (16, 32), (33, 20), (24, 97)], ids=str)
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_packed_kernels_convolve_as_defined(height: int, width: int, channels: tuple[int, int]) -> None:
+    inputs, kernel, bias = given(height, width, batch=3, ins=channels[0], outs=channels[1])
+    found = conv_3x3_packed(inputs, packed(kernel), bias)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert error(found, F.conv2d(inputs.double(), kernel.double(), bias.double(), padding=1)) < 5e-6
+    assert torch.equal(unpacked_kernel(packed(kernel), len(bias)), winograd.transformed_kernel(kernel))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 13, 200])
+def test_blocks_of_any_number_of_tiles(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, kernel, bias = given(38, 45, ins=20, outs=17)
+    expected = F.conv2d(inputs.double(), kernel.double(), bias.double(), padding=1)
+    for name in ("_FEWEST", "_MOST"):
+        monkeypatch.setattr(winograd_tiles, name, most)
+    results = []
+    for count in (1, 2, 5):
+        with threads(count):
+            results.append(conv_3x3_packed(inputs, packed(kernel), bias))
+    assert error(results[0], expected) < 5e-6
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 6.0), (0.0, float("inf")), (-1.0, 0.5)])
+def test_packed_kernels_activate(low: float, high: float) -> None:
+    inputs, kernel, bias = given(9, 14, ins=20, outs=17)
+    plain = conv_3x3_packed(inputs, packed(kernel), bias)
+    bounded = conv_3x3_packed(inputs, packed(kernel), bias, low, high)
+    assert torch.equal(bounded, plain.clamp(low, high))
+    assert not torch.equal(bounded, plain)
+    inputs[0, 0, 2, 2] = torch.nan
+    assert bool(conv_3x3_packed(inputs, packed(kernel), bias, low, high)[0, :, 1:4, 1:4].isnan().all())
+
+
+def test_packed_kernels_of_no_images() -> None:
+    _, kernel, bias = given(8, 8)
+    assert conv_3x3_packed(torch.zeros(0, 5, 8, 8), packed(kernel), bias).shape == (0, 7, 8, 8)
+
+
 def test_no_more_is_lost_in_rounding_than_in_the_direct_way() -> None:
     inputs, kernel, _ = given(40, 40, batch=1, ins=256, outs=256)
     exact = F.conv2d(inputs.double(), kernel.double(), padding=1)
     ours = (conv_3x3(inputs, kernel, None).double() - exact).square().mean().sqrt()
+    in_advance = (conv_3x3_packed(inputs, packed(kernel), torch.zeros(256)).double() - exact).square().mean().sqrt()
     direct = (F.conv2d(inputs, kernel, padding=1).double() - exact).square().mean().sqrt()
     assert ours < 5 * direct
+    assert in_advance < 5 * direct
 
 
 def test_the_number_of_threads_changes_nothing() -> None:

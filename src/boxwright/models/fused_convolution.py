@@ -8,6 +8,7 @@ Dimensions: B batch, C channels, H W grid.
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -17,13 +18,13 @@ from boxwright.models.activations import ReLU6
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.layers import Conv2d, ConvNormAct
+from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.compiled import is_readable
 
-# PyTorch's names of what oneDNN computes to the same bits, and its bounds.
-_POST_OPERATIONS: dict[type[nn.Module], tuple[str, list[float]]] = {
-    nn.Identity: ("none", []),
-    nn.ReLU: ("relu", []),
-    ReLU6: ("hardtanh", [0.0, 6.0]),
+# Activations to the same bits as PyTorch's.
+_BOUNDS: dict[type[nn.Module], tuple[float, float]] = {
+    nn.ReLU: (0.0, math.inf),
+    ReLU6: (0.0, 6.0),
 }
 
 
@@ -40,11 +41,11 @@ def fuse_convolutions(network: nn.Module) -> int:
         return count
     for module in network.modules():
         # By class: a wrapper would rename weights, and a method set on an object is lost in copies.
-        if isinstance(module, ConvNormAct) and _is_folded(module) and type(module[2]) is not nn.Identity:
+        if isinstance(module, ConvNormAct) and _activates(module):
             module.__class__ = FusedConvAct
-        elif isinstance(module, Bottleneck) and _is_folded(module.expand, module.activation):
+        elif isinstance(module, Bottleneck) and _is_linear(module.expand) and type(module.activation) in _BOUNDS:
             module.__class__ = FusedBottleneck
-        elif isinstance(module, InvertedResidual) and module.residual and _is_folded(module.project):
+        elif isinstance(module, InvertedResidual) and module.residual and _is_linear(module.project):
             module.__class__ = FusedInvertedResidual
         else:
             continue
@@ -52,14 +53,16 @@ def fuse_convolutions(network: nn.Module) -> int:
     return count
 
 
-def _is_folded(layers: nn.Module, added: nn.Module | None = None) -> bool:
-    """Return whether layers are a convolution and an activation, or nothing but `added`, that oneDNN computes."""
-    if not isinstance(layers, ConvNormAct):
-        return False
+def _activates(layers: ConvNormAct) -> bool:
+    """Return whether layers are a convolution and an activation that it can compute."""
     conv, norm, activation = layers
-    last = activation if added is None else added
-    linear = added is None or type(activation) is nn.Identity
-    return type(conv) is Conv2d and type(norm) is nn.Identity and linear and type(last) in _POST_OPERATIONS
+    return type(conv) in (Conv2d, WinogradConv2d) and type(norm) is nn.Identity and type(activation) in _BOUNDS
+
+
+def _is_linear(layers: ConvNormAct) -> bool:
+    """Return whether layers are a convolution alone."""
+    conv, *others = layers
+    return type(conv) is Conv2d and all(type(one) is nn.Identity for one in others)
 
 
 class FusedConvAct(ConvNormAct):
@@ -68,10 +71,13 @@ class FusedConvAct(ConvNormAct):
     def forward(self, input: Tensor) -> Tensor:
         """Return the activated map."""
         conv, _, activation = self
-        if isinstance(conv, Conv2d) and _is_fast(conv, input) and not _have_hooks(*self):
+        if _have_hooks(*self):
+            return cast(Tensor, activation(conv(input)))
+        if isinstance(conv, WinogradConv2d):
+            return conv.clamped(input, *_BOUNDS[type(activation)])
+        if isinstance(conv, Conv2d) and _is_fast(conv, input):
             return convolve_and_activate(input, conv, activation)
-        activated: Tensor = activation(conv(input))
-        return activated
+        return cast(Tensor, activation(conv(input)))
 
 
 class FusedBottleneck(Bottleneck):
@@ -91,18 +97,18 @@ class FusedInvertedResidual(InvertedResidual):
         return _sum(convolved, self.project, inputs, nn.Identity())
 
 
-def _sum(maps: Tensor, layers: nn.Module, shortcut: Tensor, activation: nn.Module) -> Tensor:
-    conv = layers[0]
+def _sum(maps: Tensor, layers: ConvNormAct, shortcut: Tensor, activation: nn.Module) -> Tensor:
+    conv = cast(Conv2d, layers[0])
     if _is_fast(conv, maps) and _is_plain(shortcut) and not _have_hooks(layers, *layers, activation):
         return convolve_add_and_activate(maps, conv, shortcut, activation)
-    outputs: Tensor = activation(layers(maps) + shortcut)
-    return outputs
+    return cast(Tensor, activation(layers(maps) + shortcut))
 
 
 def convolve_and_activate(inputs: Tensor, conv: Conv2d, activation: nn.Module) -> Tensor:
     """Return an activated convolution of inputs [B, C, H, W], without gradients."""
-    name, bounds = _POST_OPERATIONS[type(activation)]
-    outputs: Tensor = torch.ops.mkldnn._convolution_pointwise(*_given(inputs, conv), name, bounds, "")
+    bounds = _BOUNDS[type(activation)]
+    named = ("hardtanh", bounds) if bounds[1] < math.inf else ("relu", ())
+    outputs: Tensor = torch.ops.mkldnn._convolution_pointwise(*_given(inputs, conv), *named, "")
     return outputs
 
 
@@ -127,7 +133,7 @@ def _is_fast(conv: Conv2d, inputs: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and _is_plain(inputs)
         and is_readable(conv.weight)
         and conv.padding_mode == "zeros"

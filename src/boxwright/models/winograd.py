@@ -1,12 +1,13 @@
 """The choice of 3×3 convolutions that Winograd's algorithm, with a quarter of the multiplications, speeds up on a CPU.
 
 It is as exact as the direct way (`ops/winograd.py`). Its overhead grows with channels and its gain with their product:
-from 128 channels it is faster (`benchmarks/layers.py`). A kernel is transformed at each step; in an optimized detector
-once.
+a step gains from 128 channels (`benchmarks/layers.py`). There a kernel is transformed at each step; in an optimized
+detector once, and laid out for a kernel in C that gains from 16 channels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -19,9 +20,9 @@ from boxwright.ops import winograd_tiles
 from boxwright.ops.compiled import is_readable
 from boxwright.ops.winograd import conv_3x3_transformed, transformed_kernel
 
-_LEAST_CHANNELS = 128
+_LEAST_CHANNELS, _LEAST_CHANNELS_PACKED = 128, 16
 # Tiles of 4×4 outputs over all images: below, transforming a kernel, or the algorithm itself, costs more than it saves.
-_LEAST_TILES, _LEAST_TILES_TRANSFORMED = 100, 16
+_LEAST_TILES, _LEAST_TILES_TRANSFORMED, _LEAST_TILES_PACKED = 100, 16, 9
 
 
 def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
@@ -40,14 +41,14 @@ def _is_plain(inputs: Tensor) -> bool:
     return is_readable(inputs) and not torch.is_autocast_enabled("cpu")
 
 
-def is_wide_3x3(conv: nn.Conv2d) -> bool:
-    """Return whether a convolution may gain, regardless of its inputs."""
+def is_wide_3x3(conv: nn.Conv2d, channels: int = _LEAST_CHANNELS) -> bool:
+    """Return whether a convolution of at least so many channels may gain, regardless of its inputs."""
     return (
         conv.kernel_size == (3, 3)
         and conv.stride == conv.dilation == conv.padding == (1, 1)
         and conv.padding_mode == "zeros"
         and conv.groups == 1
-        and min(conv.in_channels, conv.out_channels) >= _LEAST_CHANNELS
+        and min(conv.in_channels, conv.out_channels) >= channels
     )
 
 
@@ -56,43 +57,59 @@ def _tiles(inputs: Tensor) -> int:
 
 
 class WinogradConv2d(nn.Module):
-    """A 3×3 convolution whose kernel is transformed in advance: four times the memory, no training."""
+    """A 3×3 convolution whose kernel is transformed in advance: four times the memory, no training.
+
+    Where a C compiler is found, the kernel is packed too.
+    """
 
     kernel: Tensor
-    bias: Tensor | None
+    bias: Tensor
 
     def __init__(self, conv: nn.Conv2d) -> None:
         """Transform the weights of a 3×3 convolution of stride 1 with one pixel of zero padding."""
         super().__init__()
-        self.register_buffer("kernel", transformed_kernel(conv.weight.detach()))
-        self.register_buffer("bias", None if conv.bias is None else conv.bias.detach())
+        kernel = transformed_kernel(conv.weight.detach())
+        self.packed = not isinstance(winograd_tiles.kernels(), CompilerError)
+        self.register_buffer("kernel", winograd_tiles.packed_kernel(kernel) if self.packed else kernel)
+        bias = torch.zeros(conv.out_channels) if conv.bias is None else conv.bias.detach()
+        self.register_buffer("bias", bias)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return float32 [B, D, H, W] for float32 [B, C, H, W]."""
+        return self.clamped(input, -math.inf, math.inf)
+
+    def clamped(self, input: Tensor, low: float, high: float) -> Tensor:
+        """Return the same within bounds, which cost next to nothing where the kernel is packed."""
         maps = input.contiguous(memory_format=torch.channels_last)
-        plain = not torch.compiler.is_compiling() and _is_plain(maps)
-        if plain and not isinstance(winograd_tiles.kernels(), CompilerError):
-            return winograd_tiles.conv_3x3_transformed(maps, self.kernel, self.bias)
-        return conv_3x3_transformed(maps, self.kernel, self.bias)
+        if self.packed and not torch.compiler.is_compiling() and _is_plain(maps):
+            return winograd_tiles.conv_3x3_packed(maps, self.kernel, self.bias, low, high)
+        kernel = winograd_tiles.unpacked_kernel(self.kernel, len(self.bias)) if self.packed else self.kernel
+        outputs = conv_3x3_transformed(maps, kernel, self.bias)
+        return outputs if low == -math.inf and high == math.inf else outputs.clamp_(low, high)
 
 
 @torch.no_grad()
 def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
     """Replace the convolutions that gain, irreversibly, and return their number.
 
+    Packed kernels gain in more places.
+
     Args:
         network: In evaluation mode, float32, on a CPU.
         run: Runs the network on inputs of the usual size.
     """
     found: dict[nn.Module, nn.Module] = {}
+    least_channels, least_tiles = _LEAST_CHANNELS, _LEAST_TILES_TRANSFORMED
+    if not isinstance(winograd_tiles.kernels(), CompilerError):
+        least_channels, least_tiles = _LEAST_CHANNELS_PACKED, _LEAST_TILES_PACKED
 
     def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(conv, nn.Conv2d) and _tiles(inputs[0]) >= _LEAST_TILES_TRANSFORMED and conv not in found:
+        if isinstance(conv, nn.Conv2d) and _tiles(inputs[0]) >= least_tiles and conv not in found:
             found[conv] = WinogradConv2d(conv)
 
     with ExitStack() as hooks:
         for module in network.modules():
-            if isinstance(module, nn.Conv2d) and is_wide_3x3(module):
+            if isinstance(module, nn.Conv2d) and is_wide_3x3(module, least_channels):
                 hooks.enter_context(module.register_forward_pre_hook(sees))
         run()
     for parent in list(network.modules()):

@@ -1,10 +1,12 @@
-// The linear steps of Winograd's convolution: maps to evaluated tiles and back, kernels to evaluated kernels and back.
+// Winograd's convolution: maps to evaluated tiles and back, kernels to evaluated kernels and back, and, for inference,
+// the whole of it.
 //
 // Maps are float32 with channels last, [images, height, width, channels]; tiles are [36, images × down × across,
-// channels], and `plane` numbers lie between the starts of two of the 36. A step in two dimensions is the same small
-// matrix along rows, then along columns. Each number is computed by one thread, so that results do not depend on how
-// many there are. Called from winograd_tiles.py.
+// channels], and `plane` numbers lie between the starts of two of the 36. A step in two dimensions is one of the
+// functions below along rows, then along columns. Each number is computed by one thread, so that results do not depend
+// on how many there are. Called from winograd_tiles.py; the same with matrices is in winograd.py.
 
+#include <math.h>
 #include <omp.h>
 #include <string.h>
 
@@ -12,102 +14,209 @@
 
 enum { OUT = 4, IN = 6, TAPS = 3, POINTS = IN * IN };
 
+// The points are 0, A, -A, B, -B and infinity, where A × B = 1. Of points that differ by sign, even and odd powers are
+// summed once.
+#define A (2.0 / 3)
+#define B (3.0 / 2)
+#define SQUARES ((float)(A * A + B * B))
+// Of the polynomials that are 1 at one point and 0 at the others.
+#define GAIN_A (1 / (2 * A * A * (A * A - B * B)))
+#define GAIN_B (1 / (2 * B * B * (B * B - A * A)))
+
+// Values [6] that, multiplied by a kernel's, are the transposed product's: of a tile's side [6].
+INLINE void at_tile(const Lanes *side, Lanes *values) {
+    Lanes even = (float)GAIN_A * side[4] - (float)(GAIN_A * B * B) * side[2];
+    Lanes odd = (float)(GAIN_A * A) * side[3] - (float)(GAIN_A * A * B * B) * side[1];
+    values[0] = side[0] + side[4] - SQUARES * side[2];
+    values[1] = even + odd;
+    values[2] = even - odd;
+    even = (float)GAIN_B * side[4] - (float)(GAIN_B * A * A) * side[2];
+    odd = (float)(GAIN_B * B) * side[3] - (float)(GAIN_B * B * A * A) * side[1];
+    values[3] = even + odd;
+    values[4] = even - odd;
+    values[5] = side[1] + side[5] - SQUARES * side[3];
+}
+
+// The transpose of at_tile.
+INLINE void from_tile(const Lanes *values, Lanes *side) {
+    Lanes even_a = values[1] + values[2], odd_a = values[1] - values[2];
+    Lanes even_b = values[3] + values[4], odd_b = values[3] - values[4];
+    side[0] = values[0];
+    side[1] = values[5] - (float)(GAIN_A * A * B * B) * odd_a - (float)(GAIN_B * B * A * A) * odd_b;
+    side[2] = -SQUARES * values[0] - (float)(GAIN_A * B * B) * even_a - (float)(GAIN_B * A * A) * even_b;
+    side[3] = -SQUARES * values[5] + (float)(GAIN_A * A) * odd_a + (float)(GAIN_B * B) * odd_b;
+    side[4] = values[0] + (float)GAIN_A * even_a + (float)GAIN_B * even_b;
+    side[5] = values[5];
+}
+
+// Outputs [4] of values [6].
+INLINE void to_outputs(const Lanes *values, Lanes *outputs) {
+    Lanes even_a = values[1] + values[2], odd_a = values[1] - values[2];
+    Lanes even_b = values[3] + values[4], odd_b = values[3] - values[4];
+    outputs[0] = values[0] + even_a + even_b;
+    outputs[1] = (float)A * odd_a + (float)B * odd_b;
+    outputs[2] = (float)(A * A) * even_a + (float)(B * B) * even_b;
+    outputs[3] = values[5] + (float)(A * A * A) * odd_a + (float)(B * B * B) * odd_b;
+}
+
+// The transpose of to_outputs.
+INLINE void from_outputs(const Lanes *outputs, Lanes *values) {
+    Lanes even = outputs[0] + (float)(A * A) * outputs[2];
+    Lanes odd = (float)A * outputs[1] + (float)(A * A * A) * outputs[3];
+    values[0] = outputs[0];
+    values[1] = even + odd;
+    values[2] = even - odd;
+    even = outputs[0] + (float)(B * B) * outputs[2];
+    odd = (float)B * outputs[1] + (float)(B * B * B) * outputs[3];
+    values[3] = even + odd;
+    values[4] = even - odd;
+    values[5] = outputs[3];
+}
+
+// Values [6] of a kernel's side [3].
+INLINE void at_kernel(const Lanes *side, Lanes *values) {
+    Lanes even = side[0] + (float)(A * A) * side[2], odd = (float)A * side[1];
+    values[0] = side[0];
+    values[1] = even + odd;
+    values[2] = even - odd;
+    even = side[0] + (float)(B * B) * side[2];
+    odd = (float)B * side[1];
+    values[3] = even + odd;
+    values[4] = even - odd;
+    values[5] = side[2];
+}
+
+// The transpose of at_kernel.
+INLINE void from_kernel(const Lanes *values, Lanes *side) {
+    Lanes even_a = values[1] + values[2], even_b = values[3] + values[4];
+    side[0] = values[0] + even_a + even_b;
+    side[1] = (float)A * (values[1] - values[2]) + (float)B * (values[3] - values[4]);
+    side[2] = values[5] + (float)(A * A) * even_a + (float)(B * B) * even_b;
+}
+
 typedef struct {
     long images, height, width, down, across, channels, plane;
     int threads;
 } Shape;
 
+// Of an activation; infinite where there is none.
+typedef struct {
+    float low, high;
+} Bounds;
+
+typedef void Step(const Lanes *, Lanes *);
+
 // One evaluated tile of the cut at (top, left), of `side` rows and columns; what is outside the map is zero.
-INLINE void evaluate_tile(const Shape *shape, int side, const float *map, const float *matrix, long top, long left,
-                          long channel, long plane, float *tile) {
-    long count = shape->channels - channel;
-    Lanes along[IN][IN];
+INLINE void evaluate_part(const Shape *shape, int side, Step step, const float *map, long top, long left, long count,
+                          int whole, long plane, float *tile) {
+    Lanes along[IN][IN], line[IN], values[IN];
     for (int column = 0; column < side; column++) {
-        Lanes values[IN];
         for (int row = 0; row < side; row++) {
             long y = top + row, x = left + column;
-            int inside = y >= 0 && y < shape->height && x >= 0 && x < shape->width;
-            values[row] = inside ? get(map + (y * shape->width + x) * shape->channels + channel, count) : (Lanes){0};
+            int inside = whole || (y >= 0 && y < shape->height && x >= 0 && x < shape->width);
+            line[row] = inside ? get(map + (y * shape->width + x) * shape->channels, count) : (Lanes){0};
         }
-        for (int point = 0; point < IN; point++) {
-            Lanes sum = {0};
-            for (int row = 0; row < side; row++) sum += matrix[point * side + row] * values[row];
-            along[point][column] = sum;
-        }
+        step(line, values);
+        for (int point = 0; point < IN; point++) along[point][column] = values[point];
     }
-    for (int one = 0; one < IN; one++)
-        for (int two = 0; two < IN; two++) {
-            Lanes sum = {0};
-            for (int column = 0; column < side; column++) sum += matrix[two * side + column] * along[one][column];
-            put(tile + (one * IN + two) * plane + channel, sum, count);
-        }
+    for (int one = 0; one < IN; one++) {
+        step(along[one], values);
+        for (int two = 0; two < IN; two++) put(tile + (one * IN + two) * plane, values[two], count);
+    }
 }
 
-INLINE void evaluate(const Shape *shape, int side, long before, const float *maps, const float *matrix, float *tiles) {
-    long plane = shape->plane;
+INLINE void evaluate_tile(const Shape *shape, int side, Step step, const float *map, long top, long left, long plane,
+                          float *tile) {
+    int inside = top >= 0 && left >= 0 && top + side <= shape->height && left + side <= shape->width;
+    for (long channel = 0; channel < shape->channels; channel += LANES) {
+        long count = shape->channels - channel;
+        if (inside && count >= LANES)
+            evaluate_part(shape, side, step, map + channel, top, left, LANES, 1, plane, tile + channel);
+        else
+            evaluate_part(shape, side, step, map + channel, top, left, count, 0, plane, tile + channel);
+    }
+}
+
+INLINE void evaluate(const Shape *shape, int side, Step step, long before, const float *maps, float *tiles) {
     #pragma omp parallel for num_threads(shape->threads) schedule(static)
     for (long row = 0; row < shape->images * shape->down; row++) {
         const float *map = maps + row / shape->down * shape->height * shape->width * shape->channels;
         for (long column = 0; column < shape->across; column++)
-            for (long channel = 0; channel < shape->channels; channel += LANES)
-                evaluate_tile(shape, side, map, matrix, OUT * (row % shape->down) - before, OUT * column - before,
-                              channel, plane, tiles + (row * shape->across + column) * shape->channels);
+            evaluate_tile(shape, side, step, map, OUT * (row % shape->down) - before, OUT * column - before,
+                          shape->plane, tiles + (row * shape->across + column) * shape->channels);
     }
 }
 
-// Tiles of 6×6 inputs, one of them before the tile's outputs; the matrix is [6, 6].
-void winograd_evaluate(const Shape *shape, const float *maps, const float *matrix, float *tiles) {
-    evaluate(shape, IN, 1, maps, matrix, tiles);
+// Tiles of 6×6 inputs, one of them before the tile's outputs.
+void winograd_evaluate(const Shape *shape, const float *maps, float *tiles) {
+    evaluate(shape, IN, at_tile, 1, maps, tiles);
 }
 
-// The transpose of winograd_read: tiles of 4×4 gradients; the matrix is [6, 4].
-void winograd_unread(const Shape *shape, const float *maps, const float *matrix, float *tiles) {
-    evaluate(shape, OUT, 0, maps, matrix, tiles);
+// The transpose of winograd_read: tiles of 4×4 gradients.
+void winograd_unread(const Shape *shape, const float *maps, float *tiles) {
+    evaluate(shape, OUT, from_outputs, 0, maps, tiles);
 }
 
-INLINE void read_tile(const Shape *shape, const float *tile, long plane, const float *matrix, const float *bias,
-                      long top, long left, long channel, float *map) {
-    long count = shape->channels - channel;
-    Lanes along[OUT][IN];
+// Comparisons are written so that NaN stays NaN.
+INLINE Lanes bounded(Lanes value, Bounds bounds) {
+    for (int k = 0; k < LANES; k++) {
+        float v = value[k] < bounds.low ? bounds.low : value[k];
+        value[k] = v > bounds.high ? bounds.high : v;
+    }
+    return value;
+}
+
+INLINE void read_part(const Shape *shape, const float *tile, long plane, const float *bias, Bounds bounds, long top,
+                      long left, long count, int whole, float *map) {
+    Lanes along[OUT][IN], line[IN], outputs[OUT];
     for (int column = 0; column < IN; column++) {
-        Lanes values[IN];
-        for (int row = 0; row < IN; row++) values[row] = get(tile + (row * IN + column) * plane + channel, count);
-        for (int out = 0; out < OUT; out++) {
-            Lanes sum = {0};
-            for (int row = 0; row < IN; row++) sum += matrix[out * IN + row] * values[row];
-            along[out][column] = sum;
-        }
+        for (int row = 0; row < IN; row++) line[row] = get(tile + (row * IN + column) * plane, count);
+        to_outputs(line, outputs);
+        for (int out = 0; out < OUT; out++) along[out][column] = outputs[out];
     }
-    Lanes shift = get(bias + channel, count);
-    for (int row = 0; row < OUT && top + row < shape->height; row++)
-        for (int out = 0; out < OUT && left + out < shape->width; out++) {
-            Lanes sum = shift;
-            for (int column = 0; column < IN; column++) sum += matrix[out * IN + column] * along[row][column];
-            put(map + ((top + row) * shape->width + left + out) * shape->channels + channel, sum, count);
-        }
+    Lanes shift = get(bias, count);
+    for (int row = 0; row < OUT && (whole || top + row < shape->height); row++) {
+        to_outputs(along[row], outputs);
+        for (int out = 0; out < OUT && (whole || left + out < shape->width); out++)
+            put(map + ((top + row) * shape->width + left + out) * shape->channels,
+                bounded(outputs[out] + shift, bounds), count);
+    }
 }
 
-// The maps whose 4×4 parts tiles evaluate, plus a bias for each channel; the matrix is [4, 6].
-void winograd_read(const Shape *shape, const float *tiles, const float *matrix, const float *bias, float *maps) {
-    long plane = shape->plane;
+// A tile's 4×4 outputs, plus a bias for each channel, within bounds.
+INLINE void read_tile(const Shape *shape, const float *tile, long plane, const float *bias, Bounds bounds, long top,
+                      long left, float *map) {
+    int inside = top + OUT <= shape->height && left + OUT <= shape->width;
+    for (long channel = 0; channel < shape->channels; channel += LANES) {
+        long count = shape->channels - channel;
+        if (inside && count >= LANES)
+            read_part(shape, tile + channel, plane, bias + channel, bounds, top, left, LANES, 1, map + channel);
+        else
+            read_part(shape, tile + channel, plane, bias + channel, bounds, top, left, count, 0, map + channel);
+    }
+}
+
+// The maps whose 4×4 parts tiles evaluate, plus a bias for each channel.
+void winograd_read(const Shape *shape, const float *tiles, const float *bias, float *maps) {
+    Bounds none = {-INFINITY, INFINITY};
     #pragma omp parallel for num_threads(shape->threads) schedule(static)
     for (long row = 0; row < shape->images * shape->down; row++) {
         float *map = maps + row / shape->down * shape->height * shape->width * shape->channels;
         for (long column = 0; column < shape->across; column++)
-            for (long channel = 0; channel < shape->channels; channel += LANES)
-                read_tile(shape, tiles + (row * shape->across + column) * shape->channels, plane, matrix, bias,
-                          OUT * (row % shape->down), OUT * column, channel, map);
+            read_tile(shape, tiles + (row * shape->across + column) * shape->channels, shape->plane, bias, none,
+                      OUT * (row % shape->down), OUT * column, map);
     }
 }
 
 // A whole convolution, for inference: blocks of tiles are evaluated, multiplied and read off while caches hold them.
 //
-// kernel: [36, panels, ins, PANEL], the output channels after the last are zeros. tiles and products are scratch of each
-// thread, [36][block][ins] and [36][block][outs of whole panels], with `tiles_plane` and `products_plane` numbers
-// between the starts of two of the 36.
+// kernel: [36, panels, ins, PANEL], zeros after the last output channel. tiles and products are scratch of each thread,
+// [36][tiles of a block][ins] and [36][tiles of a block][outs, in whole panels], with `tiles_plane` and `products_plane`
+// numbers between the starts of two of the 36.
 typedef struct {
     long images, height, width, down, across, ins, outs, blocks, tiles_plane, products_plane;
     int threads;
+    Bounds bounds;
 } Conv;
 
 enum { PANEL = 2 * LANES };
@@ -132,6 +241,7 @@ INLINE void multiply(int rows, long ins, const float *tiles, const float *panel,
     for (long channel = 0; channel < ins; channel++) {
         const float *at = panel + channel * PANEL;
         Lanes one = *(const Lanes *)at, two = *(const Lanes *)(at + LANES);
+        __builtin_prefetch(tiles + rows * (ins + channel)); // the next rows, all of them by the last channel
         #pragma GCC unroll 12
         for (int row = 0; row < rows; row++) {
             float value = tiles[row * ins + channel];
@@ -155,8 +265,8 @@ static __attribute__((noinline)) void multiply_all(long count, long ins, const f
     for (; row < count; row++) multiply(1, ins, tiles + row * ins, panel, products + row * apart, apart);
 }
 
-void winograd_convolve(const Conv *conv, const float *maps, const float *at_tile, const float *kernel,
-                       const float *outputs, const float *bias, float *tiles, float *products, float *into) {
+void winograd_convolve(const Conv *conv, const float *maps, const float *kernel, const float *bias, float *tiles,
+                       float *products, float *into) {
     Shape in = {conv->images, conv->height, conv->width, conv->down, conv->across, conv->ins, 0, 0}, out = in;
     out.channels = conv->outs;
     long grid = conv->down * conv->across, count = conv->images * grid, pixels = conv->height * conv->width;
@@ -169,9 +279,8 @@ void winograd_convolve(const Conv *conv, const float *maps, const float *at_tile
         for (long tile = first; tile < last; tile++) {
             const float *map = maps + tile / grid * pixels * conv->ins;
             long row = tile % grid / conv->across, column = tile % conv->across;
-            for (long channel = 0; channel < conv->ins; channel += LANES)
-                evaluate_tile(&in, IN, map, at_tile, OUT * row - 1, OUT * column - 1, channel, conv->tiles_plane,
-                              evaluated + (tile - first) * conv->ins);
+            evaluate_tile(&in, IN, at_tile, map, OUT * row - 1, OUT * column - 1, conv->tiles_plane,
+                          evaluated + (tile - first) * conv->ins);
         }
         for (long point = 0; point < POINTS; point++)
             for (long panel = 0; panel < panels; panel++)
@@ -181,55 +290,55 @@ void winograd_convolve(const Conv *conv, const float *maps, const float *at_tile
         for (long tile = first; tile < last; tile++) {
             float *map = into + tile / grid * pixels * conv->outs;
             long row = tile % grid / conv->across, column = tile % conv->across;
-            for (long channel = 0; channel < conv->outs; channel += LANES)
-                read_tile(&out, product + (tile - first) * apart, conv->products_plane, outputs, bias, OUT * row,
-                          OUT * column, channel, map);
+            read_tile(&out, product + (tile - first) * apart, conv->products_plane, bias, conv->bounds, OUT * row,
+                      OUT * column, map);
         }
     }
 }
 
 // Four rows of a map's gradient from the tiles that begin there and from the last two rows of those above. Columns that
 // two tiles share are written by the left one, and added to by the right one.
-INLINE void overlap(const Shape *shape, const float *above, const float *here, long plane, const float *matrix,
-                    long top, long left, long channel, float *map) {
-    long count = shape->channels - channel;
-    Lanes along[OUT][IN];
+INLINE void overlap(const Shape *shape, const float *above, const float *here, long plane, long top, long left,
+                    long count, float *map) {
+    Lanes along[OUT][IN], line[IN], values[IN];
     for (int column = 0; column < IN; column++) {
         for (int row = 0; row < OUT; row++) along[row][column] = (Lanes){0};
-        if (above)
-            for (int point = 0; point < IN; point++) {
-                Lanes value = get(above + (point * IN + column) * plane + channel, count);
-                for (int row = 0; row < IN - OUT; row++) along[row][column] += matrix[(OUT + row) * IN + point] * value;
-            }
-        if (here)
-            for (int point = 0; point < IN; point++) {
-                Lanes value = get(here + (point * IN + column) * plane + channel, count);
-                for (int row = 0; row < OUT; row++) along[row][column] += matrix[row * IN + point] * value;
-            }
+        if (above) {
+            for (int point = 0; point < IN; point++) values[point] = get(above + (point * IN + column) * plane, count);
+            from_tile(values, line);
+            for (int row = OUT; row < IN; row++) along[row - OUT][column] = line[row];
+        }
+        if (here) {
+            for (int point = 0; point < IN; point++) values[point] = get(here + (point * IN + column) * plane, count);
+            from_tile(values, line);
+            for (int row = 0; row < OUT; row++) along[row][column] += line[row];
+        }
     }
-    for (int row = 0; row < OUT; row++)
+    for (int row = 0; row < OUT; row++) {
+        from_tile(along[row], line);
         for (int column = 0; column < IN; column++) {
             long y = top + row, x = left + column;
             if (y < 0 || y >= shape->height || x < 0 || x >= shape->width) continue;
-            float *at = map + (y * shape->width + x) * shape->channels + channel;
-            Lanes sum = column < IN - OUT && left > 0 ? get(at, count) : (Lanes){0};
-            for (int point = 0; point < IN; point++) sum += matrix[column * IN + point] * along[row][point];
-            put(at, sum, count);
+            float *at = map + (y * shape->width + x) * shape->channels;
+            if (column < IN - OUT && left > 0) line[column] += get(at, count);
+            put(at, line[column], count);
         }
+    }
 }
 
-// The transpose of winograd_evaluate: sums of overlapping 6×6 tiles; the matrix is [6, 6].
-void winograd_overlap(const Shape *shape, const float *tiles, const float *matrix, float *maps) {
+// The transpose of winograd_evaluate: sums of overlapping 6×6 tiles.
+void winograd_overlap(const Shape *shape, const float *tiles, float *maps) {
     long down = shape->down, line = shape->across * shape->channels, plane = shape->plane;
     #pragma omp parallel for num_threads(shape->threads) schedule(static)
     for (long unit = 0; unit < shape->images * (down + 1); unit++) {
         long image = unit / (down + 1), row = unit % (down + 1);
         const float *here = tiles + (image * down + row) * line;
+        float *map = maps + image * shape->height * shape->width * shape->channels;
         for (long column = 0; column < shape->across; column++)
             for (long channel = 0; channel < shape->channels; channel += LANES) {
-                long at = column * shape->channels;
-                overlap(shape, row > 0 ? here - line + at : 0, row < down ? here + at : 0, plane, matrix, OUT * row - 1,
-                        OUT * column - 1, channel, maps + image * shape->height * shape->width * shape->channels);
+                long at = column * shape->channels + channel, count = shape->channels - channel;
+                overlap(shape, row > 0 ? here - line + at : 0, row < down ? here + at : 0, plane, OUT * row - 1,
+                        OUT * column - 1, count < LANES ? count : LANES, map + channel);
             }
     }
 }
@@ -240,54 +349,51 @@ typedef struct {
     int threads;
 } Kernel;
 
-// Evaluated kernels [36, rows, channels] of kernels [rows, channels, 3, 3]; the matrix is [6, 3].
-void winograd_kernel(const Kernel *shape, const float *kernel, const float *matrix, float *evaluated) {
+// Evaluated kernels [36, rows, channels] of kernels [rows, channels, 3, 3].
+void winograd_kernel(const Kernel *shape, const float *kernel, float *evaluated) {
     long plane = shape->plane;
     #pragma omp parallel for num_threads(shape->threads) schedule(static)
     for (long row = 0; row < shape->rows; row++)
         for (long channel = 0; channel < shape->channels; channel += LANES) {
             long count = shape->channels - channel < LANES ? shape->channels - channel : LANES;
             const float *from = kernel + row * shape->of_row + channel * shape->of_channel;
-            Lanes taps[TAPS][TAPS], along[IN][TAPS];
+            Lanes taps[TAPS][TAPS], along[IN][TAPS], values[IN]; // taps are [column][row]
             memset(taps, 0, sizeof taps);
             for (long lane = 0; lane < count; lane++)
                 for (int tap = 0; tap < TAPS * TAPS; tap++)
-                    taps[tap / TAPS][tap % TAPS][lane] = from[lane * shape->of_channel + tap * shape->of_tap];
-            for (int point = 0; point < IN; point++)
-                for (int column = 0; column < TAPS; column++) {
-                    along[point][column] = (Lanes){0};
-                    for (int tap = 0; tap < TAPS; tap++)
-                        along[point][column] += matrix[point * TAPS + tap] * taps[tap][column];
-                }
-            for (int one = 0; one < IN; one++)
-                for (int two = 0; two < IN; two++) {
-                    Lanes sum = {0};
-                    for (int tap = 0; tap < TAPS; tap++) sum += matrix[two * TAPS + tap] * along[one][tap];
-                    put(evaluated + (one * IN + two) * plane + row * shape->channels + channel, sum, count);
-                }
+                    taps[tap % TAPS][tap / TAPS][lane] = from[lane * shape->of_channel + tap * shape->of_tap];
+            for (int column = 0; column < TAPS; column++) {
+                at_kernel(taps[column], values);
+                for (int point = 0; point < IN; point++) along[point][column] = values[point];
+            }
+            for (int one = 0; one < IN; one++) {
+                at_kernel(along[one], values);
+                for (int two = 0; two < IN; two++)
+                    put(evaluated + (one * IN + two) * plane + row * shape->channels + channel, values[two], count);
+            }
         }
 }
 
 // The transpose of winograd_kernel.
-void winograd_kernel_back(const Kernel *shape, const float *evaluated, const float *matrix, float *kernel) {
+void winograd_kernel_back(const Kernel *shape, const float *evaluated, float *kernel) {
     long plane = shape->plane;
     #pragma omp parallel for num_threads(shape->threads) schedule(static)
     for (long row = 0; row < shape->rows; row++)
         for (long channel = 0; channel < shape->channels; channel += LANES) {
             long count = shape->channels - channel < LANES ? shape->channels - channel : LANES;
+            const float *from = evaluated + row * shape->channels + channel;
             float *to = kernel + row * shape->of_row + channel * shape->of_channel;
-            Lanes along[TAPS][IN];
-            memset(along, 0, sizeof along);
-            for (int one = 0; one < IN; one++)
-                for (int two = 0; two < IN; two++) {
-                    Lanes value = get(evaluated + (one * IN + two) * plane + row * shape->channels + channel, count);
-                    for (int tap = 0; tap < TAPS; tap++) along[tap][two] += matrix[one * TAPS + tap] * value;
-                }
-            for (int tap = 0; tap < TAPS * TAPS; tap++) {
-                Lanes sum = {0};
-                for (int two = 0; two < IN; two++) sum += matrix[two * TAPS + tap % TAPS] * along[tap / TAPS][two];
-                for (long lane = 0; lane < count; lane++)
-                    to[lane * shape->of_channel + tap * shape->of_tap] = sum[lane];
+            Lanes along[TAPS][IN], values[IN], taps[TAPS];
+            for (int two = 0; two < IN; two++) {
+                for (int one = 0; one < IN; one++) values[one] = get(from + (one * IN + two) * plane, count);
+                from_kernel(values, taps);
+                for (int tap = 0; tap < TAPS; tap++) along[tap][two] = taps[tap];
+            }
+            for (int tap = 0; tap < TAPS; tap++) {
+                from_kernel(along[tap], taps);
+                for (int column = 0; column < TAPS; column++)
+                    for (long lane = 0; lane < count; lane++)
+                        to[lane * shape->of_channel + (tap * TAPS + column) * shape->of_tap] = taps[column][lane];
             }
         }
 }

@@ -9,6 +9,7 @@ Dimensions: B batch, C input channels, D output channels, H W grid, T tiles.
 from __future__ import annotations
 
 import ctypes
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,16 @@ from torch.nn import functional
 from boxwright.base.c_compiler import CompilerError
 from boxwright.ops.channel_sums import channel_sums
 from boxwright.ops.compiled import call, compiled
-from boxwright.ops.winograd import image_chunks, one_dimensional, tile_grid
+from boxwright.ops.winograd import image_chunks, tile_grid
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _POINTS = 36
 # Numbers between the 36 planes: in steps of whole pages, a tile's 36 numbers share one set of the cache's lines, and
 # storing them takes up to twice as long.
 _APART = 16
-# Output channels that lie together in a packed kernel, as winograd_tiles.c has it.
-_PANEL = 32
-# Tiles that are evaluated, multiplied and read off before the next.
-_BLOCK = 48
-
-with torch.device("cpu"):
-    _AT_TILE, _AT_KERNEL, _OUTPUTS = (matrix.contiguous() for matrix in one_dimensional())
-    _FROM_TILE, _FROM_OUTPUTS = _AT_TILE.T.contiguous(), _OUTPUTS.T.contiguous()
+# Tiles that a thread evaluates before it multiplies them: as many as a kernel's size divided by this number, since the
+# kernel is read anew for each such block, and the block's numbers should stay in the cache.
+_BLOCK_PER, _FEWEST, _MOST = 320, 64, 256
 
 
 class _Shape(ctypes.Structure):
@@ -63,6 +59,8 @@ class _ConvShape(ctypes.Structure):
         ("tiles_plane", ctypes.c_long),
         ("products_plane", ctypes.c_long),
         ("threads", ctypes.c_int),
+        ("low", ctypes.c_float),
+        ("high", ctypes.c_float),
     )
 
 
@@ -120,52 +118,62 @@ def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) ->
     shift = torch.zeros(outs) if bias is None else bias.contiguous()
     outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
     for images in image_chunks(inputs, max(kernel.shape[1:])):
-        products = torch.bmm(_tiles("winograd_evaluate", inputs[images], _AT_TILE), kernel)
+        products = torch.bmm(_tiles("winograd_evaluate", inputs[images]), kernel)
         into = outputs[images]
-        call(kernels(), "winograd_read", _shape(into, products), products, _OUTPUTS, shift, into)
+        call(kernels(), "winograd_read", _shape(into, products), products, shift, into)
     return outputs
 
 
 def packed_kernel(kernel: Tensor) -> Tensor:
-    """Return a transformed kernel [36, C, D] in panels of 32 output channels, the last filled with zeros, [36, P, C, 32]."""
+    """Return a transformed kernel [36, C, D] in panels of as many output channels as two vectors hold.
+
+    Returns:
+        float32 [36, panels, C, 8, 16 or 32], zeros after the last output channel.
+
+    Raises:
+        CompilerError: If there are no kernels here.
+    """
+    library = kernels()
+    if isinstance(library, CompilerError):
+        raise library
     points, ins, outs = kernel.shape
-    together = kernels().winograd_panel()
+    together = library.winograd_panel()
     panels = -(-outs // together)
     padded = functional.pad(kernel, (0, panels * together - outs))
     return padded.view(points, ins, panels, together).transpose(1, 2).contiguous()
 
 
 def unpacked_kernel(packed: Tensor, outs: int) -> Tensor:
-    """Return the transformed kernel [36, C, D] of `packed_kernel`'s."""
+    """Return the transformed kernel [36, C, D] of a packed one."""
     return packed.transpose(1, 2).flatten(2)[..., :outs]
 
 
-def conv_3x3_packed(inputs: Tensor, packed: Tensor, outs: int, bias: Tensor | None) -> Tensor:
-    """Return as `conv_3x3_transformed`, block by block of tiles that stay in caches.
+def conv_3x3_packed(
+    inputs: Tensor, packed: Tensor, bias: Tensor, low: float = -math.inf, high: float = math.inf
+) -> Tensor:
+    """Return as `conv_3x3_transformed`, activated: no value is below `low` or above `high`.
+
+    A thread evaluates, multiplies and reads off some tiles after the others, which caches hold meanwhile.
 
     Args:
         inputs: float32 [B, C, H, W] on the CPU, channels last.
         packed: As `packed_kernel` returns it.
-        outs: The number of output channels, D.
-        bias: [D], or None.
+        bias: float32 [D].
 
     Raises:
         CompilerError: If there are no kernels here.
     """
     batch, ins, height, width = inputs.shape
-    grid = tile_grid(height, width)
-    threads = torch.get_num_threads()
-    tiles = batch * grid[0] * grid[1]
-    blocks = threads * -(-tiles // (threads * _BLOCK))
-    of_block = -(-tiles // blocks)
+    outs, grid, threads = len(bias), tile_grid(height, width), torch.get_num_threads()
+    count = batch * grid[0] * grid[1]
+    blocks = threads * -(-count // (threads * min(max(ins * outs // _BLOCK_PER, _FEWEST), _MOST)))
+    of_block = -(-count // max(blocks, 1))
     evaluated = torch.empty(threads, _POINTS, of_block * ins + _APART)
     products = torch.empty(threads, _POINTS, of_block * packed.shape[1] * packed.shape[3] + _APART)
-    shape = _ConvShape(
-        batch, height, width, *grid, ins, outs, blocks, evaluated.stride(1), products.stride(1), threads
-    )  # fmt: skip
-    shift = torch.zeros(outs) if bias is None else bias.contiguous()
+    planes = evaluated.stride(1), products.stride(1)
+    shape = _ConvShape(batch, height, width, *grid, ins, outs, blocks, *planes, threads, low, high)
     outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
-    call(kernels(), "winograd_convolve", shape, inputs, _AT_TILE, packed, _OUTPUTS, shift, evaluated, products, outputs)
+    call(kernels(), "winograd_convolve", shape, inputs, packed, bias, evaluated, products, outputs)
     return outputs
 
 
@@ -185,38 +193,38 @@ class _Conv(torch.autograd.Function):
         found = torch.empty_like(inputs, memory_format=torch.channels_last) if to_inputs else None
         of_kernel: Tensor | None = None
         for images in image_chunks(inputs, max(kernel.shape[:2])):
-            of_products = _tiles("winograd_unread", gradient[images], _FROM_OUTPUTS)
+            of_products = _tiles("winograd_unread", gradient[images])
             if to_kernel:
-                tiles = _tiles("winograd_evaluate", inputs[images], _AT_TILE)
+                tiles = _tiles("winograd_evaluate", inputs[images])
                 product = torch.bmm(of_products.mT, tiles)
                 of_kernel = product if of_kernel is None else of_kernel.add_(product)
             if found is not None and evaluated is not None:
                 tiles = torch.bmm(of_products, evaluated)
                 into = found[images]
-                call(kernels(), "winograd_overlap", _shape(into, tiles), tiles, _FROM_TILE, into)
+                call(kernels(), "winograd_overlap", _shape(into, tiles), tiles, into)
         back = None
         if to_kernel:
             back = torch.empty_like(kernel)
             if of_kernel is None:
                 back.zero_()
             else:
-                call(kernels(), "winograd_kernel_back", _kernel(back, of_kernel), of_kernel, _AT_KERNEL, back)
+                call(kernels(), "winograd_kernel_back", _kernel(back, of_kernel), of_kernel, back)
         return found, back, channel_sums(gradient) if to_bias else None
 
 
-def _tiles(function: str, maps: Tensor, matrix: Tensor) -> Tensor:
+def _tiles(function: str, maps: Tensor) -> Tensor:
     """Return maps [B, C, H, W] as evaluated tiles [36, T, C]."""
     images, channels, height, width = maps.shape
     down, across = tile_grid(height, width)
     tiles = _planes(images * down * across, channels)
-    call(kernels(), function, _shape(maps, tiles), maps, matrix, tiles)
+    call(kernels(), function, _shape(maps, tiles), maps, tiles)
     return tiles
 
 
 def _evaluated_kernel(kernel: Tensor) -> Tensor:
     """Return a kernel [D, C, 3, 3] evaluated at all pairs of points, [36, D, C]."""
     evaluated = _planes(*kernel.shape[:2])
-    call(kernels(), "winograd_kernel", _kernel(kernel, evaluated), kernel, _AT_KERNEL, evaluated)
+    call(kernels(), "winograd_kernel", _kernel(kernel, evaluated), kernel, evaluated)
     return evaluated
 
 

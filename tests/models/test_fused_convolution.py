@@ -1,0 +1,167 @@
+"""Convolutions that add and activate while they write, against layers one after another, to the same bits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
+from boxwright.models.backbones.resnet_v1 import Bottleneck
+from boxwright.models.folding import fold_batch_norms
+from boxwright.models.fused_convolution import (
+    FusedBottleneck,
+    FusedConvAct,
+    FusedInvertedResidual,
+    convolve_add_and_activate,
+    convolve_and_activate,
+    fuse_convolutions,
+)
+from boxwright.models.layers import ConvNormAct, ConvSettings, conv_norm_act
+from boxwright.models.winograd import WinogradConv2d, replace_by_winograd
+
+CALLED = "boxwright.models.fused_convolution"
+INPUTS = torch.randn(2, 16, 21, 18, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
+
+
+def folded(module: nn.Module) -> nn.Module:
+    """Return a module in evaluation mode, channels last, whose random statistics are folded."""
+    torch.manual_seed(0)
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+    module.eval().requires_grad_(False)
+    fold_batch_norms(module, lambda: module(INPUTS))
+    return module.to(memory_format=torch.channels_last)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of the fused functions that run, in order."""
+    seen: list[str] = []
+    for function in (convolve_and_activate, convolve_add_and_activate):
+
+        def noted(*given: object, function: object = function) -> object:
+            seen.append(function.__name__)
+            return function(*given)
+
+        monkeypatch.setattr(f"{CALLED}.{function.__name__}", noted)
+    return seen
+
+
+LAYERS = {
+    "1x1": {"kernel_size": 1},
+    "strided, TF's padding": {"kernel_size": 3, "stride": 2},
+    "depthwise": {"kernel_size": 3, "depthwise": True},
+    "depthwise, strided": {"kernel_size": 3, "stride": 2, "depthwise": True},
+    "7x7, explicit": {"kernel_size": 7, "stride": 2, "padding": "explicit"},
+    "2x2, uneven": {"kernel_size": 2, "padding": "explicit"},
+    "dilated": {"kernel_size": 3, "dilation": 2},
+}
+
+
+@pytest.mark.parametrize("activation", ["RELU", "RELU_6"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers(kind: str, activation: str, calls: list[str]) -> None:
+    outs = 16 if "depthwise" in kind else 40
+    layers = folded(conv_norm_act(16, outs, settings=ConvSettings(activation=activation), **LAYERS[kind]))
+    fused = copy.deepcopy(layers)
+    assert fuse_convolutions(fused) == 1
+    with torch.no_grad():
+        assert torch.equal(fused(INPUTS), layers(INPUTS))
+        assert calls == ["convolve_and_activate"]
+        assert torch.equal(copy.deepcopy(fused)(INPUTS), layers(INPUTS))
+    assert calls == ["convolve_and_activate"] * 2
+    assert list(fused.state_dict()) == list(layers.state_dict())
+
+
+@pytest.mark.parametrize("activation", ["RELU", "RELU_6"])
+@pytest.mark.parametrize("project", [True, False])
+def test_a_bottleneck_adds_its_shortcut(project: bool, activation: str, calls: list[str]) -> None:
+    outs = 24 if project else 16
+    settings = ConvSettings(activation=activation)
+    block = folded(Bottleneck(16, 8, outs, 2 if project else 1, settings, project=project))
+    fused = copy.deepcopy(block)
+    assert fuse_convolutions(fused) == 3  # two layers and the block
+    assert type(fused) is FusedBottleneck
+    given = INPUTS.clone()
+    with torch.no_grad():
+        assert torch.equal(fused(given), block(INPUTS))
+    assert calls == ["convolve_and_activate"] * 2 + ["convolve_add_and_activate"]
+    assert torch.equal(given, INPUTS)  # the shortcut, which others may read
+
+
+@pytest.mark.parametrize("outs", [16, 24])
+def test_an_inverted_residual_adds_its_input(outs: int, calls: list[str]) -> None:
+    block = folded(InvertedResidual(16, 48, outs, 1, ConvSettings(), "same"))
+    fused = copy.deepcopy(block)
+    assert fuse_convolutions(fused) == 2 + (outs == 16)
+    assert (type(fused) is FusedInvertedResidual) == (outs == 16)
+    with torch.no_grad():
+        assert torch.equal(fused(INPUTS), block(INPUTS))
+    assert calls == ["convolve_and_activate"] * 2 + ["convolve_add_and_activate"] * (outs == 16)
+
+
+def test_winograds_convolutions_activate_themselves(calls: list[str]) -> None:
+    layers = folded(conv_norm_act(16, 40, 3, ConvSettings()))
+    direct = copy.deepcopy(layers)
+    assert replace_by_winograd(layers, lambda: layers(INPUTS)) == 1
+    fused = copy.deepcopy(layers)
+    assert fuse_convolutions(fused) == 1
+    assert isinstance(fused[0], WinogradConv2d)
+    with torch.no_grad():
+        assert torch.equal(fused(INPUTS), layers(INPUTS))
+        torch.testing.assert_close(fused(INPUTS), direct(INPUTS), rtol=1e-4, atol=1e-4)
+    assert calls == []
+
+
+def fused_layer() -> ConvNormAct:
+    layers = folded(conv_norm_act(16, 40, 1, ConvSettings()))
+    assert fuse_convolutions(layers) == 1
+    assert isinstance(layers, FusedConvAct)
+    return layers
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_hooks_see_what_they_saw(place: int, calls: list[str]) -> None:
+    layers, seen = fused_layer(), list[torch.Tensor]()
+    with torch.no_grad():
+        plain = layers(INPUTS)
+        layers[place].register_forward_hook(lambda *given: seen.append(given[2].clone()))
+        assert torch.equal(layers(INPUTS), plain)
+    assert len(seen) == len(calls) == 1
+    assert torch.equal(seen[0], plain) == (place == 2)
+
+
+def test_other_inputs_run_layer_by_layer(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = fused_layer()
+    layers(INPUTS.clone().requires_grad_()).sum().backward()
+    with torch.no_grad():
+        plain = layers(INPUTS.contiguous())
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layers(INPUTS).dtype == torch.bfloat16
+        with monkeypatch.context() as patched:
+            patched.setattr(torch.backends.mkldnn, "enabled", False)
+            torch.testing.assert_close(layers(INPUTS), plain)
+        assert layers(INPUTS[:0]).shape == (0, 40, 21, 18)
+        assert copy.deepcopy(layers).to("meta")(INPUTS.to("meta")).shape == (2, 40, 21, 18)
+        program = torch.export.export(layers, (INPUTS,), strict=False)
+    assert calls == []
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called[0] == "aten.conv2d.default"
+
+
+@pytest.mark.parametrize("activation", ["SWISH", "HARD_SWISH", "NONE"])
+def test_other_activations_are_left_alone(activation: str) -> None:
+    layers = folded(conv_norm_act(16, 40, 1, ConvSettings(activation=activation)))
+    assert fuse_convolutions(layers) == 0
+
+
+def test_normalization_that_is_not_folded_is_left_alone() -> None:
+    layers = conv_norm_act(16, 40, 1, ConvSettings()).eval()
+    block = Bottleneck(16, 8, 16, 1, ConvSettings(activation="RELU"), project=False).eval()
+    assert fuse_convolutions(nn.ModuleList([layers, block])) == 0
