@@ -1,7 +1,7 @@
 """Race detections of our exported files against TensorFlow's own graphs of the Object Detection API.
 
     BOXWRIGHT_TF_RACE=folder python benchmarks/race_exported.py --tf-python .venv-race/bin/python
-        [--runtime onnxruntime openvino] [--models ssd_mobilenet_v2_320x320 …] [--rounds 7] [--json FILE]
+        [--runtime onnxruntime openvino] [--busy 0 1 3] [--models ssd_mobilenet_v2_320x320 …] [--rounds 7] [--json FILE]
 
 As `race.py`, whose graphs, weights and pictures these are, with its environment (`make race`); ours is written by
 `boxwright.export`, which compares it with the detector, and opened by `boxwright.load`.
@@ -10,10 +10,12 @@ As `race.py`, whose graphs, weights and pictures these are, with its environment
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ import boxwright as bw
 from boxwright.base.threads import usable_cpus
 from race import processor
 from step_profile import tf_race
+from threads import busy
 
 FORMATS: dict[str, tuple[Literal["onnx", "openvino"], str]] = {
     "onnxruntime": ("onnx", "onnx"),
@@ -34,6 +37,7 @@ def main() -> None:
     parser.add_argument("--tf-python", help="a Python that has tensorflow-cpu 2.15.1")
     parser.add_argument("--runtime", nargs="+", choices=list(FORMATS), default=list(FORMATS))
     parser.add_argument("--models", nargs="+", help="default: all")
+    parser.add_argument("--busy", type=int, nargs="+", default=[0], help="busy processes beside it, for each core")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cache", type=Path, default=Path("build/race"), help="where the graphs are unpacked")
     parser.add_argument("--json", type=Path)
@@ -49,15 +53,22 @@ def main() -> None:
     rows = []
     print("runtime     " + race.HEAD, flush=True)
     with (arguments.cache / "race.log").open("w") as log:
-        for model in arguments.models or list(race.PLAN):
-            for batch in race.PLAN[model][1]:
-                for runtime in arguments.runtime:
-                    row = {"runtime": runtime, **raced(race, model, batch, runtime, arguments, log)}
-                    rows.append(row)
-                    print(f"{runtime:12}{race.shown(row)}\n{race.agreement(row)}", flush=True)
-                    if arguments.json:
-                        content = {**processor(), "threads": usable_cpus(), "rows": rows}
-                        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        for count, model, batch, runtime in races(race, arguments):
+            with busy(count * usable_cpus()):
+                row = {"runtime": runtime, "busy_per_core": count, **raced(race, model, batch, runtime, arguments, log)}
+            rows.append(row)
+            print(f"{runtime:12}{race.shown(row)}\n{race.agreement(row)}", flush=True)
+            if arguments.json:
+                content = {**processor(), "threads": usable_cpus(), "rows": rows}
+                arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def races(race: Any, arguments: argparse.Namespace) -> Iterator[tuple[int, str, int, str]]:
+    """Return the busy processes for each core, the model, the batch and the runtime of each row."""
+    models = arguments.models or list(race.PLAN)
+    batches = [(model, batch) for model in models for batch in race.PLAN[model][1]]
+    for count, (model, batch), runtime in itertools.product(arguments.busy, batches, arguments.runtime):
+        yield count, model, batch, runtime
 
 
 def raced(race: Any, model: str, batch: int, runtime: str, arguments: argparse.Namespace, log: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a training step cannot go below with its convolutions: their time alone, and the memory that the rest must move.
 
     BOXWRIGHT_TF_RACE=folder python benchmarks/step_limits.py --race benchmarks/results/race-cpu.json
-        [--models ssd_mobilenet_v2_320x320 …] [--rounds 7] [--json FILE]
+        [--detect] [--models ssd_mobilenet_v2_320x320 …] [--rounds 7] [--json FILE]
 
 For each of the race's models the convolutions of one step are noted with the shapes of their inputs. Each is then run
 alone as the step runs it, forward and for its gradients; its least time, times how often it occurs, is the first part
@@ -10,6 +10,9 @@ write at least as a layer of its own: eight maps for each that is normalized (fo
 then read and written; backward gradient and map read for their sums, then both read and a gradient written).
 Optimizer, targets, losses, penalties, pooling, padding, sums of branches and overhead are left out, so that no step
 with these convolutions can be faster. The race's rows of the same machine say what whole steps take.
+
+With `--detect` the same for a detection of one image by the optimized detector, in which normalization is folded: the
+limit is the convolutions alone, as that detector computes them.
 """
 
 from __future__ import annotations
@@ -31,11 +34,13 @@ from torch import Tensor, nn
 import step_profile
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.cpu_acceleration import use_kernels
+from boxwright.models.winograd import WinogradConv2d
 from boxwright.runtime.allocator import keep_freed_memory
 from race import processor
 
 _COPIED = 1 << 26
 _MAPS = 8
+_DETECTION = {"mode": "detect", "batch": 1, "image_size": (480, 640), "plain": False, "fresh": True}
 # Which gradients a convolution needs, of its kernel and of its inputs; its settings; the shape of its inputs.
 Key = tuple[Any, ...]
 
@@ -45,16 +50,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", help="default: all")
     parser.add_argument("--race", type=Path, required=True, help="the JSON of race.py")
+    parser.add_argument("--detect", action="store_true", help="the limits of a detection")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cache", type=Path, default=Path("build/race"), help="where the graphs are unpacked")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     keep_freed_memory()
     race = step_profile.tf_race()
-    raced = {row["model"]: row for row in json.loads(arguments.race.read_text())["rows"] if _is_plain_step(row)}
+    mode = "detect" if arguments.detect else "train"
+    raced = {row["model"]: row for row in json.loads(arguments.race.read_text())["rows"] if _is_plain(row, mode)}
     rows = []
     for model in arguments.models or list(race.PLAN):
-        side = race.Ours(step_profile._told(race, model), race.unpacked(model, arguments.cache))
+        told = step_profile._told(race, model) | (_DETECTION if arguments.detect else {})
+        side = race.Ours(told, race.unpacked(model, arguments.cache))
         calls, normalized = noted(side)
         convolutions = sum(
             count * least_s(conv, shape, learns, arguments.rounds) for conv, shape, learns, count in calls
@@ -64,12 +72,13 @@ def main() -> None:
         rows.append(
             {
                 "model": model,
+                "mode": mode,
                 "convolutions_ms": round(1000 * convolutions, 1),
                 "memory_ms": round(1000 * memory, 1),
-                "tf_step_ms": round(1000 * theirs, 1),
-                "convolutions_of_tf_step": round(convolutions / theirs, 3),
-                "limit_of_tf_step": round((convolutions + memory) / theirs, 3),
-                "our_step_of_tf_step": round(ours / theirs, 3),
+                "tf_ms": round(1000 * theirs, 1),
+                "convolutions_of_tf": round(convolutions / theirs, 3),
+                "limit_of_tf": round((convolutions + memory) / theirs, 3),
+                "ours_of_tf": round(ours / theirs, 3),
             }
         )
         print(*(f"{key}: {value}" for key, value in rows[-1].items()), sep="  ", flush=True)
@@ -77,11 +86,12 @@ def main() -> None:
             arguments.json.write_text(json.dumps({**processor(), "rows": rows}, indent=1) + "\n")
 
 
-def _is_plain_step(row: dict[str, Any]) -> bool:
-    return bool(row["mode"] == "train" and row["instructions"] == "default" and row["busy_per_core"] == 0)
+def _is_plain(row: dict[str, Any], mode: str) -> bool:
+    first = mode == "train" or row["batch"] == 1
+    return bool(row["mode"] == mode and first and row["instructions"] == "default" and row["busy_per_core"] == 0)
 
 
-def noted(side: Any) -> tuple[list[tuple[nn.Conv2d, tuple[int, ...], tuple[bool, bool], int]], int]:
+def noted(side: Any) -> tuple[list[tuple[nn.Module, tuple[int, ...], tuple[bool, bool], int]], int]:
     """Return each convolution of a step with its inputs' shape, what learns and how often; how much is normalized."""
     calls: dict[Key, list[Any]] = {}
     normalized = 0
@@ -90,12 +100,13 @@ def noted(side: Any) -> tuple[list[tuple[nn.Conv2d, tuple[int, ...], tuple[bool,
         nonlocal normalized
         if isinstance(module, BatchNorm2d):
             normalized += inputs[0].numel() if module.training else 0
-        elif isinstance(module, nn.Conv2d):
-            learns = (module.weight.requires_grad, inputs[0].requires_grad)
-            key = (type(module), repr(module), module.bias is None, tuple(inputs[0].shape), learns)
+        elif isinstance(module, nn.Conv2d | WinogradConv2d):
+            learns = (next(module.parameters(), inputs[0]).requires_grad, inputs[0].requires_grad)
+            kernel = module.kernel if isinstance(module, WinogradConv2d) else module.weight
+            key = (type(module), repr(module), kernel.shape, module.bias is None, tuple(inputs[0].shape), learns)
             calls.setdefault(key, [module, tuple(inputs[0].shape), learns, 0])[3] += 1
 
-    network = side.learner.state.detector.network
+    network = (side.detector or side.learner.state.detector).network
     use_kernels(network, ("winograd",))  # else layers in one pass do not call their convolutions as modules
     hooks = [module.register_forward_pre_hook(note) for module in network.modules()]
     side.run()
@@ -106,11 +117,12 @@ def noted(side: Any) -> tuple[list[tuple[nn.Conv2d, tuple[int, ...], tuple[bool,
     ], normalized
 
 
-def least_s(conv: nn.Conv2d, shape: tuple[int, ...], learns: tuple[bool, bool], rounds: int) -> float:
+def least_s(conv: nn.Module, shape: tuple[int, ...], learns: tuple[bool, bool], rounds: int) -> float:
     """Return the least seconds of a convolution's forward pass and gradients."""
     conv.requires_grad_(learns[0])
     inputs = torch.randn(shape).to(memory_format=torch.channels_last).requires_grad_(learns[1])
-    upstream = torch.randn_like(conv(inputs).detach())
+    with torch.no_grad():
+        upstream = torch.randn_like(conv(inputs))
     learned = [one for one in (inputs, *conv.parameters()) if one.requires_grad]
 
     def forward_and_back() -> None:

@@ -1,7 +1,7 @@
 """Convolutions that add a shortcut and activate while they write their map, for inference on a CPU.
 
 oneDNN, which computes PyTorch's convolutions there, calls these post-operations. The numbers are those of one layer
-after another, but the map is not read again. PyTorch's own compiler calls the same operators.
+after another, up to float32 rounding, but the map is not read again. PyTorch's own compiler calls the same operators.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -21,7 +21,7 @@ from boxwright.models.layers import Conv2d, ConvNormAct
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.compiled import is_readable
 
-# Activations to the same bits as PyTorch's.
+# Of the activations that oneDNN computes to the same bits as PyTorch; Swish it approximates.
 _BOUNDS: dict[type[nn.Module], tuple[float, float]] = {
     nn.ReLU: (0.0, math.inf),
     ReLU6: (0.0, 6.0),
@@ -133,7 +133,7 @@ def _is_fast(conv: Conv2d, inputs: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
-        and bool(torch.backends.mkldnn.enabled)
+        and cast("bool", torch.backends.mkldnn.enabled)
         and _is_plain(inputs)
         and is_readable(conv.weight)
         and conv.padding_mode == "zeros"
