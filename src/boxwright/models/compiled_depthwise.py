@@ -16,7 +16,7 @@ from boxwright.base.c_compiler import CompilerError
 from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
 from boxwright.models.compiled_norm import LEAST_VALUES, is_kernels, kernel_of
 from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
-from boxwright.models.layers import Conv2d, ConvNormAct
+from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 from boxwright.ops.depthwise import SIDES, STRIDES, Window, act_depthwise, kernels, norm_act_depthwise
 
 
@@ -49,7 +49,7 @@ def gains_from_depthwise(expand: ConvNormAct, depthwise: ConvNormAct, inputs: Te
         and inputs.numel() // inputs.shape[1] * norm.num_features >= LEAST_VALUES
         and is_plain_on_cpu(norm, inputs)
         and norm.momentum is not None
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in (expand, *expand, depthwise[0]))
+        and not have_hooks(expand, *expand, depthwise[0])
         and not isinstance(kernels(), CompilerError)
     )
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
-from boxwright.models.layers import ConvNormAct
+from boxwright.models.layers import ConvNormAct, have_hooks
 from boxwright.ops.norm_act import Pointwise, kernels, norm_act, norm_act_affine, norm_add_act
 
 # Of values: below, calling the kernel costs more than it saves (`benchmarks/layers.py`).
@@ -47,8 +47,7 @@ def gains_from_kernel(norm: nn.Module, activation: nn.Module, inputs: Tensor) ->
         and inputs.numel() >= LEAST_VALUES
         and is_plain_on_cpu(norm, inputs)
         and norm.momentum is not None
-        and not norm._forward_hooks
-        and not activation._forward_hooks
+        and not have_hooks(norm, activation)
         and not isinstance(kernels(), CompilerError)
     )
 

@@ -29,7 +29,7 @@ from boxwright.models.compiled_norm import (
 )
 from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
 from boxwright.models.gated_projection import gains_from_weighted_kernel, is_projection, project_gated
-from boxwright.models.layers import Conv2d, ConvNormAct
+from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 from boxwright.models.winograd import gains_from_winograd, is_wide_3x3
 from boxwright.ops import depthwise, norm_act, winograd, winograd_tiles
 
@@ -184,7 +184,7 @@ class CompiledBottleneck(Bottleneck):
         """Return [B, C', H', W']."""
         maps, shortcut = self.convolve(self.reduce(inputs)), self.shortcut(inputs)
         conv, norm, inner = self.expand
-        if self.expand._forward_hooks or self.expand._forward_pre_hooks or inner._forward_hooks:
+        if have_hooks(self.expand, inner):
             return cast(Tensor, self.activation(self.expand(maps) + shortcut))
         maps = conv(maps)
         if gains_from_kernel(norm, self.activation, maps) and gains_from_kernel(norm, self.activation, shortcut):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
+from boxwright.models.layers import have_hooks
 from boxwright.ops.channel_sums import channel_sums
 
 # The ratio of output to input channels from which this was at least as fast (`benchmarks/layers.py`).
@@ -42,8 +43,7 @@ def gains_from_covariance(conv: nn.Module, norm: nn.Module, inputs: Tensor) -> b
         not torch.compiler.is_compiling()  # a compiler fuses normalization with its neighbors
         and is_plain_on_cpu(norm, inputs)
         and inputs.numel() > inputs.shape[1]  # more than one value per channel
-        and not conv._forward_hooks
-        and not norm._forward_hooks
+        and not have_hooks(conv, norm)
     )
 
 

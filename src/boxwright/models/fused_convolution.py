@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from boxwright.models.activations import ReLU6
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.layers import Conv2d, ConvNormAct
+from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.compiled import is_readable
 
@@ -71,7 +71,7 @@ class FusedConvAct(ConvNormAct):
     def forward(self, input: Tensor) -> Tensor:
         """Return the activated map."""
         conv, _, activation = self
-        if _have_hooks(*self):
+        if have_hooks(*self):
             return cast(Tensor, activation(conv(input)))
         if isinstance(conv, WinogradConv2d):
             return conv.clamped(input, *_BOUNDS[type(activation)])
@@ -99,7 +99,7 @@ class FusedInvertedResidual(InvertedResidual):
 
 def _sum(maps: Tensor, layers: ConvNormAct, shortcut: Tensor, activation: nn.Module) -> Tensor:
     conv = cast(Conv2d, layers[0])
-    if _is_fast(conv, maps) and _is_plain(shortcut) and not _have_hooks(layers, *layers, activation):
+    if _is_fast(conv, maps) and _is_plain(shortcut) and not have_hooks(layers, *layers, activation):
         return convolve_add_and_activate(maps, conv, shortcut, activation)
     return cast(Tensor, activation(layers(maps) + shortcut))
 
@@ -143,7 +143,3 @@ def _is_fast(conv: Conv2d, inputs: Tensor) -> bool:
 def _is_plain(maps: Tensor) -> bool:
     """Return whether a map has numbers on the CPU, channels last in memory."""
     return is_readable(maps) and maps.numel() > 0 and maps.is_contiguous(memory_format=torch.channels_last)
-
-
-def _have_hooks(*modules: nn.Module) -> bool:
-    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)

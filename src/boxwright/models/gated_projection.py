@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.layers import Conv2d, ConvNormAct
+from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 
 
 def is_projection(layers: nn.Module) -> bool:
@@ -33,7 +33,7 @@ def gains_from_weighted_kernel(layers: ConvNormAct, inputs: Tensor) -> bool:
         and inputs.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
         and inputs.is_contiguous(memory_format=torch.channels_last)
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in (layers, *layers))
+        and not have_hooks(layers, *layers)
     )
 
 

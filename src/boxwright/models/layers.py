@@ -77,6 +77,11 @@ class ConvSettings:
         return self.norm is None or self.force_bias
 
 
+def have_hooks(*modules: nn.Module) -> bool:
+    """Return whether a module has hooks, which see nothing where several layers are computed at once."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+
+
 class Conv2d(nn.Conv2d):
     """A convolution with TF's padding, which carries the penalty on its kernel.
 

@@ -30,7 +30,7 @@ _POINTS = 36
 _APART = 16
 # Tiles that a thread evaluates before it multiplies them: as many as a kernel's size divided by this number, since the
 # kernel is read again for each such block, and the block's numbers should stay in the cache.
-_BLOCK_PER, _FEWEST, _MOST = 320, 64, 256
+_BLOCK_PER, _FEWEST, _MOST = 512, 48, 128
 
 
 class _Shape(ctypes.Structure):
