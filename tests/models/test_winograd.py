@@ -117,19 +117,26 @@ def test_names_of_weights_and_hooks_stay() -> None:
     assert all(one.grad is not None for one in network.parameters())
 
 
+class Standardized(nn.Conv2d):
+    """A convolution of somebody else, with weights of its own."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self._conv_forward(input, self.weight / self.weight.std(), self.bias)
+
+
 class Wide(nn.Module):
-    """Two convolutions that gain, one of them used twice, two that are too narrow, and one that sees little."""
+    """Two convolutions that gain, one of them used twice, one that is too narrow, one that sees little, a foreign one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.shared, self.narrow = nn.Conv2d(3, 128, 3, padding=1), Conv2d(128, 128, 3), Conv2d(128, 8, 3)
         self.again = self.shared
-        self.medium = Conv2d(128, 16, 3)
+        self.medium, self.foreign = Conv2d(128, 16, 3), Standardized(128, 128, 3, padding=1)
         self.pool, self.last = nn.AdaptiveAvgPool2d(2), Conv2d(128, 128, 3)
 
     def forward(self, inputs: torch.Tensor) -> list[torch.Tensor]:
         maps = self.again(self.shared(self.first(inputs)))
-        return [self.narrow(maps), self.medium(maps), self.last(self.pool(maps))]
+        return [self.narrow(maps), self.medium(maps), self.foreign(maps), self.last(self.pool(maps))]
 
 
 @pytest.mark.parametrize("compiler", [True, False])
@@ -145,6 +152,7 @@ def test_replaced_are_those_that_gain(compiler: bool, monkeypatch: pytest.Monkey
     assert network.again is network.shared
     assert isinstance(network.medium, WinogradConv2d) == compiler
     assert not isinstance(network.first, WinogradConv2d)
+    assert type(network.foreign) is Standardized
     assert not isinstance(network.narrow, WinogradConv2d)
     assert not isinstance(network.last, WinogradConv2d)
     with torch.no_grad():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
+from boxwright.models.layers import Conv2d
 from boxwright.ops import winograd_tiles
 from boxwright.ops.compiled import is_readable
 from boxwright.ops.winograd import conv_3x3_transformed, transformed_kernel
@@ -109,7 +110,8 @@ def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
 
     with ExitStack() as hooks:
         for module in network.modules():
-            if isinstance(module, nn.Conv2d) and is_wide_3x3(module, least_channels):
+            # Not others' subclasses, which may change their weights or inputs.
+            if (isinstance(module, Conv2d) or type(module) is nn.Conv2d) and is_wide_3x3(module, least_channels):
                 hooks.enter_context(module.register_forward_pre_hook(sees))
         run()
     for parent in list(network.modules()):

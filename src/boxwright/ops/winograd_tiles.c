@@ -256,7 +256,9 @@ INLINE void multiply(int rows, long ins, const float *tiles, const float *panel,
     }
 }
 
-static __attribute__((noinline)) void multiply_all(long count, long ins, const float *tiles, const float *panel, float *products, long apart) {
+// The same of any number of rows; four still fill the processor's two units.
+static __attribute__((noinline)) void multiply_all(long count, long ins, const float *tiles, const float *panel,
+                                                   float *products, long apart) {
     long row = 0;
     for (; count - row >= ROWS; row += ROWS)
         multiply(ROWS, ins, tiles + row * ins, panel, products + row * apart, apart);
