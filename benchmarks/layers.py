@@ -3,7 +3,8 @@
     python benchmarks/layers.py [--rounds 15] [--threads 2]
 
 ReLU6 in place, zeros around a map of stride 2, normalization with ReLU6, and a 1×1 convolution with its normalization:
-at the sizes of MobileNetV2 at 320×320, eight pictures, channels last. In interleaved rounds of one process.
+at the sizes of MobileNetV2 at 320×320, eight pictures, channels last. Then, forward alone and of one picture, 3×3
+convolutions of an optimized detector. In interleaved rounds of one process.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.compiled_norm import normalize_and_activate
 from boxwright.models.expansion import expand_normalized
+from boxwright.models.layers import Conv2d
+from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.padding import zero_padded
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import measure
@@ -26,11 +29,12 @@ from boxwright.runtime.measure import measure
 BATCH = 8
 # Channels in, channels out, side.
 EXPANSIONS = ((16, 96, 160), (24, 144, 80), (32, 192, 40), (64, 384, 20), (96, 576, 20))
+WIDE = ((16, 16, 80), (32, 32, 80), (64, 64, 160), (128, 128, 80), (256, 256, 40), (256, 24, 40), (512, 512, 20))
 
 
-def maps(channels: int, side: int) -> Tensor:
+def maps(channels: int, side: int, batch: int = BATCH) -> Tensor:
     """Make up feature maps."""
-    return torch.randn(BATCH, channels, side, side).to(memory_format=torch.channels_last)
+    return torch.randn(batch, channels, side, side).to(memory_format=torch.channels_last)
 
 
 def both_ways(layer: Callable[[Tensor], Tensor], given: Tensor, weights: Sequence[Tensor]) -> Callable[[], object]:
@@ -74,6 +78,13 @@ def main() -> None:
         rows[f"expansion, {channels} to {out} of {side}"] = (
             both_ways(lambda one, conv=conv, norm=norm: norm(conv(one)), given, weights),  # type: ignore[misc]
             both_ways(lambda one, conv=conv, norm=norm: expand_normalized(one, conv, norm), given, weights),  # type: ignore[misc]
+        )
+    for channels, out, side in WIDE:
+        conv = Conv2d(channels, out, 3).requires_grad_(requires_grad=False).to(memory_format=torch.channels_last)
+        given, transformed = maps(channels, side, 1), WinogradConv2d(conv)
+        rows[f"3x3 for inference, {channels} to {out} of {side}"] = (
+            lambda conv=conv, given=given: conv(given),  # type: ignore[misc]
+            lambda conv=transformed, given=given: conv(given),  # type: ignore[misc]
         )
     for name, (plain, ours) in rows.items():
         first, second = measure({"plain": plain, "ours": ours}, BATCH, arguments.rounds)
