@@ -10,18 +10,21 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from boxwright.base.c_compiler import CompilerError
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.fused_convolution import (
+    DepthwiseConv2d,
     FusedBottleneck,
     FusedConvAct,
     FusedInvertedResidual,
     convolve_add_and_activate,
     convolve_and_activate,
+    depthwise_act,
     fuse_convolutions,
 )
-from boxwright.models.layers import ConvNormAct, ConvSettings, conv_norm_act
+from boxwright.models.layers import ConvNormAct, ConvSettings, KernelRule, conv_norm_act, make_conv
 from boxwright.models.winograd import WinogradConv2d, replace_by_winograd
 
 CALLED = "boxwright.models.fused_convolution"
@@ -44,7 +47,7 @@ def folded(module: nn.Module) -> nn.Module:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of the fused functions that run, in order."""
     seen: list[str] = []
-    for function in (convolve_and_activate, convolve_add_and_activate):
+    for function in (convolve_and_activate, convolve_add_and_activate, depthwise_act):
 
         def noted(*given: object, function: object = function) -> object:
             seen.append(function.__name__)
@@ -59,24 +62,28 @@ LAYERS = {
     "strided, TF's padding": {"kernel_size": 3, "stride": 2},
     "depthwise": {"kernel_size": 3, "depthwise": True},
     "depthwise, strided": {"kernel_size": 3, "stride": 2, "depthwise": True},
+    "depthwise, strided, explicit": {"kernel_size": 5, "stride": 2, "depthwise": True, "padding": "explicit"},
+    "depthwise, dilated": {"kernel_size": 3, "depthwise": True, "dilation": 2},
     "7x7, explicit": {"kernel_size": 7, "stride": 2, "padding": "explicit"},
     "2x2, uneven": {"kernel_size": 2, "padding": "explicit"},
     "dilated": {"kernel_size": 3, "dilation": 2},
 }
 
 
-@pytest.mark.parametrize("activation", ["RELU", "RELU_6"])
+@pytest.mark.parametrize("activation", ["RELU", "RELU_6", "SWISH"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layers(kind: str, activation: str, calls: list[str]) -> None:
+    by_kernel = "depthwise" in kind and "dilated" not in kind
+    expected = ["depthwise_act" if by_kernel else "convolve_and_activate"]
     outs = 16 if "depthwise" in kind else 40
     layers = folded(conv_norm_act(16, outs, settings=ConvSettings(activation=activation), **LAYERS[kind]))
     fused = copy.deepcopy(layers)
-    assert fuse_convolutions(fused) == 1
+    assert fuse_convolutions(fused) == 1 + by_kernel
     with torch.no_grad():
         assert_close(fused(INPUTS), layers(INPUTS), rtol=1e-5, atol=1e-6)
-        assert calls == ["convolve_and_activate"]
+        assert calls == expected
         assert_close(copy.deepcopy(fused)(INPUTS), layers(INPUTS), rtol=1e-5, atol=1e-6)
-    assert calls == ["convolve_and_activate"] * 2
+    assert calls == expected * 2
     assert list(fused.state_dict()) == list(layers.state_dict())
 
 
@@ -100,15 +107,39 @@ def test_a_bottleneck_adds_its_shortcut(project: bool, activation: str, calls: l
 def test_an_inverted_residual_adds_its_input(outs: int, calls: list[str]) -> None:
     block = folded(InvertedResidual(16, 48, outs, 1, ConvSettings(), "same"))
     fused = copy.deepcopy(block)
-    assert fuse_convolutions(fused) == 2 + (outs == 16)
+    assert fuse_convolutions(fused) == 3 + (outs == 16)
     assert (type(fused) is FusedInvertedResidual) == (outs == 16)
     with torch.no_grad():
         assert_close(fused(INPUTS), block(INPUTS), rtol=1e-5, atol=1e-6)
-    assert calls == ["convolve_and_activate"] * 2 + ["convolve_add_and_activate"] * (outs == 16)
+    assert calls == ["convolve_and_activate", "depthwise_act"] + ["convolve_add_and_activate"] * (outs == 16)
 
 
-def test_winograds_convolutions_activate_themselves(calls: list[str]) -> None:
-    layers = folded(conv_norm_act(16, 40, 3, ConvSettings()))
+def test_a_depthwise_convolution_alone(calls: list[str]) -> None:
+    layers = nn.Sequential(make_conv(16, 16, 3, KernelRule(), groups=16, bias=True), nn.Conv2d(16, 8, 1))
+    layers = layers.requires_grad_(False).to(memory_format=torch.channels_last)
+    fused = copy.deepcopy(layers)
+    assert fuse_convolutions(fused) == 1
+    assert isinstance(fused[0], DepthwiseConv2d)
+    assert list(fused.state_dict()) == list(layers.state_dict())
+    with torch.no_grad():
+        assert_close(fused(INPUTS), layers(INPUTS), rtol=1e-5, atol=1e-6)
+        assert calls == ["depthwise_act"]
+        assert_close(fused(INPUTS.contiguous()), layers(INPUTS), rtol=1e-5, atol=1e-6)
+    assert calls == ["depthwise_act"]
+
+
+def test_without_a_compiler_depthwise_convolutions_stay(monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> None:
+    monkeypatch.setattr(f"{CALLED}.kernels", lambda: CompilerError("none"))
+    layers = folded(conv_norm_act(16, 16, 3, ConvSettings(), depthwise=True))
+    assert fuse_convolutions(layers) == 1
+    with torch.no_grad():
+        layers(INPUTS)
+    assert calls == ["convolve_and_activate"]
+
+
+@pytest.mark.parametrize("activation", ["RELU", "RELU_6", "SWISH"])
+def test_winograds_convolutions_activate_themselves(activation: str, calls: list[str]) -> None:
+    layers = folded(conv_norm_act(16, 40, 3, ConvSettings(activation=activation)))
     direct = copy.deepcopy(layers)
     assert replace_by_winograd(layers, lambda: layers(INPUTS)) == 1
     fused = copy.deepcopy(layers)
@@ -156,7 +187,7 @@ def test_other_inputs_run_layer_by_layer(calls: list[str], monkeypatch: pytest.M
     assert called[0] == "aten.conv2d.default"
 
 
-@pytest.mark.parametrize("activation", ["SWISH", "HARD_SWISH", "NONE"])
+@pytest.mark.parametrize("activation", ["HARD_SWISH", "NONE"])
 def test_other_activations_are_left_alone(activation: str) -> None:
     layers = folded(conv_norm_act(16, 40, 1, ConvSettings(activation=activation)))
     assert fuse_convolutions(layers) == 0

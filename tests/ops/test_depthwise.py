@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.depthwise import Window, act_depthwise, norm_act_depthwise
+from boxwright.ops.depthwise import LEAST_CHANNELS, Window, act_depthwise, depthwise_act, norm_act_depthwise, taps_of
 from boxwright.ops.norm_act import Pointwise
 from tests.ops.test_norm_act import ACTIVATIONS, EPSILON, maps, threads, vectors
 
@@ -98,6 +98,45 @@ def test_activated_as_layer_by_layer_in_float64(
     outputs = act_depthwise(given[0], ours, given[1], window_of(shape, side, stride, padding))
     expected = F.conv2d(F.pad(activation(exact[0]), padding), exact[1], stride=stride, groups=shape[1])
     check(gradients(outputs, given), gradients(expected, exact), ("outputs", "to inputs", "to kernel"))
+
+
+WIDE = [case for case in CASES if case[0][1] >= LEAST_CHANNELS]
+BEYOND = ((1, 16, 4, 4), 3, 2, (3, 3, 4, 4))  # windows that lie in the padding alone
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize(("shape", "side", "stride", "padding"), [*WIDE, BEYOND])
+def test_convolved_and_activated_as_layer_by_layer_in_float64(
+    name: str, shape: tuple[int, int, int, int], side: int, stride: int, padding: Padding
+) -> None:
+    ours, activation = ACTIVATIONS[name]
+    inputs, weights, bias = maps(shape, seed=9), kernel(shape[1], side), vectors(shape[1])[1]
+    window = window_of(shape, side, stride, padding)
+    found = []
+    for count in (1, 2, 5):
+        with threads(count):
+            found.append(depthwise_act(inputs, taps_of(weights), bias, ours, window))
+    padded = F.pad(inputs.double(), padding)
+    expected = activation(F.conv2d(padded, weights.double(), bias.double(), stride, groups=shape[1]))
+    assert found[0].shape == expected.shape
+    assert found[0].is_contiguous(memory_format=torch.channels_last)
+    check([found[0].double()], [expected], ("outputs",))
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
+def test_cases_of_whole_vectors() -> None:
+    assert len(WIDE) == 12
+
+
+def test_too_few_channels() -> None:
+    with pytest.raises(ValueError, match="15 channels: expected at least 16"):
+        depthwise_act(
+            maps((1, 15, 4, 4)),
+            taps_of(kernel(15, 3)),
+            torch.zeros(15),
+            Pointwise(),
+            window_of((1, 15, 4, 4), 3, 1, EXPLICIT),
+        )
 
 
 def results(shape: tuple[int, int, int, int]) -> list[Tensor]:

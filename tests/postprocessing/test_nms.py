@@ -80,6 +80,25 @@ def test_equals_the_exhaustive_computation(seed: int) -> None:
     assert list(zip(found.scores.tolist(), found.labels.tolist(), found.anchors.tolist(), strict=True)) == expected
 
 
+@pytest.mark.parametrize("levels", [2, 7, 300])
+@pytest.mark.parametrize("anchors", [40, 1500])
+def test_equal_scores_and_scores_that_are_no_numbers(levels: int, anchors: int) -> None:
+    """Of a view with a background column, as scores are; up to 16,500 pairs, of which thousands are equal."""
+    generator = torch.Generator().manual_seed(levels)
+    corner, side = torch.rand(anchors, 2, generator=generator) * 300 - 10, torch.rand(anchors, 2, generator=generator)
+    boxes = torch.cat([corner, corner + 60 * side], 1)
+    scores = (torch.randint(levels, (anchors, 12), generator=generator) / levels)[:, 1:]
+    valid = scores.clone()
+    broken = torch.rand(scores.shape, generator=generator) < 0.05
+    scores[broken], valid[broken] = torch.nan, 0.0
+    window = torch.tensor([200.0, 260.0])
+    settings = hard(0.01, 0.4, 300, 900)
+    found = settings(boxes[None], scores[None], window[None]).image(0)
+    expected = exhaustive(boxes, valid, settings, window)
+    assert len(expected) > 100
+    assert rows(found) == expected
+
+
 def rows(kept: PaddedDetections) -> list[tuple[float, int, int]]:
     return list(zip(kept.scores.tolist(), kept.labels.tolist(), kept.anchors.tolist(), strict=True))
 

@@ -65,7 +65,7 @@ def expand_and_convolve(inputs: Tensor, expand: ConvNormAct, conv: Conv2d) -> Te
         float32 [B, D, H', W'], channels last.
     """
     pointwise, norm, activation = cast(Conv2d, expand[0]), cast(BatchNorm2d, expand[1]), kernel_of(expand[2])
-    window = _window(conv, inputs)
+    window = window_of(conv, inputs)
     if is_expansion(pointwise, norm) and gains_from_covariance(pointwise, norm, inputs):
         return act_depthwise(expand_normalized(inputs, pointwise, norm), activation, conv.weight, window)
     maps = pointwise(inputs)
@@ -76,7 +76,7 @@ def expand_and_convolve(inputs: Tensor, expand: ConvNormAct, conv: Conv2d) -> Te
     return outputs
 
 
-def _window(conv: Conv2d, maps: Tensor) -> Window:
+def window_of(conv: Conv2d, maps: Tensor) -> Window:
     """Return a convolution's window over maps [B, C, H, W]."""
     left, right, above, below = conv.sides(maps)
     side, stride = conv.kernel_size[0], conv.stride[0]

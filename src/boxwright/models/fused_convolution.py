@@ -2,29 +2,34 @@
 
 oneDNN, which computes PyTorch's convolutions there, calls these post-operations. The numbers are those of one layer
 after another, up to float32 rounding, but the map is not read again. PyTorch's own compiler calls the same operators.
+Depthwise convolutions are computed by a kernel in C, which needs no padded copy of a map.
 
 Dimensions: B batch, C channels, H W grid.
 """
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from boxwright.base.c_compiler import CompilerError
 from boxwright.models.activations import ReLU6
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
+from boxwright.models.compiled_depthwise import window_of
+from boxwright.models.compiled_norm import kernel_of
 from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.compiled import is_readable
+from boxwright.ops.depthwise import LEAST_CHANNELS, SIDES, STRIDES, depthwise_act, kernels, taps_of
 
-# Of the activations that oneDNN computes to the same bits as PyTorch; Swish it approximates.
-_BOUNDS: dict[type[nn.Module], tuple[float, float]] = {
-    nn.ReLU: (0.0, math.inf),
-    ReLU6: (0.0, 6.0),
+# oneDNN's names of activations, and their scalars. Its Swish is as near the exact one as PyTorch's, to 3e-7 of it.
+_ACTIVATIONS: dict[type[nn.Module], tuple[str, tuple[float, ...]]] = {
+    nn.ReLU: ("relu", ()),
+    ReLU6: ("hardtanh", (0.0, 6.0)),
+    nn.SiLU: ("swish", ()),
 }
 
 
@@ -43,7 +48,10 @@ def fuse_convolutions(network: nn.Module) -> int:
         # By class: a wrapper would rename weights, and a method set on an object is lost in copies.
         if isinstance(module, ConvNormAct) and _activates(module):
             module.__class__ = FusedConvAct
-        elif isinstance(module, Bottleneck) and _is_linear(module.expand) and type(module.activation) in _BOUNDS:
+        elif type(module) is Conv2d and _is_depthwise(module):
+            module.__class__ = DepthwiseConv2d
+            cast(DepthwiseConv2d, module).lay_out()
+        elif isinstance(module, Bottleneck) and _is_linear(module.expand) and type(module.activation) in _ACTIVATIONS:
             module.__class__ = FusedBottleneck
         elif isinstance(module, InvertedResidual) and module.residual and _is_linear(module.project):
             module.__class__ = FusedInvertedResidual
@@ -56,13 +64,49 @@ def fuse_convolutions(network: nn.Module) -> int:
 def _activates(layers: ConvNormAct) -> bool:
     """Return whether layers are a convolution and an activation that it can compute."""
     conv, norm, activation = layers
-    return type(conv) in (Conv2d, WinogradConv2d) and type(norm) is nn.Identity and type(activation) in _BOUNDS
+    known = type(conv) in (Conv2d, DepthwiseConv2d, WinogradConv2d)
+    return known and type(norm) is nn.Identity and type(activation) in _ACTIVATIONS
+
+
+def _is_depthwise(conv: Conv2d) -> bool:
+    """Return whether the kernel in C computes a convolution."""
+    return (
+        conv.groups == conv.in_channels == conv.out_channels >= LEAST_CHANNELS
+        and conv.kernel_size in [(side, side) for side in SIDES]
+        and conv.stride in [(stride, stride) for stride in STRIDES]
+        and conv.dilation == (1, 1)
+        and not isinstance(kernels(), CompilerError)
+    )
 
 
 def _is_linear(layers: ConvNormAct) -> bool:
     """Return whether layers are a convolution alone."""
     conv, *others = layers
     return type(conv) is Conv2d and all(type(one) is nn.Identity for one in others)
+
+
+class DepthwiseConv2d(Conv2d):
+    """A depthwise convolution whose weights are also laid out for the kernel in C."""
+
+    taps: Tensor
+    offset: Tensor
+
+    def lay_out(self) -> None:
+        """Make the kernel's weights from those of the convolution, which must not change any more."""
+        bias = torch.zeros(self.out_channels) if self.bias is None else self.bias.detach()
+        self.register_buffer("taps", taps_of(self.weight.detach()), persistent=False)
+        self.register_buffer("offset", bias, persistent=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [B, C, H', W']."""
+        return self.activated(input, nn.Identity())
+
+    def activated(self, input: Tensor, activation: nn.Module) -> Tensor:
+        """Return the activated map [B, C, H', W']."""
+        if _is_fast(self, input):
+            window = window_of(self, input)
+            return depthwise_act(input, self.taps, self.offset, kernel_of(activation), window)
+        return cast(Tensor, activation(super().forward(input)))
 
 
 class FusedConvAct(ConvNormAct):
@@ -74,7 +118,9 @@ class FusedConvAct(ConvNormAct):
         if have_hooks(*self):
             return cast(Tensor, activation(conv(input)))
         if isinstance(conv, WinogradConv2d):
-            return conv.clamped(input, *_BOUNDS[type(activation)])
+            return _winograd(conv, input, activation)
+        if isinstance(conv, DepthwiseConv2d):
+            return conv.activated(input, activation)
         if isinstance(conv, Conv2d) and _is_fast(conv, input):
             return convolve_and_activate(input, conv, activation)
         return cast(Tensor, activation(conv(input)))
@@ -97,6 +143,12 @@ class FusedInvertedResidual(InvertedResidual):
         return _sum(convolved, self.project, inputs, nn.Identity())
 
 
+def _winograd(conv: WinogradConv2d, inputs: Tensor, activation: nn.Module) -> Tensor:
+    pointwise = kernel_of(activation)
+    outputs = conv.clamped(inputs, pointwise.low, pointwise.high)
+    return cast(Tensor, activation(outputs)) if pointwise.swish else outputs
+
+
 def _sum(maps: Tensor, layers: ConvNormAct, shortcut: Tensor, activation: nn.Module) -> Tensor:
     conv = cast(Conv2d, layers[0])
     if _is_fast(conv, maps) and _is_plain(shortcut) and not have_hooks(layers, *layers, activation):
@@ -106,9 +158,8 @@ def _sum(maps: Tensor, layers: ConvNormAct, shortcut: Tensor, activation: nn.Mod
 
 def convolve_and_activate(inputs: Tensor, conv: Conv2d, activation: nn.Module) -> Tensor:
     """Return an activated convolution of inputs [B, C, H, W], without gradients."""
-    bounds = _BOUNDS[type(activation)]
-    named = ("hardtanh", bounds) if bounds[1] < math.inf else ("relu", ())
-    outputs: Tensor = torch.ops.mkldnn._convolution_pointwise(*_given(inputs, conv), *named, "")
+    name, scalars = _ACTIVATIONS[type(activation)]
+    outputs: Tensor = torch.ops.mkldnn._convolution_pointwise(*_given(inputs, conv), name, scalars, "")
     return outputs
 
 

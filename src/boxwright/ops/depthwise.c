@@ -2,7 +2,8 @@
 // [batch, height, width, channels].
 //
 // The input is scaled and shifted before the activation, as by batch normalization. The activated map is never written:
-// a few of its rows at a time stay in the cache. Called from depthwise.py, which says what the arguments are.
+// a few of its rows at a time stay in the cache. For inference: a depthwise convolution and an activation after it.
+// Called from depthwise.py, which says what the arguments are.
 
 #include <omp.h>
 
@@ -356,5 +357,87 @@ void depthwise_back(const Shape *shape, const float *gradient, const float *x, c
         for (long row = bound(rows, shape->parts, part); row < end; row++)
             back_row(&ring, shape, row, gradient, x, scale, offset, mean, taps, own + of_ring, to_x,
                      sums + part * size);
+    }
+}
+
+// The lines of a map under the windows of a row of the output: where the first starts, before the left edge where there
+// is padding, how many they are, and the taps of the first.
+typedef struct {
+    const float *x, *taps;
+    long count;
+} Covered;
+
+// Activated pixels of the output, under whose windows the taps `from` to `to` of each line are.
+INLINE void act_pixels(int kind, int side, int stride, int pixels, const Shape *shape, const float *x,
+                       const float *taps, long lines, int from, int to, const float *bias, float *y) {
+    long channels = shape->channels, line_size = shape->width * channels;
+    float low = shape->low, high = shape->high;
+    for (long done = 0; done < channels; done += LANES) {
+        // The last vector ends with the last channel: some channels are computed twice.
+        long channel = done + LANES <= channels ? done : channels - LANES;
+        Lanes sum[BLOCK], start = get(bias + channel, LANES);
+        #pragma GCC unroll 8
+        for (int p = 0; p < pixels; p++) sum[p] = start;
+        #pragma GCC unroll 5
+        for (long line = 0; line < lines; line++)
+            #pragma GCC unroll 5
+            for (int k = from; k < to; k++) {
+                Lanes tap = get(taps + (line * side + k) * channels + channel, LANES);
+                const float *at = x + line * line_size + k * channels + channel;
+                #pragma GCC unroll 8
+                for (int p = 0; p < pixels; p++) sum[p] += get(at + p * stride * channels, LANES) * tap;
+            }
+        #pragma GCC unroll 8
+        for (int p = 0; p < pixels; p++) {
+            Lanes active;
+            for (int k = 0; k < LANES; k++) active[k] = activated(kind, low, high, sum[p][k]);
+            put(y + p * channels + channel, active, LANES);
+        }
+    }
+}
+
+INLINE void act_row(int kind, int side, int stride, const Shape *shape, const Covered *covered, const float *bias,
+                    float *restrict y) {
+    enum { TOGETHER = 4 };
+    long channels = shape->channels, width = shape->width, lines = covered->count;
+    for (long pixel = 0; pixel < shape->out_width;) {
+        long first = pixel * stride - shape->left, rest = width - first;
+        const float *x = covered->x + pixel * stride * channels;
+        int inside = first >= 0 && pixel + TOGETHER <= shape->out_width && rest >= (TOGETHER - 1) * stride + side;
+        int from = first < 0 ? -first : 0, to = rest < side ? rest : side;
+        if (inside && lines == side) // the sums of most pixels are unrolled
+            act_pixels(kind, side, stride, TOGETHER, shape, x, covered->taps, side, 0, side, bias, y);
+        else if (inside)
+            act_pixels(kind, side, stride, TOGETHER, shape, x, covered->taps, lines, 0, side, bias, y);
+        else
+            act_pixels(kind, side, stride, 1, shape, x, covered->taps, lines, from, to, bias, y);
+        pixel += inside ? TOGETHER : 1;
+        y += (inside ? TOGETHER : 1) * channels;
+    }
+}
+
+ROWS act(const Shape *shape, const Covered *covered, const float *bias, float *y) {
+#define CALL(side, stride)                                                                                             \
+    do {                                                                                                               \
+        if (shape->kind == SWISH)                                                                                      \
+            act_row(SWISH, side, stride, shape, covered, bias, y);                                                     \
+        else                                                                                                           \
+            act_row(CLAMP, side, stride, shape, covered, bias, y);                                                     \
+    } while (0)
+    OF_WINDOW(shape, CALL);
+#undef CALL
+}
+
+// The activated convolution of a map of at least LANES channels; taps [side × side][channels].
+void depthwise_act(const Shape *shape, const float *x, const float *taps, const float *bias, float *y) {
+    long rows = shape->batch * shape->out_height, line_size = shape->width * shape->channels;
+    #pragma omp parallel for num_threads(shape->threads) schedule(static)
+    for (long row = 0; row < rows; row++) {
+        long top = row % shape->out_height * shape->stride - shape->top, rest = shape->height - top;
+        long first = top < 0 ? -top : 0, end = rest < shape->side ? rest : shape->side;
+        long line = row / shape->out_height * shape->height + top + first;
+        const float *start = x + line * line_size - shape->left * shape->channels;
+        Covered covered = {start, taps + first * shape->side * shape->channels, end > first ? end - first : 0};
+        act(shape, &covered, bias, y + row * shape->out_width * shape->channels);
     }
 }

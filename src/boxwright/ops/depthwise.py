@@ -2,8 +2,8 @@
 
 Layer by layer, the map before a depthwise convolution, a mobile network's largest, is read for its statistics, written
 normalized and read again; a padded copy is made for strides; and three operators pass its gradient back. Here the
-activated map is never written, and its gradient is passed back at once. Equal up to float32 rounding; the results do
-not depend on the number of threads.
+activated map is never written, and its gradient is passed back at once. For inference, a depthwise convolution and the
+activation after it. Equal up to float32 rounding; the results do not depend on the number of threads.
 
 Dimensions: B batch, C channels, H W grid, H' W' the output's.
 """
@@ -25,6 +25,8 @@ from boxwright.ops.norm_act import Pointwise, batch_scale, center_gradient, kind
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _LANES = 16  # the most of the source's
+LEAST_CHANNELS = _LANES
+"""Of `depthwise_act`, which computes whole vectors."""
 _MOST_PARTS = 16
 SIDES, STRIDES = (3, 5), (1, 2)
 """The kernels' sides and the strides that there are."""
@@ -95,6 +97,30 @@ def norm_act_depthwise(
     return found
 
 
+def depthwise_act(inputs: Tensor, taps: Tensor, bias: Tensor, activation: Pointwise, window: Window) -> Tensor:
+    """Convolve each channel and activate, without gradients.
+
+    Args:
+        inputs: float32 [B, C, H, W] on the CPU, channels last in memory, of at least `LEAST_CHANNELS`.
+        taps: The kernels as `taps_of` lays them out.
+        bias: float32 [C].
+
+    Returns:
+        float32 [B, C, H', W'], channels last.
+
+    Raises:
+        CompilerError: If there are no kernels here.
+        ValueError: If there are fewer channels.
+    """
+    if inputs.shape[1] < LEAST_CHANNELS:
+        raise ValueError(f"{inputs.shape[1]} channels: expected at least {LEAST_CHANNELS}")
+    shape = _shape(inputs, activation, window)
+    size = (shape.batch, shape.channels, shape.out_height, shape.out_width)
+    outputs = torch.empty(size, memory_format=torch.channels_last)
+    call(kernels(), "depthwise_act", shape, inputs, taps, bias, outputs)
+    return outputs
+
+
 class _ActDepthwise(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, inputs: Tensor, activation: Pointwise, kernel: Tensor, window: Window) -> Tensor:
@@ -150,7 +176,7 @@ def _convolved(
     size = (shape.batch, shape.channels, shape.out_height, shape.out_width)
     outputs = torch.empty(size, memory_format=torch.channels_last)
     rings = torch.zeros(shape.threads, (shape.side + 1) * _chunked(shape) * _padded(shape))
-    call(kernels(), "depthwise_forward", shape, inputs, scale, offset, _taps(kernel), rings, outputs)
+    call(kernels(), "depthwise_forward", shape, inputs, scale, offset, taps_of(kernel), rings, outputs)
     return outputs
 
 
@@ -172,13 +198,25 @@ def _passed_back(
     numbers = _chunked(shape) * (shape.side * _framed(shape) + 2 * _padded(shape)) + _LANES * shape.width
     rows = torch.zeros(shape.threads, numbers)
     call(
-        kernels(), "depthwise_back", shape, gradient, inputs, scale, offset, mean, _taps(kernel), rows, to_inputs, sums
+        kernels(),
+        "depthwise_back",
+        shape,
+        gradient,
+        inputs,
+        scale,
+        offset,
+        mean,
+        taps_of(kernel),
+        rows,
+        to_inputs,
+        sums,
     )
     totals = sums.sum(0)
     return to_inputs, totals[:-2].t().reshape(kernel.shape).float(), totals[-2:]
 
 
-def _taps(kernel: Tensor) -> Tensor:
+def taps_of(kernel: Tensor) -> Tensor:
+    """Return kernels [C, 1, side, side] as float32 [side × side, C]."""
     return kernel.flatten(1).t().contiguous()
 
 

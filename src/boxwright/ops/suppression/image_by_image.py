@@ -207,45 +207,57 @@ def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
 
     Of equal scores the lower class comes first, then the lower anchor, as in TensorFlow.
     """
-    flat = scores.flatten()
-    passing = flat > threshold if threshold >= 0 else flat >= 0
-    total, count = int(torch.count_nonzero(passing)), _FIRST_CANDIDATES
-    while count < total:
+    best, count = _best_of_anchors(scores), _FIRST_CANDIDATES
+    anchors = _passing(best, threshold).nonzero().squeeze(1)  # each has at least one pair that passes
+    while count < len(anchors):
         # Scores below the threshold rank last, so the best n of all are the best n that pass.
-        yield _ranked(flat, _best_pairs(scores, count), scores.shape)
+        yield _ranked(scores, _best_pairs(scores, best, count))
         count *= 4
-    yield _ranked(flat, passing.nonzero().squeeze(1), scores.shape)
+    rows, labels = _passing(scores[anchors], threshold).nonzero(as_tuple=True)
+    while count < len(rows):
+        yield _ranked(scores, _best_pairs(scores, best, count))
+        count *= 4
+    yield _ranked(scores, anchors[rows] * scores.shape[1] + labels)
 
 
-def _best_pairs(scores: Tensor, count: int) -> Tensor:
-    """Return the best n pairs; of ties for the last places the first, class by class."""
-    least = _nth_best(scores, count)
-    better = (scores.flatten() > least).nonzero().squeeze(1)
-    tied = (least == scores.T).flatten().nonzero().squeeze(1)[: count - len(better)]
-    anchors, classes = scores.shape
-    return torch.cat([better, tied % anchors * classes + tied // anchors])
+def _best_of_anchors(scores: Tensor) -> Tensor:
+    """Return the best score of each anchor, float32 [A], from [A, K]; NaN does not count."""
+    best = scores.amax(dim=1)
+    return scores.nan_to_num(nan=-torch.inf).amax(dim=1) if bool(best.isnan().any()) else best
 
 
-def _nth_best(scores: Tensor, count: int) -> Tensor:
-    """Return the score of rank `count` among [A, K].
+def _passing(scores: Tensor, threshold: float) -> Tensor:
+    return scores > threshold if threshold >= 0 else scores >= 0
 
-    The best n pairs lie in the n anchors whose best class scores highest, which are faster to find.
+
+def _best_pairs(scores: Tensor, best: Tensor, count: int) -> Tensor:
+    """Return the best n pairs; of ties for the last places the first, class by class.
+
+    Only the few anchors that have such a pair are read again: all of a detector's scores are some megabytes.
+
+    Args:
+        best: float32 [A], the best score of each anchor.
     """
-    if len(scores) > count:
-        scores = scores[scores.amax(dim=1).topk(count, sorted=False).indices]
-    return scores.flatten().topk(count, sorted=False).values.min()
+    # The best n pairs lie in the n anchors whose best class scores highest.
+    highest = scores[best.topk(count, sorted=False).indices] if len(scores) > count else scores
+    least = highest.flatten().topk(count, sorted=False).values.min()
+    anchors = (best >= least).nonzero().squeeze(1)
+    own = scores[anchors]
+    rows, labels = (own > least).nonzero(as_tuple=True)
+    tied_labels, tied_rows = (least == own.T).nonzero()[: count - len(rows)].unbind(1)
+    return anchors[torch.cat([rows, tied_rows])] * scores.shape[1] + torch.cat([labels, tied_labels])
 
 
-def _ranked(flat: Tensor, pairs: Tensor, shape: torch.Size) -> Tensor:
-    anchors, classes = shape
+def _ranked(scores: Tensor, pairs: Tensor) -> Tensor:
+    anchors, classes = scores.shape
     pairs = pairs[(pairs % classes * anchors + pairs // classes).argsort()] if classes > 1 else pairs
-    return pairs[flat[pairs].argsort(descending=True, stable=True)]
+    return pairs[scores[pairs // classes, pairs % classes].argsort(descending=True, stable=True)]
 
 
 def _pick(boxes: Tensor, scores: Tensor, pairs: Tensor) -> Kept:
     anchors, labels = pairs // scores.shape[1], pairs % scores.shape[1]
     picked = boxes[anchors, labels] if boxes.ndim == 3 else boxes[anchors]
-    return Kept(picked, scores.flatten()[pairs], labels, anchors)
+    return Kept(picked, scores[anchors, labels], labels, anchors)
 
 
 def _boxes_of_classes(boxes: Tensor, anchors: Tensor) -> Tensor:
