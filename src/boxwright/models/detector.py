@@ -6,6 +6,7 @@ Dimensions: B batch, H W image, C channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -193,7 +194,8 @@ class Detector(nn.Module):
             DataError: For an argument that is not a list of images, an image that is empty or has not three dimensions
                 with 1, 3 or 4 channels, and floats on another scale.
         """
-        with evaluation_mode(self):
+        # An optimized detector cannot be trained; reading the modes of its modules takes a millisecond.
+        with nullcontext() if self.optimized else evaluation_mode(self):
             return [one for found, _ in self.detect_runs(images, scale=scale, context=context) for one in found]
 
     @torch.no_grad()

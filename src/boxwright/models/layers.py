@@ -202,8 +202,14 @@ class MaxPool2d(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C, ceil(H / stride), ceil(W / stride)]."""
         # TF leaves padding out of the maximum; zeros would win over negative values.
-        padded = F.pad(input, same_padding(input, (self.kernel_size, self.kernel_size), self.stride), value=-torch.inf)
-        return F.max_pool2d(padded, self.kernel_size, self.stride)
+        sides = left, right, above, below = same_padding(input, (self.kernel_size, self.kernel_size), self.stride)
+        if not torch.compiler.is_compiling():  # a graph of any size cannot choose by it
+            if left == right and above == below:
+                return F.max_pool2d(input, self.kernel_size, self.stride, (above, left))
+            # Padding only after the last pixel is what PyTorch's windows that end outside of the map leave out.
+            if left == above == 0 and max(right, below) < self.stride:
+                return F.max_pool2d(input, self.kernel_size, self.stride, ceil_mode=True)
+        return F.max_pool2d(F.pad(input, sides, value=-torch.inf), self.kernel_size, self.stride)
 
 
 class AvgPool2d(nn.Module):
