@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from boxwright.base import threads
 from boxwright.base.errors import ExportError
 from boxwright.loading.exports import open_export
 from boxwright.runtime.export_file import read_export_file
@@ -100,3 +101,14 @@ def test_what_cannot_be_run_is_an_error_in_a_line(suffix: str) -> None:
     with pytest.raises(ExportError, match=f"tiny{suffix} cannot be run by") as problem:
         session.run(np.zeros((1, 4, 3), np.uint8))
     assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize("sleeping", [False, True])
+@pytest.mark.parametrize("busy", [False, True])
+def test_threads_sleep_beside_other_programs(*, busy: bool, sleeping: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "others_compute", lambda: busy)
+    monkeypatch.setattr(threads, "sleeping_threads", lambda: sleeping)
+    session = OnnxSession(read_export_file(tiny_export(".onnx")))
+    options = session._session.get_session_options()
+    spins = options.get_session_config_entry("session.intra_op.allow_spinning")
+    assert spins == ("0" if busy or sleeping else "1")

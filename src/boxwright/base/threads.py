@@ -88,6 +88,11 @@ def runtime_threads() -> int:
     return usable if usable < (os.cpu_count() or 1) else 0
 
 
+def runtime_sleeps() -> bool:
+    """Return whether a runtime's waiting threads should sleep at once: PyTorch's do, or other programs compute now."""
+    return sleeping_threads() or others_compute()
+
+
 def usable_cpus() -> int:
     """Return how many CPUs this process may use at once, by its affinity and container quota; at least 1."""
     return min(_visible_cpus(), cpu_quota() or _visible_cpus())
