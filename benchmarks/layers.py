@@ -3,13 +3,14 @@
     python benchmarks/layers.py [--rounds 15] [--threads 2]
 
 ReLU6 in place, zeros around a map of stride 2, normalization with ReLU6, and a 1×1 convolution with its normalization:
-at the sizes of MobileNetV2 at 320×320, eight pictures, channels last. Then, forward alone and of one picture, 3×3
-convolutions of an optimized detector. In interleaved rounds of one process.
+at the sizes of MobileNetV2 at 320×320, eight pictures, channels last. Then, forward alone and of one picture, 3×3 and
+depthwise convolutions of an optimized detector, the latter with ReLU6. In interleaved rounds of one process.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,6 +21,7 @@ from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.compiled_norm import normalize_and_activate
 from boxwright.models.expansion import expand_normalized
+from boxwright.models.fused_convolution import convolve_and_activate, fuse_convolutions
 from boxwright.models.layers import Conv2d
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.padding import zero_padded
@@ -30,6 +32,8 @@ BATCH = 8
 # Channels in, channels out, side.
 EXPANSIONS = ((16, 96, 160), (24, 144, 80), (32, 192, 40), (64, 384, 20), (96, 576, 20))
 WIDE = ((16, 16, 80), (32, 32, 80), (64, 64, 160), (128, 128, 80), (256, 256, 40), (256, 24, 40), (512, 512, 20))
+# Channels, side of the map, side of the kernel, stride.
+DEPTHWISE = ((32, 160, 3, 1), (96, 160, 3, 2), (144, 80, 3, 2), (192, 40, 3, 1), (576, 20, 3, 1), (672, 32, 5, 1))
 
 
 def maps(channels: int, side: int, batch: int = BATCH) -> Tensor:
@@ -86,10 +90,21 @@ def main() -> None:
             lambda conv=conv, given=given: conv(given),  # type: ignore[misc]
             lambda conv=transformed, given=given: conv(given),  # type: ignore[misc]
         )
-    for name, (plain, ours) in rows.items():
-        first, second = measure({"plain": plain, "ours": ours}, BATCH, arguments.rounds)
+    activation = ReLU6()
+    for channels, side, kernel, stride in DEPTHWISE:
+        conv = Conv2d(channels, channels, kernel, stride=stride, groups=channels, bias=True)
+        layer = nn.Sequential(conv.requires_grad_(requires_grad=False).to(memory_format=torch.channels_last))
+        ours = copy.deepcopy(layer)
+        fuse_convolutions(ours)
+        given = maps(channels, side, 1)
+        rows[f"{kernel}x{kernel} depthwise, stride {stride}, {channels} of {side}"] = (
+            lambda conv=conv, given=given: convolve_and_activate(given, conv, activation),  # type: ignore[misc]
+            torch.no_grad()(lambda conv=ours[0], given=given: conv.activated(given, activation)),
+        )
+    for name, (plain, faster) in rows.items():
+        first, second = measure({"plain": plain, "ours": faster}, BATCH, arguments.rounds)
         print(
-            f"{name:38}{first.least_ms:8.2f} {second.least_ms:8.2f} ms   ratio of least "
+            f"{name:40}{first.least_ms:8.2f} {second.least_ms:8.2f} ms   ratio of least "
             f"{second.least_ms / first.least_ms:.2f}, median {second.ratio:.2f}",
             flush=True,
         )

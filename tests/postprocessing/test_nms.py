@@ -91,6 +91,7 @@ def test_equal_scores_and_scores_that_are_no_numbers(levels: int, anchors: int) 
     valid = scores.clone()
     broken = torch.rand(scores.shape, generator=generator) < 0.05
     scores[broken], valid[broken] = torch.nan, 0.0
+    scores[anchors // 2, 3] = valid[anchors // 2, 3] = torch.inf
     window = torch.tensor([200.0, 260.0])
     settings = hard(0.01, 0.4, 300, 900)
     found = settings(boxes[None], scores[None], window[None]).image(0)

@@ -31,6 +31,7 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[str, tuple[float, ...]]] = {
     ReLU6: ("hardtanh", (0.0, 6.0)),
     nn.SiLU: ("swish", ()),
 }
+_NO_ACTIVATION = nn.Identity()
 
 
 def fuse_convolutions(network: nn.Module) -> int:
@@ -99,7 +100,7 @@ class DepthwiseConv2d(Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C, H', W']."""
-        return self.activated(input, nn.Identity())
+        return self.activated(input, _NO_ACTIVATION)
 
     def activated(self, input: Tensor, activation: nn.Module) -> Tensor:
         """Return the activated map [B, C, H', W']."""
@@ -140,7 +141,7 @@ class FusedInvertedResidual(InvertedResidual):
 
     def finish(self, inputs: Tensor, convolved: Tensor) -> Tensor:
         """Return the output of the depthwise convolution's features."""
-        return _sum(convolved, self.project, inputs, nn.Identity())
+        return _sum(convolved, self.project, inputs, _NO_ACTIVATION)
 
 
 def _winograd(conv: WinogradConv2d, inputs: Tensor, activation: nn.Module) -> Tensor:

@@ -223,7 +223,7 @@ def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
 def _best_of_anchors(scores: Tensor) -> Tensor:
     """Return the best score of each anchor, float32 [A], from [A, K]; NaN does not count."""
     best = scores.amax(dim=1)
-    return scores.nan_to_num(nan=-torch.inf).amax(dim=1) if bool(best.isnan().any()) else best
+    return scores.masked_fill(scores.isnan(), -torch.inf).amax(dim=1) if bool(best.isnan().any()) else best
 
 
 def _passing(scores: Tensor, threshold: float) -> Tensor:
