@@ -83,6 +83,27 @@ def test_whatever_a_workers_death_looks_like(kind: type[Exception], monkeypatch:
     assert str(error).startswith("a data worker died: x")
 
 
+def test_the_signal_of_a_death_that_the_socket_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's signal handler raises wherever the main thread is."""
+    lost, seen = loader._lost, list[Exception]()
+
+    def fail(_: object) -> None:
+        raise ConnectionResetError("x")
+
+    def interrupted(workers: list[Any], error: Exception) -> TrainingError:
+        seen.append(error)
+        if len(seen) == 1:
+            raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+        return lost(workers, error)
+
+    monkeypatch.setattr(loader, "_next_within_a_second", fail)
+    monkeypatch.setattr(loader, "_lost", interrupted)
+    error = last_of(stream(lambda: None, workers=0))
+    assert isinstance(error, TrainingError)
+    assert "is killed by signal: Killed" in str(error)
+    assert [type(one) for one in seen] == [ConnectionResetError, RuntimeError]
+
+
 def test_a_worker_that_hangs() -> None:
     began = {child.pid for child in multiprocessing.active_children()}
     error = last_of(stream(hang, patience=2))

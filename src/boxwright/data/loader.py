@@ -247,7 +247,13 @@ class BatchStream:
             waiting = False
         except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             # A worker's death can surface as any of these: in its queue, or in the socket that passes memory.
-            yield _lost(workers, error)
+            try:
+                with _ignoring_sigchld():
+                    found = _lost(workers, error)
+            except RuntimeError as late:  # of torch's signal handler, where the socket was sooner
+                with _ignoring_sigchld():
+                    found = _lost(workers, late)
+            yield found
         finally:
             with _ignoring_sigchld():
                 if waiting:  # they may be stuck, and torch would wait five seconds for each
