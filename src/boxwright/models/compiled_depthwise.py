@@ -31,11 +31,18 @@ def is_expanded_depthwise(expand: nn.Module, depthwise: nn.Module) -> bool:
         and isinstance(pointwise, Conv2d)
         and pointwise.kernel_size == pointwise.stride == (1, 1)
         and isinstance(conv, Conv2d)
-        and conv.groups == conv.in_channels == conv.out_channels
+        and is_depthwise(conv)
+        and conv.bias is None
+    )
+
+
+def is_depthwise(conv: Conv2d) -> bool:
+    """Return whether the kernels know a convolution's window, of one channel each."""
+    return (
+        conv.groups == conv.in_channels == conv.out_channels
         and conv.kernel_size in [(side, side) for side in SIDES]
         and conv.stride[0] == conv.stride[1] in STRIDES
         and conv.dilation == (1, 1)
-        and conv.bias is None
     )
 
 

@@ -18,12 +18,12 @@ from boxwright.base.c_compiler import CompilerError
 from boxwright.models.activations import ReLU6
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.compiled_depthwise import window_of
+from boxwright.models.compiled_depthwise import is_depthwise, window_of
 from boxwright.models.compiled_norm import kernel_of
 from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.compiled import is_readable
-from boxwright.ops.depthwise import LEAST_CHANNELS, SIDES, STRIDES, depthwise_act, kernels, taps_of
+from boxwright.ops.depthwise import LEAST_CHANNELS, depthwise_act, kernels, taps_of
 
 # oneDNN's names of activations, and their scalars. Its Swish is as near the exact one as PyTorch's, to 3e-7 of it.
 _ACTIVATIONS: dict[type[nn.Module], tuple[str, tuple[float, ...]]] = {
@@ -49,7 +49,7 @@ def fuse_convolutions(network: nn.Module) -> int:
         # By class: a wrapper would rename weights, and a method set on an object is lost in copies.
         if isinstance(module, ConvNormAct) and _activates(module):
             module.__class__ = FusedConvAct
-        elif type(module) is Conv2d and _is_depthwise(module):
+        elif type(module) is Conv2d and _gains_from_kernel(module):
             module.__class__ = DepthwiseConv2d
             cast(DepthwiseConv2d, module).lay_out()
         elif isinstance(module, Bottleneck) and _is_linear(module.expand) and type(module.activation) in _ACTIVATIONS:
@@ -69,15 +69,9 @@ def _activates(layers: ConvNormAct) -> bool:
     return known and type(norm) is nn.Identity and type(activation) in _ACTIVATIONS
 
 
-def _is_depthwise(conv: Conv2d) -> bool:
-    """Return whether the kernel in C computes a convolution."""
-    return (
-        conv.groups == conv.in_channels == conv.out_channels >= LEAST_CHANNELS
-        and conv.kernel_size in [(side, side) for side in SIDES]
-        and conv.stride in [(stride, stride) for stride in STRIDES]
-        and conv.dilation == (1, 1)
-        and not isinstance(kernels(), CompilerError)
-    )
+def _gains_from_kernel(conv: Conv2d) -> bool:
+    wide = conv.out_channels >= LEAST_CHANNELS
+    return wide and is_depthwise(conv) and not isinstance(kernels(), CompilerError)
 
 
 def _is_linear(layers: ConvNormAct) -> bool:
