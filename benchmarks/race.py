@@ -5,11 +5,11 @@
         [-- --models ssd_mobilenet_v2_320x320 --modes train --rounds 5]
 
 The folder BOXWRIGHT_TF_RACE holds the graphs as SavedModels and `race.py`, which times both sides in interleaved rounds
-with the same weights and images, and prints their losses. This runs it as users compute: our threads wait as in
-`boxwright` commands that start then; with the processor's own instructions and with those of an older one; alone and
-beside busy processes, so many for each core. What follows `--` goes to `race.py`. The JSON says which processor it was,
-and its flags: instructions decide more than code. It is written after each row, so that a race that is cut off keeps
-its rows.
+with the same weights and images, and prints their losses. This runs it as users compute: our threads wait, and have
+time slices, as in `boxwright` commands that start then; with the processor's own instructions and with those of an
+older one; alone and beside busy processes, so many for each core. What follows `--` goes to `race.py`. The JSON says
+which processor it was, and its flags: instructions decide more than code. It is written after each row, so that a race
+that is cut off keeps its rows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> Itera
     cache = arguments.cache.resolve()
     result = cache / "rows.json"
     result.unlink(missing_ok=True)
-    sides = ["--tf-python", arguments.tf_python, "--our-python", sys.executable]
+    sides = ["--tf-python", arguments.tf_python, "--our-python", str(our_python(cache))]
     files = ["--cache", str(cache), "--log", str(cache / "race.log"), "--json", str(result)]
     script = [sys.executable, str(folder / "race.py"), *sides, *files, *arguments.rest]
     race, count = subprocess.Popen(script, env=environment), 0
@@ -87,6 +87,21 @@ def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> Itera
         race.wait()
     if race.returncode or not count:
         sys.exit(f"the race ended with {count} rows: {cache / 'race.log'} says more")
+
+
+def our_python(folder: Path) -> Path:
+    """Write a Python that computes with the time slices of `boxwright` commands, which race.py does not know of."""
+    path = folder / "python"
+    path.write_text(
+        f"""#!{sys.executable}
+import os, sys
+from boxwright.base.time_slices import shorten_time_slices
+shorten_time_slices()
+os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
+"""
+    )
+    path.chmod(0o755)
+    return path
 
 
 def written(path: Path) -> list[dict[str, Any]]:

@@ -1,10 +1,10 @@
 """How OpenMP's threads wait: a training step and an inference, alone and beside other work.
 
-    python benchmarks/threads.py [--rounds 12] [--busy 1 2 4] [--json benchmarks/results/threads.json]
+    python benchmarks/threads.py [--rounds 12] [--busy 1 2 4] [--ways "PyTorch's own" "asleep at once" …] [--json FILE]
 
 Each way to wait is a process of its own, as it is read once, when PyTorch is imported; the processes take turns, a step
-each a round, and are asleep in between. Prints milliseconds, and ratios to PyTorch's own way within a round (below 1
-is faster): the least, the median. `--busy` says how many processes compute beside it, after rounds beside none.
+each a round, and are asleep in between. Prints milliseconds, and ratios to the first way within a round (below 1 is
+faster): the least, the median. `--busy` says how many processes compute beside it, after rounds beside none.
 """
 
 from __future__ import annotations
@@ -21,16 +21,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# The first is what the others are compared with.
 WAYS = {
     "PyTorch's own": {},
     "asleep at once": {"OMP_WAIT_POLICY": "PASSIVE"},
     "5,000 turns": {"GOMP_SPINCOUNT": "5000"},
     "100,000 turns": {"GOMP_SPINCOUNT": "100000"},
-    "100,000 if idle (ours)": {"GOMP_SPINCOUNT": "100000", "BENCHMARK_WATCHES": "1"},
+    "100,000 if idle": {"GOMP_SPINCOUNT": "100000", "BENCHMARK_WATCHES": "1"},
+    "and short slices (ours)": {"GOMP_SPINCOUNT": "100000", "BENCHMARK_WATCHES": "1", "BENCHMARK_SLICES": "1"},
 }
 OURS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")
 WARM_UPS = 3
+# Ends with the program that started it, however that ends.
+COMPUTE = """
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(1_000_000):
+        pass
+"""
 
 
 def answer() -> None:
@@ -48,6 +56,11 @@ def answer() -> None:
         del os.environ["GOMP_SPINCOUNT"]  # OpenMP has read it; a user's own is left alone
         if not spin_only_on_idle_cpus():
             sys.exit("this system does not say how long threads waited for a CPU")
+    if os.environ.get("BENCHMARK_SLICES"):
+        from boxwright.base.time_slices import shorten_time_slices
+
+        if not shorten_time_slices():
+            sys.exit("this system does not change time slices: Linux does from version 6.12 on")
     for line in sys.stdin:
         began = time.perf_counter()
         (step if line.strip() == "step" else detect)(4 if line.strip() == "step" else 1)
@@ -98,7 +111,7 @@ def busy(count: int) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    others = [subprocess.Popen([sys.executable, "-c", COMPUTE]) for _ in range(count)]
     try:
         yield
     finally:
@@ -127,7 +140,7 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
     """Return all that was measured: by how busy the machine was, by what was done, by way."""
     from boxwright.runtime.measure import load  # not in the children, which import PyTorch first
 
-    children = {name: _started(way) for name, way in WAYS.items()}
+    children = {name: _started(WAYS[name]) for name in given.ways}
     found: dict[str, Any] = {}
     try:
         for what in ("step", "detect"):
@@ -151,7 +164,7 @@ def _print(title: str, found: dict[str, Any]) -> None:
     for what in ("step", "detect"):
         for name, one in found[what].items():
             print(
-                f"  {what:7} {name:20} least {one['least_ms']:8.1f} ms ({one['ratio_least']:.2f})  "
+                f"  {what:7} {name:23} least {one['least_ms']:8.1f} ms ({one['ratio_least']:.2f})  "
                 f"median {one['median_ms']:8.1f} ms ({one['ratio_median']:.2f})"
             )
 
@@ -161,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--busy", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), metavar="WAY")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)

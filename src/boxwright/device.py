@@ -11,6 +11,7 @@ from torch import Tensor
 
 from boxwright.base.errors import BoxwrightError, ConfigError, first_line
 from boxwright.base.spinning import spin_only_on_idle_cpus
+from boxwright.base.time_slices import shorten_time_slices
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")
@@ -65,7 +66,8 @@ def _unusable(name: str, error: Exception) -> ConfigError:
 def open_device(name: str, *, tf32: bool = False) -> torch.device:
     """Make a device this process's default and return it, and set how float32 products are rounded on GPUs.
 
-    On a CPU, threads that wait for each other spin from now on only while no other program competes for CPUs.
+    On a CPU, threads that wait for each other spin from now on only while no other program competes for CPUs, and have
+    short time slices.
 
     Every command opens its device here, so that an evaluation rounds like the training run. PyTorch's own default
     differs between operations: convolutions round to TF32, matrix products do not.
@@ -82,6 +84,7 @@ def open_device(name: str, *, tf32: bool = False) -> torch.device:
         torch.cuda.set_device(device)
     elif torch.get_num_threads() > 1:
         spin_only_on_idle_cpus()
+        shorten_time_slices()
     return device
 
 
