@@ -74,7 +74,7 @@ def test_whatever_a_workers_death_looks_like(kind: type[Exception], monkeypatch:
     """Its end may be met in its queue, or in the socket that hands over memory."""
     import boxwright.data.loader as module
 
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise kind("x")
 
     monkeypatch.setattr(module, "_next_within_a_second", fail)
@@ -83,25 +83,24 @@ def test_whatever_a_workers_death_looks_like(kind: type[Exception], monkeypatch:
     assert str(error).startswith("a data worker died: x")
 
 
-def test_the_signal_of_a_death_that_the_socket_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's signal handler raises wherever the main thread is."""
-    lost, seen = loader._lost, list[Exception]()
-
-    def fail(_: object) -> None:
-        raise ConnectionResetError("x")
-
-    def interrupted(workers: list[Any], error: Exception) -> TrainingError:
-        seen.append(error)
-        if len(seen) == 1:
-            raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
-        return lost(workers, error)
-
-    monkeypatch.setattr(loader, "_next_within_a_second", fail)
-    monkeypatch.setattr(loader, "_lost", interrupted)
-    error = last_of(stream(lambda: None, workers=0))
-    assert isinstance(error, TrainingError)
-    assert "is killed by signal: Killed" in str(error)
-    assert [type(one) for one in seen] == [ConnectionResetError, RuntimeError]
+def test_a_death_is_told_where_the_next_batch_is_taken_and_nowhere_else() -> None:
+    """Torch's signal handler would raise in any line, also in one that switches gradients on again."""
+    torchs, others = signal.signal(signal.SIGCHLD, signal.SIG_DFL), {*multiprocessing.active_children()}
+    try:
+        batches = stream(lambda: None, workers=1).polled()
+        assert isinstance(next(item for item in batches if item is not None), Batch)
+        (worker,) = {*multiprocessing.active_children()} - others
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join(60)  # the signal of its end has arrived
+        assert worker.exitcode == -signal.SIGKILL
+        assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+        error = next(item for item in batches if item is not None)
+        assert isinstance(error, TrainingError)
+        assert str(error) == f"a data worker died (process {worker.pid}): killed by signal 9; was it out of memory?"
+        assert list(batches) == []
+        assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGCHLD, torchs)
 
 
 def test_a_worker_that_hangs() -> None:

@@ -15,7 +15,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -227,12 +227,13 @@ class BatchStream:
         # If the generator is never closed, exit would wait for workers that ignore signals.
         at_exit = multiprocessing.util.Finalize(None, _end, (workers, folder, self._run), exitpriority=100)
         try:
-            stream = iter(self._loader)
+            with _on_sigchld(_ignore):  # torch installs its handler here, which would raise wherever this process is
+                stream = iter(self._loader)
             workers += [child for child in multiprocessing.active_children() if child not in before]
             since = time.monotonic()
             while True:
                 waiting = True
-                item = _next_within_a_second(stream)
+                item = _next_within_a_second(stream, workers)
                 if item is not None:
                     waiting = False
                     self._taken += 1
@@ -247,15 +248,9 @@ class BatchStream:
             waiting = False
         except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             # A worker's death can surface as any of these: in its queue, or in the socket that passes memory.
-            try:
-                with _ignoring_sigchld():
-                    found = _lost(workers, error)
-            except RuntimeError as late:  # of torch's signal handler, where the socket was sooner
-                with _ignoring_sigchld():
-                    found = _lost(workers, late)
-            yield found
+            yield _lost(workers, error)
         finally:
-            with _ignoring_sigchld():
+            with _on_sigchld(_ignore):
                 if waiting:  # they may be stuck, and torch would wait five seconds for each
                     _kill(workers)
                 del stream
@@ -263,23 +258,40 @@ class BatchStream:
             at_exit.cancel()
 
 
-def _next_within_a_second(stream: Iterator[Any]) -> Any:
+def _next_within_a_second(stream: Iterator[Any], workers: list[BaseProcess]) -> Any:
     """Return the next item; None if none has arrived."""
+    raise_if_dead = partial(_raise_if_dead, workers)
     try:
-        return next(stream)
+        # A worker that dies while it sends leaves a message whose rest would be waited for without end.
+        with _on_sigchld(raise_if_dead):
+            raise_if_dead()
+            return next(stream)
     except RuntimeError as error:
         if "DataLoader timed out" not in str(error):
             raise
         return None
 
 
+def _raise_if_dead(workers: list[BaseProcess], *_: object) -> None:
+    for code in (worker.exitcode for worker in workers):
+        if code:
+            raise RuntimeError(f"killed by signal {-code}" if code < 0 else f"it ended with status {code}")
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
 @contextmanager
-def _ignoring_sigchld() -> Iterator[None]:
-    """Keep torch's signal handler from raising about workers that are being terminated here."""
+def _on_sigchld(handler: Callable[..., None]) -> Iterator[None]:
+    """Let a handler hear of the ends of child processes, in place of another, where this is the main thread.
+
+    torch's own raises about a dead worker in any line, also where gradients are switched on again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGCHLD, lambda *_: None)
+    before = signal.signal(signal.SIGCHLD, handler)
     try:
         yield
     finally:

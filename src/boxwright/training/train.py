@@ -129,7 +129,7 @@ def _saving_before_stopping(run: Loop, processes: Processes) -> Iterator[None]:
 def _translate_error(error: BaseException, processes: Processes) -> TrainingError | None:
     if isinstance(error, BoxwrightError) or not isinstance(error, RuntimeError):
         return None
-    if "DataLoader worker" in str(error):  # raised by a signal handler, wherever the run is
+    if "DataLoader worker" in str(error):  # of torch's signal handler, which a loader of the user's own installs
         return TrainingError(f"a data worker died: {error}")
     if is_out_of_memory(error):
         return TrainingError(f"not enough memory: {first_line(error)}; a smaller batch_size needs less")
