@@ -69,6 +69,14 @@ def test_a_worker_that_dies(workers: int) -> None:
     assert str(error).startswith("a data worker died"), error
 
 
+def test_a_worker_that_shared_memory_ends() -> None:
+    """Linux sends SIGBUS where a page of a full file system in memory is written."""
+    error = last_of(stream(lambda: os.kill(os.getpid(), signal.SIGBUS)))
+    assert isinstance(error, TrainingError)
+    assert str(error).startswith("shared memory, through which workers pass batches, is full")
+    assert f"killed by signal {signal.SIGBUS:d}" in str(error)
+
+
 @pytest.mark.parametrize("kind", [EOFError, ConnectionResetError, BrokenPipeError, RuntimeError, FileNotFoundError])
 def test_whatever_a_workers_death_looks_like(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end may be met in its queue, or in the socket that hands over memory."""

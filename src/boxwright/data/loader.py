@@ -322,7 +322,8 @@ def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
 
 
 def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
-    if isinstance(error, OSError) and error.errno == 28:  # ENOSPC: queues need shared memory too
+    # ENOSPC: queues need shared memory too; SIGBUS: a page that was promised is not there when it is written.
+    if (isinstance(error, OSError) and error.errno == 28) or any(one.exitcode == -signal.SIGBUS for one in workers):
         return _no_shared_memory(error)
     dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
     named = f" (process {', '.join(dead)})" if dead else ""
