@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import boxwright
+
 HEAVY = ("timm", "torchvision", "torch._dynamo", "torch.distributed.tensor", "sympy", "pandas", "matplotlib")
 IMPORTS = f"""
 import sys
@@ -31,10 +33,26 @@ train(bw.load_config("pipeline.config", changes), "run", bw.RunSettings(evaluate
 print([name for name in {HEAVY} if name in sys.modules])
 """
 
+DETECTS = f"""
+import sys
+import numpy as np
+import boxwright as bw
+detector = bw.build_detector(bw.load_config(sys.argv[1]))
+assert len(detector.detect([np.zeros((96, 96, 3), np.uint8)])) == 1
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+
 
 def test_heavy_modules_are_imported_where_they_are_used() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_first_detection_imports_neither_torchvision_nor_a_compiler() -> None:
+    config = Path(boxwright.__file__).parent / "assets" / "shapes.config"
+    words = [sys.executable, "-c", DETECTS, str(config)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.device import without_wait
+from boxwright.ops.operators import is_plain
 from boxwright.ops.relative_boxes import to_corners
 from boxwright.types.packing import fetched
 
@@ -95,12 +96,11 @@ def match(costs: Tensor, there: Tensor) -> Matches:
         costs: float32 [S, B, Q, G].
         there: bool [B, G]; objects that count.
     """
-    both = without_wait(least_cost_matches(*fetched([costs, there])), costs.device)
+    on_cpu = fetched([costs, there])
+    both = without_wait((least_cost_matches if is_plain(on_cpu[0]) else _operator)(*on_cpu), costs.device)
     return Matches(both[:-1], both[-1])
 
 
-# An operator of the CPU alone, whatever device the network is on: a graph has it as one step, with known shapes.
-@torch.library.custom_op("boxwright_cpu::least_cost_matches", mutates_args=())
 def least_cost_matches(costs: Tensor, there: Tensor) -> Tensor:
     """Return the matches of each set, and last their union, int64 [S + 1, B, Q]; all on the CPU."""
     own = _matched(costs.numpy(), there.numpy())
@@ -110,7 +110,11 @@ def least_cost_matches(costs: Tensor, there: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate([own, union[None]]))
 
 
-@least_cost_matches.register_fake
+# Of the CPU alone, whatever device the network is on: a graph has it as one step, with known shapes.
+_operator = torch.library.custom_op("boxwright_cpu::least_cost_matches", least_cost_matches, mutates_args=())
+
+
+@_operator.register_fake
 def _(costs: Tensor, there: Tensor) -> Tensor:
     del there
     return costs.new_empty((costs.shape[0] + 1, *costs.shape[1:3]), dtype=torch.int64)

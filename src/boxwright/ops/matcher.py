@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from boxwright.ops.operators import is_plain
+
 UNMATCHED = -1
 IGNORED = -2
 # Caffe's: its bipartite step takes pairs that overlap by more.
@@ -143,12 +145,11 @@ class BipartiteMatcher:
 
     def __call__(self, similarity: Tensor, valid: Tensor) -> Tensor:
         """Return int64 [B, A]: the index of the matched box, or UNMATCHED."""
-        match: Tensor = _greedy_pairs(similarity.masked_fill(~valid[..., None], -torch.inf))
+        similarity = similarity.masked_fill(~valid[..., None], -torch.inf)
+        match: Tensor = (_greedy_pairs if is_plain(similarity) else _operator)(similarity)
         return match
 
 
-# A custom operator: compiled as Python, its loop would be unrolled for every number of boxes.
-@torch.library.custom_op("boxwright::greedy_pairs", mutates_args=())
 def _greedy_pairs(similarity: Tensor) -> Tensor:
     """Return the row matched to each column of [B, G, A], or UNMATCHED, among values above -inf."""
     batch, rows, columns = similarity.shape
@@ -167,7 +168,11 @@ def _greedy_pairs(similarity: Tensor) -> Tensor:
     return match[:, :columns].contiguous()
 
 
-@_greedy_pairs.register_fake
+# Compiled as Python, its loop would be unrolled for every number of boxes.
+_operator = torch.library.custom_op("boxwright::greedy_pairs", _greedy_pairs, mutates_args=())
+
+
+@_operator.register_fake
 def _(similarity: Tensor) -> Tensor:
     return similarity.new_empty(similarity.shape[0], similarity.shape[2], dtype=torch.int64)
 

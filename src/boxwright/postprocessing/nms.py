@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from boxwright.ops.operators import is_plain
 from boxwright.ops.suppression import fixed_shape, image_by_image
 from boxwright.ops.suppression.fixed_shape import SuppressPairs, suppress_in_checked_rounds, suppress_in_rounds
 from boxwright.ops.suppression.greedy import suppress_pairs_together
@@ -163,6 +164,9 @@ class Nms:
             scores: float32 [B, A, K], without background.
             windows: float32 [B, 2]; the (height, width) to which boxes are clipped.
         """
+        if is_plain(scores):
+            with torch.no_grad():  # as in the operator
+                return self.image_by_image(boxes, scores, windows)
         arguments = operator_arguments(self).values()
         return PaddedDetections(*_operator(boxes, self._of_candidates(scores), windows, *arguments))
 
