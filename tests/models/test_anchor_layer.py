@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -69,3 +70,28 @@ def test_shapes_are_those_of_layers(layer: nn.Module) -> None:
         assert layer.to("meta")(inputs.to("meta")).shape == expected
         assert (inputs.to("meta") + torch.zeros(3, 1, 1, device="meta")).shape == inputs.shape
         assert (torch.zeros(3, 1, 1, device="meta") * inputs.to("meta")).shape == inputs.shape
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x.mean((2, 3), keepdim=True),
+        lambda x: x.mean((-1, -2)),
+        lambda x: x.mean(1, True),
+        lambda x: x.mean(),
+        lambda x: x.sum(),
+        lambda x: x.sum(-3, keepdim=True),
+        lambda x: x / (x.relu().sum() + 1e-4),
+        lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(),
+        lambda x: x * x[0, 0, 0],
+        lambda x: x[:1] * x,
+        lambda x: x[0] + x,
+        lambda x: 2 * x,
+        lambda x: torch.softmax(x, dim=-1),
+    ],
+)
+def test_shapes_are_those_of_computations(compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    inputs = torch.zeros(2, 3, 13, 10)
+    expected = compute(inputs).shape
+    with _ShapesOnly():
+        assert compute(inputs.to("meta")).shape == expected

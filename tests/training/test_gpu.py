@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from torchvision.ops import StochasticDepth, box_iou
+from torchvision.ops import box_iou
 
 import boxwright as bw
 from boxwright.checkpoints.store import read_checkpoint
@@ -16,6 +16,7 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.batch import Batch
 from boxwright.device import open_device
+from boxwright.models.stochastic_depth import StochasticDepth
 from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.step import Learner
 from boxwright.types.context_features import ContextFeatures

@@ -151,9 +151,13 @@ class _FeatureMaps(nn.Module):
         return cast(HasFeatureMaps, self.network).feature_maps(inputs)
 
 
-def _are_alike(args: tuple[Any, ...]) -> bool:
-    """Return whether arguments are two tensors of one shape."""
-    return len(args) > 1 and all(isinstance(one, Tensor) for one in args[:2]) and args[0].shape == args[1].shape
+def _has_shape_of_first(args: tuple[Any, ...]) -> bool:
+    """Return whether what a tensor and a second argument give has the tensor's shape: it is a number, or repeated."""
+    first, second = (*args, None)[:2]
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return isinstance(second, int | float)
+    sizes = zip(reversed(first.shape), reversed(second.shape), strict=False)
+    return second.ndim <= first.ndim and all(other in (1, size) for size, other in sizes)
 
 
 def _convolved(
@@ -191,24 +195,49 @@ def _resized(
     return inputs.new_empty(*inputs.shape[:2], *sides)
 
 
+def _reduced(
+    inputs: Tensor, dim: int | Sequence[int] | None = None, *positional: bool, keepdim: bool = False, **_: object
+) -> Tensor:
+    """Return an empty tensor of a sum's or an average's shape; the arguments are those of `Tensor.mean`."""
+    dims = range(inputs.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    gone = {one % inputs.ndim for one in dims}
+    sides = [1 if number in gone else size for number, size in enumerate(inputs.shape)]
+    if keepdim or any(positional):
+        return inputs.new_empty(sides)
+    return inputs.new_empty([side for number, side in enumerate(sides) if number not in gone])
+
+
 class _ShapesOnly(TorchFunctionMode):
     """Give operations whose result's shape is plain an empty result of it.
 
     Each costs milliseconds on the meta device, and the first imports PyTorch's compiler and SymPy, a second and a half.
     """
 
-    _SAME_SHAPE = frozenset((F.batch_norm, F.hardtanh, F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, F.dropout))
+    _SAME_SHAPE = frozenset(
+        (
+            *(F.batch_norm, F.dropout, F.hardtanh, F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid),
+            *(Tensor.relu, Tensor.sigmoid, torch.softmax),
+        )
+    )
     _SHAPED: ClassVar[dict[Callable[..., Any], Callable[..., Tensor]]] = {
         torch.conv2d: _convolved,
         F.interpolate: _resized,
+        Tensor.mean: _reduced,
+        Tensor.sum: _reduced,
     }
-    _OF_TWO = frozenset((torch.add, Tensor.add, Tensor.__add__, torch.mul, Tensor.mul, Tensor.__mul__))
+    _OF_TWO = frozenset(
+        (
+            *(torch.add, Tensor.add, Tensor.__add__),
+            *(torch.mul, Tensor.mul, Tensor.__mul__),
+            *(torch.div, Tensor.div, Tensor.__truediv__),
+        )
+    )
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         del types
-        if func in self._SAME_SHAPE or (func in self._OF_TWO and _are_alike(args)):
+        if func in self._SAME_SHAPE or (func in self._OF_TWO and _has_shape_of_first(args)):
             return args[0]
         call: Callable[..., Any] = self._SHAPED.get(func, func)
         return call(*args, **(kwargs or {}))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from boxwright.models.activations import make_activation
 from boxwright.models.backbones.backbone import Backbone
 from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
+from boxwright.models.stochastic_depth import StochasticDepth
 
 # Name → (width, depth).
 EFFICIENTNETS = {
@@ -79,14 +80,6 @@ def _blocks(width: float, depth: float) -> Iterator[_Block]:
             channels, number = out, number + 1
 
 
-def _stochastic_depth(rate: float) -> nn.Module:
-    """Return a layer that drops rows at random in training."""
-    from torchvision.ops import StochasticDepth  # its import takes a second
-
-    layer: nn.Module = StochasticDepth(rate, "row")
-    return layer
-
-
 class MBConv(nn.Module):
     """Expansion, depthwise convolution, squeeze and excite, projection."""
 
@@ -106,7 +99,7 @@ class MBConv(nn.Module):
         self.activation = make_activation(settings.activation)
         self.project = conv_norm_act(expanded, block.out_channels, 1, replace(settings, activation="NONE"))
         # By rows: each image drops or keeps the block. One that changes shapes has no shortcut and cannot be dropped.
-        self.drop = _stochastic_depth(block.drop_rate) if same else None
+        self.drop = StochasticDepth(block.drop_rate) if same else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, C', H', W']."""
