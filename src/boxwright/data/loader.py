@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from pickle import UnpicklingError
@@ -126,17 +127,17 @@ class _Collate:
             # torch would do this in a thread that swallows errors: the batch would never arrive.
             return batch.share_memory()
         except (RuntimeError, OSError) as problem:
-            return _no_shared_memory(problem)
+            return _no_shared_memory(first_line(problem))
 
 
-def _no_shared_memory(problem: Exception) -> TrainingError:
+def _no_shared_memory(problem: str) -> TrainingError:
     room = ""
     with suppress(OSError):
         usage = shutil.disk_usage(_SHARED_MEMORY)
         room = f": {usage.free / 2**20:.0f} of {usage.total / 2**20:.0f} MiB of {_SHARED_MEMORY} are free"
     return TrainingError(
         f"shared memory, through which workers pass batches, is full{room}; enlarge it (docker run --shm-size=8g), "
-        f"or use fewer workers, or none ({first_line(problem)})"
+        f"or use fewer workers, or none ({problem})"
     )
 
 
@@ -273,9 +274,14 @@ def _next_within_a_second(stream: Iterator[Any], workers: list[BaseProcess]) -> 
 
 
 def _raise_if_dead(workers: list[BaseProcess], *_: object) -> None:
-    for code in (worker.exitcode for worker in workers):
-        if code:
-            raise RuntimeError(f"killed by signal {-code}" if code < 0 else f"it ended with status {code}")
+    if how := _how_one_died(workers):
+        raise RuntimeError(how)
+
+
+def _how_one_died(workers: list[BaseProcess]) -> str:
+    """Return how the first dead worker ended; "" if none is dead."""
+    code = next((one.exitcode for one in workers if one.exitcode), 0)
+    return f"killed by signal {-code}" if code < 0 else f"it ended with status {code}" if code else ""
 
 
 def _ignore(*_: object) -> None:
@@ -322,12 +328,15 @@ def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
 
 
 def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
+    if workers:  # a socket may be closed before its process has ended
+        wait([one.sentinel for one in workers], _POLL_SECONDS)
+    how = _how_one_died(workers) or first_line(error)
     # ENOSPC: queues need shared memory too; SIGBUS: a page that was promised is not there when it is written.
     if (isinstance(error, OSError) and error.errno == 28) or any(one.exitcode == -signal.SIGBUS for one in workers):
-        return _no_shared_memory(error)
+        return _no_shared_memory(how)
     dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
     named = f" (process {', '.join(dead)})" if dead else ""
-    return TrainingError(f"a data worker died{named}: {first_line(error)}; was it out of memory?")
+    return TrainingError(f"a data worker died{named}: {how}; was it out of memory?")
 
 
 def training_batches(

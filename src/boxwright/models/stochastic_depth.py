@@ -1,4 +1,4 @@
-"""Stochastic depth (Huang et al., 2016): in training a block is left out of some images, those kept are scaled up.
+"""Stochastic depth (Huang et al., 2016): training skips a block for some images, and scales up its other outputs.
 
 With torchvision's draws, so that a seed gives the same; torchvision's own layer takes seconds to import.
 """
@@ -12,12 +12,12 @@ class StochasticDepth(nn.Module):
     """Drops the rows of a batch at random in training."""
 
     def __init__(self, rate: float) -> None:
-        """Store the share of images that a block is left out of, in [0, 1)."""
+        """Store the share of images for which a block is skipped, in [0, 1)."""
         super().__init__()
         self.rate = rate
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """Return a block's outputs [B, …] without its shortcut; 0 for the images that it is left out of."""
+        """Return a block's outputs [B, …], without its shortcut; 0 for images that skip it."""
         if not self.training or self.rate == 0:
             return outputs
         kept = outputs.new_empty([outputs.shape[0]] + [1] * (outputs.ndim - 1)).bernoulli_(1 - self.rate)
