@@ -143,7 +143,9 @@ torch.set_num_threads(2)
 open_device("cpu")
 open_device("cpu")
 assert sum(thread.name == "spinning" for thread in spinning.threading.enumerate()) == 1
-others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
+# They end with this process, also where it is killed.
+compute = "import os; parent = os.getppid()\\nwhile os.getppid() == parent: pass"
+others = [subprocess.Popen([sys.executable, "-c", compute]) for _ in range(2 * os.cpu_count())]
 tensor = torch.zeros(1 << 20)
 while False not in said:
     tensor.fill_(1.0)

@@ -45,19 +45,20 @@ def shorten_time_slices() -> bool:
         threads = [int(name) for name in os.listdir("/proc/self/task")]
     except OSError:
         return False
-    shortened = [_shorten(thread, *numbers) for thread in threads]
+    system = ctypes.CDLL(None)
+    shortened = [_shorten(system, thread, *numbers) for thread in threads]
     return all(shortened)
 
 
-def _shorten(thread: int, change: int, read: int) -> bool:
+def _shorten(system: ctypes.CDLL, thread: int, change: int, read: int) -> bool:
     """Ask for the shortest slices for a thread, by the numbers of two system calls; return whether it has them."""
-    kernel, attributes = ctypes.CDLL(None), _Attributes()
+    attributes = _Attributes()
     size = ctypes.sizeof(attributes)
     # Fails where a container forbids it, and for a thread that has ended.
-    if kernel.syscall(read, thread, ctypes.byref(attributes), size, 0) or attributes.policy != os.SCHED_OTHER:
+    if system.syscall(read, thread, ctypes.byref(attributes), size, 0) or attributes.policy != os.SCHED_OTHER:
         return False
     attributes.runtime = _SHORTEST_NS
-    kernel.syscall(change, thread, ctypes.byref(attributes), 0)
+    system.syscall(change, thread, ctypes.byref(attributes), 0)
     # An older kernel accepts it and says 0.
-    kernel.syscall(read, thread, ctypes.byref(attributes), size, 0)
+    system.syscall(read, thread, ctypes.byref(attributes), size, 0)
     return bool(attributes.runtime == _SHORTEST_NS)

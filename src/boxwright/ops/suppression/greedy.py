@@ -60,7 +60,8 @@ def _kept_by_kernel(boxes: Tensor, scores: Tensor, classes: Tensor, iou_threshol
     """Return what `suppress_classes` returns, for boxes float64 [A, 4] on the CPU."""
     count = len(boxes)
     order = scores.argsort(descending=True, stable=True)
-    room, kept = boxes.new_empty(count, 6), classes.new_empty(count + 1)
+    room = boxes.new_empty(count, 6)  # the kernel's boxes: corners, area and class, eight bytes each
+    kept = classes.new_empty(count + 1)  # how many, then which
     shape = _Shape(count, iou_threshold)
     call(kernels(), "suppress_greedily", shape, boxes.contiguous(), classes.contiguous(), order, room, kept)
     return kept[1 : int(kept[0]) + 1]
