@@ -10,7 +10,16 @@ import pytest
 
 import boxwright
 
-HEAVY = ("timm", "torchvision", "torch._dynamo", "torch.distributed.tensor", "sympy", "pandas", "matplotlib")
+HEAVY = (
+    "timm",
+    "torchvision",
+    "torch._dynamo",
+    "torch.distributed.tensor",
+    "sympy",
+    "pandas",
+    "matplotlib",
+    "torch.utils.tensorboard",
+)
 IMPORTS = f"""
 import sys
 import boxwright.training.train, boxwright.inference.predict, boxwright.evaluation.evaluate, boxwright.api

@@ -48,3 +48,20 @@ def test_a_command_imports_its_own_module() -> None:
     loaded = loaded_after(code)
     assert "boxwright.cli.config" in loaded
     assert "boxwright.cli.train" not in loaded
+
+
+def test_what_is_imported_is_not_collected() -> None:
+    """One collection of PyTorch's objects takes half a second; later objects are collected as ever."""
+    code = """
+import gc
+from boxwright.cli.console import importing
+with importing():
+    import torch
+    assert not gc.isenabled()
+kept = gc.get_freeze_count()
+with importing():
+    cycle = []
+    cycle.append(cycle)
+assert gc.isenabled() and kept > 50_000 and gc.get_freeze_count() == kept, (kept, gc.get_freeze_count())
+"""
+    assert "torch" in loaded_after(code)

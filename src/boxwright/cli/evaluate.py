@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
+from boxwright.cli.console import ap_line, console, count_progress, importing, print_evaluation, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
@@ -91,16 +91,17 @@ def _evaluate(
     """Evaluate once; write and print the result, and return its folder."""
     # Before the imports below, which take seconds.
     require_checkpoint(model_dir)
-    from boxwright.api.evaluated import open_evaluated
-    from boxwright.base.files import write_whole
-    from boxwright.builders.learning_rate import learning_rates
-    from boxwright.config import dump_message
-    from boxwright.evaluation.about import about_evaluation
-    from boxwright.evaluation.evaluate import evaluate_on_data
-    from boxwright.evaluation.image_results import ImageResults
-    from boxwright.evaluation.write import write_evaluation
-    from boxwright.loading.configuration import run_folder
-    from boxwright.loading.open_model import require_adjustable
+    with importing():
+        from boxwright.api.evaluated import open_evaluated
+        from boxwright.base.files import write_whole
+        from boxwright.builders.learning_rate import learning_rates
+        from boxwright.config import dump_message
+        from boxwright.evaluation.about import about_evaluation
+        from boxwright.evaluation.evaluate import evaluate_on_data
+        from boxwright.evaluation.image_results import ImageResults
+        from boxwright.evaluation.write import write_evaluation
+        from boxwright.loading.configuration import run_folder
+        from boxwright.loading.open_model import require_adjustable
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
     found = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)

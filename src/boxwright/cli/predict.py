@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.cli.console import console, suggest
+from boxwright.cli.console import console, importing, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.inference.settings import ManySettings, PredictionSettings
@@ -97,6 +97,7 @@ def predict_command(
     # Before the model is opened, which takes seconds: a missing image is named at once.
     opened = find_sources(sources)
     require_checkpoint(model_dir)
+    _import_pytorch(model_dir)
     count = _count(opened, settings)
     detector = model.open(pictures=_pictures_of(opened, count))
     if detector.runtime != "torch" and model_dir.suffix not in EXPORTS:
@@ -120,6 +121,13 @@ def predict_command(
         suggest("serve", model_dir)
     else:
         suggest("export", model_dir)
+
+
+def _import_pytorch(model_dir: Path) -> None:
+    """Import what opens a checkpoint; an export opens without."""
+    if model_dir.suffix not in EXPORTS:
+        with importing():
+            import boxwright.checkpoints.restore  # noqa: F401
 
 
 def _pictures_of(sources: list[Source], count: int | None) -> Pictures | None:

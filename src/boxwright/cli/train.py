@@ -13,7 +13,7 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import setting
-from boxwright.cli.console import console, print_metrics, suggest
+from boxwright.cli.console import console, importing, print_metrics, suggest
 from boxwright.cli.words import MOST_BATCH, FieldWords, apply_words, batch_override
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.training.settings import RunSettings
@@ -175,8 +175,9 @@ def train_command(
     if flags.sample_1_of_n_eval_examples is not None:
         for reader in config.eval_input_reader:
             reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples
-    from boxwright.cli.progress import progress_bar
-    from boxwright.training.train import train
+    with importing():
+        from boxwright.cli.progress import progress_bar
+        from boxwright.training.train import train
 
     if not flags.record_summaries:
         settings = replace(settings, summarize_every_n=0)
