@@ -4,7 +4,8 @@
 
 ReLU6 in place, zeros around a map of stride 2, normalization with ReLU6, and a 1×1 convolution with its normalization:
 at the sizes of MobileNetV2 at 320×320, eight pictures, channels last. Then, forward alone and of one picture, 3×3 and
-depthwise convolutions of an optimized detector, the latter with ReLU6. In interleaved rounds of one process.
+depthwise convolutions of an optimized detector, the latter with ReLU6, and 1×1 convolutions with packed kernels. In
+interleaved rounds of one process.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.compiled_norm import normalize_and_activate
 from boxwright.models.expansion import expand_normalized
-from boxwright.models.fused_convolution import convolve_and_activate, fuse_convolutions
+from boxwright.models.fused_convolution import fuse_convolutions
 from boxwright.models.layers import Conv2d
+from boxwright.models.onednn_convolution import convolve_and_activate, pack_kernels
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.padding import zero_padded
 from boxwright.runtime.allocator import keep_freed_memory
@@ -34,6 +36,9 @@ EXPANSIONS = ((16, 96, 160), (24, 144, 80), (32, 192, 40), (64, 384, 20), (96, 5
 WIDE = ((16, 16, 80), (32, 32, 80), (64, 64, 160), (128, 128, 80), (256, 256, 40), (256, 24, 40), (512, 512, 20))
 # Channels, side of the map, side of the kernel, stride.
 DEPTHWISE = ((32, 160, 3, 1), (96, 160, 3, 2), (144, 80, 3, 2), (192, 40, 3, 1), (576, 20, 3, 1), (672, 32, 5, 1))
+
+# Channels in, channels out, side.
+POINTWISE = ((24, 144, 80), (96, 576, 20), (576, 96, 20), (960, 320, 10), (1280, 546, 10), (1024, 256, 40))
 
 
 def maps(channels: int, side: int, batch: int = BATCH) -> Tensor:
@@ -100,6 +105,15 @@ def main() -> None:
         rows[f"{kernel}x{kernel} depthwise, stride {stride}, {channels} of {side}"] = (
             lambda conv=conv, given=given: convolve_and_activate(given, conv, activation),  # type: ignore[misc]
             torch.no_grad()(lambda conv=ours[0], given=given: conv.activated(given, activation)),
+        )
+    for channels, out, side in POINTWISE:
+        conv = Conv2d(channels, out, 1, bias=True).requires_grad_(requires_grad=False)
+        conv = conv.to(memory_format=torch.channels_last)
+        given, packed = maps(channels, side, 1), copy.deepcopy(conv)
+        pack_kernels(packed, lambda conv=packed, given=given: conv(given))  # type: ignore[misc]
+        rows[f"1x1 for inference, {channels} to {out} of {side}"] = (
+            torch.no_grad()(lambda conv=conv, given=given: convolve_and_activate(given, conv, activation)),
+            torch.no_grad()(lambda conv=packed, given=given: convolve_and_activate(given, conv, activation)),
         )
     for name, (plain, faster) in rows.items():
         first, second = measure({"plain": plain, "ours": faster}, BATCH, arguments.rounds)

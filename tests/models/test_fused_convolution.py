@@ -19,13 +19,12 @@ from boxwright.models.fused_convolution import (
     FusedBottleneck,
     FusedConvAct,
     FusedInvertedResidual,
-    convolve_add_and_activate,
-    convolve_and_activate,
-    depthwise_act,
     fuse_convolutions,
 )
 from boxwright.models.layers import ConvNormAct, ConvSettings, KernelRule, conv_norm_act, make_conv
+from boxwright.models.onednn_convolution import convolve_add_and_activate, convolve_and_activate
 from boxwright.models.winograd import WinogradConv2d, replace_by_winograd
+from boxwright.ops.depthwise import depthwise_act
 
 CALLED = "boxwright.models.fused_convolution"
 INPUTS = torch.randn(2, 16, 21, 18, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)

@@ -20,6 +20,7 @@ from boxwright.models.cpu_acceleration import accelerate_for_cpu
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.fused_convolution import fuse_convolutions
 from boxwright.models.network import Network, evaluation_mode
+from boxwright.models.onednn_convolution import pack_kernels
 from boxwright.models.regularization import regularization_loss
 from boxwright.models.winograd import replace_by_winograd
 from boxwright.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
@@ -160,6 +161,7 @@ class Detector(nn.Module):
         if device.type == "cpu" and dtype == torch.float32 and not compile:
             replace_by_winograd(self.network, lambda: self.predict(inputs))
             fuse_convolutions(self.network)
+            pack_kernels(self.network, lambda: self.predict(inputs))
         self.optimized, self.dtype = True, dtype
         if compile:
             self.network.compile(dynamic=False)

@@ -1,8 +1,8 @@
 """Convolutions that add a shortcut and activate while they write their map, for inference on a CPU.
 
 oneDNN, which computes PyTorch's convolutions there, calls these post-operations. The numbers are those of one layer
-after another, up to float32 rounding, but the map is not read again. PyTorch's own compiler calls the same operators.
-Depthwise convolutions are computed by a kernel in C, which needs no padded copy of a map.
+after another, up to float32 rounding, but the map is not read again. Depthwise convolutions are computed by a kernel in
+C, which needs no padded copy of a map.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -15,22 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.activations import ReLU6
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.compiled_depthwise import is_depthwise, window_of
 from boxwright.models.compiled_norm import kernel_of
 from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
+from boxwright.models.onednn_convolution import (
+    ACTIVATIONS,
+    convolve_add_and_activate,
+    convolve_and_activate,
+    is_available,
+    is_fast,
+    is_plain,
+)
 from boxwright.models.winograd import WinogradConv2d
-from boxwright.ops.compiled import is_readable
 from boxwright.ops.depthwise import LEAST_CHANNELS, depthwise_act, kernels, taps_of
 
-# oneDNN's names of activations, and their scalars. Its Swish is as near the exact one as PyTorch's, to 3e-7 of it.
-_ACTIVATIONS: dict[type[nn.Module], tuple[str, tuple[float, ...]]] = {
-    nn.ReLU: ("relu", ()),
-    ReLU6: ("hardtanh", (0.0, 6.0)),
-    nn.SiLU: ("swish", ()),
-}
 _NO_ACTIVATION = nn.Identity()
 
 
@@ -43,7 +43,7 @@ def fuse_convolutions(network: nn.Module) -> int:
         network: In evaluation mode, with normalization folded into convolutions.
     """
     count = 0
-    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_convolution_pointwise")):
+    if not is_available():
         return count
     for module in network.modules():
         # By class: a wrapper would rename weights, and a method set on an object is lost in copies.
@@ -52,7 +52,7 @@ def fuse_convolutions(network: nn.Module) -> int:
         elif type(module) is Conv2d and _gains_from_kernel(module):
             module.__class__ = DepthwiseConv2d
             cast(DepthwiseConv2d, module).lay_out()
-        elif isinstance(module, Bottleneck) and _is_linear(module.expand) and type(module.activation) in _ACTIVATIONS:
+        elif isinstance(module, Bottleneck) and _is_linear(module.expand) and type(module.activation) in ACTIVATIONS:
             module.__class__ = FusedBottleneck
         elif isinstance(module, InvertedResidual) and module.residual and _is_linear(module.project):
             module.__class__ = FusedInvertedResidual
@@ -66,7 +66,7 @@ def _activates(layers: ConvNormAct) -> bool:
     """Return whether layers are a convolution and an activation that it can compute."""
     conv, norm, activation = layers
     known = type(conv) in (Conv2d, DepthwiseConv2d, WinogradConv2d)
-    return known and type(norm) is nn.Identity and type(activation) in _ACTIVATIONS
+    return known and type(norm) is nn.Identity and type(activation) in ACTIVATIONS
 
 
 def _gains_from_kernel(conv: Conv2d) -> bool:
@@ -98,7 +98,7 @@ class DepthwiseConv2d(Conv2d):
 
     def activated(self, input: Tensor, activation: nn.Module) -> Tensor:
         """Return the activated map [B, C, H', W']."""
-        if _is_fast(self, input):
+        if is_fast(self, input):
             window = window_of(self, input)
             return depthwise_act(input, self.taps, self.offset, kernel_of(activation), window)
         return cast(Tensor, activation(super().forward(input)))
@@ -116,7 +116,7 @@ class FusedConvAct(ConvNormAct):
             return _winograd(conv, input, activation)
         if isinstance(conv, DepthwiseConv2d):
             return conv.activated(input, activation)
-        if isinstance(conv, Conv2d) and _is_fast(conv, input):
+        if isinstance(conv, Conv2d) and is_fast(conv, input):
             return convolve_and_activate(input, conv, activation)
         return cast(Tensor, activation(conv(input)))
 
@@ -146,46 +146,6 @@ def _winograd(conv: WinogradConv2d, inputs: Tensor, activation: nn.Module) -> Te
 
 def _sum(maps: Tensor, layers: ConvNormAct, shortcut: Tensor, activation: nn.Module) -> Tensor:
     conv = cast(Conv2d, layers[0])
-    if _is_fast(conv, maps) and _is_plain(shortcut) and not have_hooks(layers, *layers, activation):
+    if is_fast(conv, maps) and is_plain(shortcut) and not have_hooks(layers, *layers, activation):
         return convolve_add_and_activate(maps, conv, shortcut, activation)
     return cast(Tensor, activation(layers(maps) + shortcut))
-
-
-def convolve_and_activate(inputs: Tensor, conv: Conv2d, activation: nn.Module) -> Tensor:
-    """Return an activated convolution of inputs [B, C, H, W], without gradients."""
-    name, scalars = _ACTIVATIONS[type(activation)]
-    outputs: Tensor = torch.ops.mkldnn._convolution_pointwise(*_given(inputs, conv), name, scalars, "")
-    return outputs
-
-
-def convolve_add_and_activate(inputs: Tensor, conv: Conv2d, other: Tensor, activation: nn.Module) -> Tensor:
-    """Return the activated sum of a convolution of inputs [B, C, H, W] and another map, without gradients."""
-    padded, *settings = _given(inputs, conv)
-    # After a sum, PyTorch has no other activation.
-    relu = type(activation) is nn.ReLU
-    outputs: Tensor = torch.ops.mkldnn._convolution_pointwise.binary(
-        padded, other, *settings, "add", 1.0, "relu" if relu else None, [], ""
-    )
-    return outputs if relu else cast(Tensor, activation(outputs))
-
-
-def _given(inputs: Tensor, conv: Conv2d) -> tuple[object, ...]:
-    padded = conv.padded(inputs)
-    return padded, conv.weight, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups
-
-
-def _is_fast(conv: Conv2d, inputs: Tensor) -> bool:
-    return (
-        not torch.compiler.is_compiling()
-        and not torch.is_grad_enabled()
-        and not torch.is_autocast_enabled("cpu")
-        and cast("bool", torch.backends.mkldnn.enabled)
-        and _is_plain(inputs)
-        and is_readable(conv.weight)
-        and conv.padding_mode == "zeros"
-    )
-
-
-def _is_plain(maps: Tensor) -> bool:
-    """Return whether a map has numbers on the CPU, channels last in memory."""
-    return is_readable(maps) and maps.numel() > 0 and maps.is_contiguous(memory_format=torch.channels_last)

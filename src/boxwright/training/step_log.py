@@ -60,6 +60,8 @@ class StepLog:
         if report is None:
             return
         step = self._state.step
+        if step % self._settings.log_every_n == 0 or step == 1:
+            self.log_numbers(report)
         if self._log is not None and report.description is not None:
             self._log.tell(step, Described(report.description))
             self._log.tell(step, Inputs(batch, self._state.detector.categories))
@@ -68,8 +70,6 @@ class StepLog:
             if self._settings.summarize_variables:
                 variables = self._state.detector.network.named_parameters()
                 self._log.tell(step, Variables({name: p.detach().float().cpu().numpy() for name, p in variables}))
-        if step % self._settings.log_every_n == 0 or step == 1:
-            self.log_numbers(report)
 
     def log_numbers(self, report: StepReport) -> None:
         """Log losses, rate, norm and speed, unless those of this step are logged already."""

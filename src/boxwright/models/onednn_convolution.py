@@ -1,0 +1,133 @@
+"""Calls of oneDNN's convolutions, which compute PyTorch's on a CPU: with a sum and an activation, and packed kernels.
+
+PyTorch's own compiler calls the same operators. Without gradients, of maps that have channels last in memory.
+
+Dimensions: B batch, C channels, H W grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.models.activations import ReLU6
+from boxwright.models.layers import Conv2d
+from boxwright.ops.compiled import is_readable
+
+# Its Swish is as near the exact one as PyTorch's, to 3e-7 of it.
+ACTIVATIONS: dict[type[nn.Module], tuple[str, tuple[float, ...]]] = {
+    nn.ReLU: ("relu", ()),
+    ReLU6: ("hardtanh", (0.0, 6.0)),
+    nn.SiLU: ("swish", ()),
+}
+"""Names and scalars of the activations that it computes, by class."""
+
+
+class _Packed:
+    """A kernel in a layout of oneDNN's own, a tensor without addresses, or None. It never changes: copies share it."""
+
+    def __init__(self, kernel: Tensor | None) -> None:
+        """Keep the kernel."""
+        self.kernel = kernel
+
+    def __deepcopy__(self, _: object) -> _Packed:
+        return self
+
+    def __reduce__(self) -> tuple[type[_Packed], tuple[None]]:
+        return _Packed, (None,)  # it cannot be pickled
+
+
+class PackedConv2d(Conv2d):
+    """A convolution whose kernel is kept in oneDNN's layout too, which is otherwise made at each call."""
+
+    packed: _Packed
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [B, C', H', W']."""
+        if is_fast(self, input):
+            return _pointwise(input, self, "none", ())
+        return super().forward(input)
+
+
+def is_available() -> bool:
+    """Return whether PyTorch has oneDNN's convolutions here."""
+    names = ("_convolution_pointwise", "_reorder_convolution_weight")
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+
+
+@torch.no_grad()
+def pack_kernels(network: nn.Module, run: Callable[[], object]) -> int:
+    """Pack the kernels of convolutions, whose weights must not change any more, and return the number of those.
+
+    Args:
+        network: In evaluation mode, on a CPU, channels last.
+        run: Runs the network on inputs of the usual size, which the layout depends on; others are computed too.
+    """
+    if not is_available():
+        return 0
+    found: dict[Conv2d, Tensor] = {}
+
+    def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(conv, Conv2d) and conv not in found and is_fast(conv, inputs[0]):
+            size = list(conv.padded(inputs[0]).shape)
+            place = (conv.padding, conv.stride, conv.dilation, conv.groups)
+            found[conv] = torch.ops.mkldnn._reorder_convolution_weight(conv.weight, *place, size)
+
+    with ExitStack() as hooks:
+        for module in network.modules():
+            if type(module) is Conv2d:  # not its subclasses, which compute otherwise
+                hooks.enter_context(module.register_forward_pre_hook(sees))
+        run()
+    for conv, kernel in found.items():
+        conv.__class__ = PackedConv2d
+        cast(PackedConv2d, conv).packed = _Packed(kernel)
+    return len(found)
+
+
+def convolve_and_activate(inputs: Tensor, conv: Conv2d, activation: nn.Module) -> Tensor:
+    """Return an activated convolution of inputs [B, C, H, W], without gradients."""
+    return _pointwise(inputs, conv, *ACTIVATIONS[type(activation)])
+
+
+def convolve_add_and_activate(inputs: Tensor, conv: Conv2d, other: Tensor, activation: nn.Module) -> Tensor:
+    """Return the activated sum of a convolution of inputs [B, C, H, W] and another map, without gradients."""
+    padded, *settings = _given(inputs, conv)
+    # After a sum, PyTorch has no other activation.
+    relu = type(activation) is nn.ReLU
+    outputs: Tensor = torch.ops.mkldnn._convolution_pointwise.binary(
+        padded, other, *settings, "add", 1.0, "relu" if relu else None, [], ""
+    )
+    return outputs if relu else cast(Tensor, activation(outputs))
+
+
+def _pointwise(inputs: Tensor, conv: Conv2d, name: str, scalars: tuple[float, ...]) -> Tensor:
+    outputs: Tensor = torch.ops.mkldnn._convolution_pointwise(*_given(inputs, conv), name, scalars, "")
+    return outputs
+
+
+def _given(inputs: Tensor, conv: Conv2d) -> tuple[object, ...]:
+    packed = conv.packed.kernel if isinstance(conv, PackedConv2d) else None
+    kernel = conv.weight if packed is None else packed
+    return conv.padded(inputs), kernel, conv.bias, conv.padding, conv.stride, conv.dilation, conv.groups
+
+
+def is_fast(conv: Conv2d, inputs: Tensor) -> bool:
+    """Return whether the functions above compute a convolution of inputs."""
+    return (
+        not torch.compiler.is_compiling()
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and cast("bool", torch.backends.mkldnn.enabled)
+        and is_plain(inputs)
+        and is_readable(conv.weight)
+        and conv.padding_mode == "zeros"
+    )
+
+
+def is_plain(maps: Tensor) -> bool:
+    """Return whether a map has numbers on the CPU, channels last in memory."""
+    return is_readable(maps) and maps.numel() > 0 and maps.is_contiguous(memory_format=torch.channels_last)
