@@ -21,6 +21,7 @@ from boxwright.models.fused_convolution import (
     FusedInvertedResidual,
     fuse_convolutions,
 )
+from boxwright.models.input_sizes import input_sizes
 from boxwright.models.layers import ConvNormAct, ConvSettings, KernelRule, conv_norm_act, make_conv
 from boxwright.models.onednn_convolution import convolve_add_and_activate, convolve_and_activate
 from boxwright.models.winograd import WinogradConv2d, replace_by_winograd
@@ -140,7 +141,7 @@ def test_without_a_compiler_depthwise_convolutions_stay(monkeypatch: pytest.Monk
 def test_winograds_convolutions_activate_themselves(activation: str, calls: list[str]) -> None:
     layers = folded(conv_norm_act(16, 40, 3, ConvSettings(activation=activation)))
     direct = copy.deepcopy(layers)
-    assert replace_by_winograd(layers, lambda: layers(INPUTS)) == 1
+    assert replace_by_winograd(layers, input_sizes(layers, lambda: layers(INPUTS))) == 1
     fused = copy.deepcopy(layers)
     assert fuse_convolutions(fused) == 1
     assert isinstance(fused[0], WinogradConv2d)

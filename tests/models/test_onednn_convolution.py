@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from boxwright.models.fused_convolution import fuse_convolutions
+from boxwright.models.input_sizes import input_sizes
 from boxwright.models.layers import Conv2d, ConvSettings, Dense, conv_norm_act
 from boxwright.models.onednn_convolution import PackedConv2d, _given, pack_kernels
 
@@ -43,7 +44,7 @@ def test_packed_kernels_convolve_alike(kind: str) -> None:
     torch.manual_seed(0)
     conv = Conv2d(ins, outs, side, **settings).requires_grad_(False).to(memory_format=torch.channels_last)
     packed = copy.deepcopy(conv)
-    assert pack_kernels(packed, lambda: packed(maps(1, ins, 21, 18))) == 1
+    assert pack_kernels(packed, input_sizes(packed, lambda: packed(maps(1, ins, 21, 18)))) == 1
     assert type(packed) is PackedConv2d
     assert list(packed.state_dict()) == list(conv.state_dict())
     copies = [packed, copy.deepcopy(packed), pickle.loads(pickle.dumps(packed))]
@@ -58,7 +59,7 @@ def test_packed_kernels_convolve_alike(kind: str) -> None:
 
 def test_the_packed_kernel_is_used() -> None:
     conv = Conv2d(16, 40, 1)
-    pack_kernels(conv, lambda: conv(maps(1, 16, 9, 9)))
+    pack_kernels(conv, {conv: torch.Size((1, 16, 9, 9))})
     with torch.no_grad():
         conv.weight.zero_()
         assert float(conv(maps(1, 16, 9, 9)).abs().max()) > 0.1
@@ -74,7 +75,7 @@ def test_fused_layers_use_it_too() -> None:
     fused = copy.deepcopy(layers)
     fuse_convolutions(fused)
     given = maps(2, 16, 21, 18)
-    assert pack_kernels(fused, lambda: fused(given)) == 1
+    assert pack_kernels(fused, input_sizes(fused, lambda: fused(given))) == 1
     assert isinstance(fused[0], PackedConv2d)
     assert _given(given, fused[0])[1] is fused[0].packed.kernel
     with torch.no_grad():
@@ -93,5 +94,6 @@ def test_others_stay() -> None:
     network = nn.Sequential(Doubled(16, 16, 1), nn.Conv2d(16, 16, 1), Dense(16, 16)).eval().requires_grad_(False)
     network.to(memory_format=torch.channels_last)
     types = [type(module) for module in (*network, idle)]
-    assert pack_kernels(nn.ModuleList([network, idle]), lambda: network(maps(2, 16, 1, 1))) == 0
+    whole = nn.ModuleList([network, idle])
+    assert pack_kernels(whole, input_sizes(whole, lambda: network(maps(2, 16, 1, 1)))) == 0
     assert [type(module) for module in (*network, idle)] == types

@@ -11,6 +11,7 @@ from torch import nn
 import boxwright as bw
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models.cpu_acceleration import accelerate_for_cpu, compiled_kernels, use_kernels
+from boxwright.models.input_sizes import input_sizes
 from boxwright.models.layers import Conv2d
 from boxwright.models.winograd import WinogradConv2d, gains_from_winograd, replace_by_winograd
 from boxwright.ops import winograd, winograd_tiles
@@ -147,7 +148,7 @@ def test_replaced_are_those_that_gain(compiler: bool, monkeypatch: pytest.Monkey
     inputs = torch.randn(1, 3, 32, 32)
     if not compiler:
         monkeypatch.setattr(winograd_tiles, "kernels", lambda: CompilerError("no C compiler: cc is not found"))
-    assert replace_by_winograd(network, lambda: network(inputs)) == 1 + compiler
+    assert replace_by_winograd(network, input_sizes(network, lambda: network(inputs))) == 1 + compiler
     assert isinstance(network.shared, WinogradConv2d)
     assert network.again is network.shared
     assert isinstance(network.medium, WinogradConv2d) == compiler

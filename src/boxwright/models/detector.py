@@ -19,6 +19,7 @@ from boxwright.device import in_halves, without_wait
 from boxwright.models.cpu_acceleration import accelerate_for_cpu
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.fused_convolution import fuse_convolutions
+from boxwright.models.input_sizes import input_sizes
 from boxwright.models.network import Network, evaluation_mode
 from boxwright.models.onednn_convolution import pack_kernels
 from boxwright.models.regularization import regularization_loss
@@ -159,9 +160,10 @@ class Detector(nn.Module):
         fold_batch_norms(self.network, lambda: self.predict(inputs))
         self.to(memory_format=torch.channels_last)
         if device.type == "cpu" and dtype == torch.float32 and not compile:
-            replace_by_winograd(self.network, lambda: self.predict(inputs))
+            sizes = input_sizes(self.network, lambda: self.predict(inputs))
+            replace_by_winograd(self.network, sizes)
             fuse_convolutions(self.network)
-            pack_kernels(self.network, lambda: self.predict(inputs))
+            pack_kernels(self.network, sizes)
         self.optimized, self.dtype = True, dtype
         if compile:
             self.network.compile(dynamic=False)

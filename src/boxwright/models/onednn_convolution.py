@@ -7,9 +7,8 @@ Dimensions: B batch, C channels, H W grid.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -60,32 +59,26 @@ def is_available() -> bool:
 
 
 @torch.no_grad()
-def pack_kernels(network: nn.Module, run: Callable[[], object]) -> int:
+def pack_kernels(network: nn.Module, sizes: Mapping[nn.Module, torch.Size]) -> int:
     """Pack the kernels of convolutions, whose weights must not change any more, and return the number of those.
 
     Args:
-        network: In evaluation mode, on a CPU, channels last.
-        run: Runs the network on inputs of the usual size, which the layout depends on; others are computed too.
+        network: In evaluation mode, channels last.
+        sizes: As `input_sizes` returns them. The layout is the best for these; maps of other sizes are convolved too.
     """
     if not is_available():
         return 0
-    found: dict[Conv2d, Tensor] = {}
-
-    def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(conv, Conv2d) and conv not in found and is_fast(conv, inputs[0]):
-            size = list(conv.padded(inputs[0]).shape)
+    count = 0
+    for conv in network.modules():
+        # Subclasses compute otherwise.
+        if type(conv) is Conv2d and conv in sizes and is_readable(conv.weight):
+            size = list(conv.padded(torch.empty(sizes[conv])).shape)
             place = (conv.padding, conv.stride, conv.dilation, conv.groups)
-            found[conv] = torch.ops.mkldnn._reorder_convolution_weight(conv.weight, *place, size)
-
-    with ExitStack() as hooks:
-        for module in network.modules():
-            if type(module) is Conv2d:  # not its subclasses, which compute otherwise
-                hooks.enter_context(module.register_forward_pre_hook(sees))
-        run()
-    for conv, kernel in found.items():
-        conv.__class__ = PackedConv2d
-        cast(PackedConv2d, conv).packed = _Packed(kernel)
-    return len(found)
+            kernel = torch.ops.mkldnn._reorder_convolution_weight(conv.weight, *place, size)
+            conv.__class__ = PackedConv2d
+            cast(PackedConv2d, conv).packed = _Packed(kernel)
+            count += 1
+    return count
 
 
 def convolve_and_activate(inputs: Tensor, conv: Conv2d, activation: nn.Module) -> Tensor:

@@ -8,9 +8,7 @@ detector once, and laid out for a kernel in C that gains from 16 channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +28,7 @@ def gains_from_winograd(conv: nn.Conv2d, inputs: Tensor) -> bool:
     """Return whether `conv_3x3` supports these inputs of a wide convolution and is faster."""
     return (
         not torch.compiler.is_compiling()  # checked before sizes, which may be dynamic in a graph
-        and _tiles(inputs) >= _LEAST_TILES
+        and _tiles(inputs.shape) >= _LEAST_TILES
         and conv.weight.dtype == torch.float32
         and _is_plain(inputs)
         and inputs.is_contiguous(memory_format=torch.channels_last)
@@ -53,8 +51,8 @@ def is_wide_3x3(conv: nn.Conv2d, channels: int = _LEAST_CHANNELS) -> bool:
     )
 
 
-def _tiles(inputs: Tensor) -> int:
-    return len(inputs) * -(-inputs.shape[-2] // 4) * -(-inputs.shape[-1] // 4)
+def _tiles(size: torch.Size) -> int:
+    return size[0] * -(-size[-2] // 4) * -(-size[-1] // 4)
 
 
 class WinogradConv2d(nn.Module):
@@ -90,30 +88,26 @@ class WinogradConv2d(nn.Module):
 
 
 @torch.no_grad()
-def replace_by_winograd(network: nn.Module, run: Callable[[], object]) -> int:
+def replace_by_winograd(network: nn.Module, sizes: Mapping[nn.Module, torch.Size]) -> int:
     """Replace the convolutions that gain, irreversibly, and return their number.
 
     Packed kernels gain in more places.
 
     Args:
         network: In evaluation mode, float32, on a CPU.
-        run: Runs the network on inputs of the usual size.
+        sizes: As `input_sizes` returns them; other convolutions stay.
     """
-    found: dict[nn.Module, nn.Module] = {}
     least_channels, least_tiles = _LEAST_CHANNELS, _LEAST_TILES_TRANSFORMED
     if not isinstance(winograd_tiles.kernels(), CompilerError):
         least_channels, least_tiles = _LEAST_CHANNELS_PACKED, _LEAST_TILES_PACKED
-
-    def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(conv, nn.Conv2d) and _tiles(inputs[0]) >= least_tiles and conv not in found:
-            found[conv] = WinogradConv2d(conv)
-
-    with ExitStack() as hooks:
-        for module in network.modules():
-            # Not others' subclasses, which may change their weights or inputs.
-            if (isinstance(module, Conv2d) or type(module) is nn.Conv2d) and is_wide_3x3(module, least_channels):
-                hooks.enter_context(module.register_forward_pre_hook(sees))
-        run()
+    found: dict[nn.Module, nn.Module] = {
+        conv: WinogradConv2d(conv)
+        for conv, size in sizes.items()
+        # Not others' subclasses, which may change their weights or inputs.
+        if (isinstance(conv, Conv2d) or type(conv) is nn.Conv2d)
+        and is_wide_3x3(conv, least_channels)
+        and _tiles(size) >= least_tiles
+    }
     for parent in list(network.modules()):
         # `named_children` skips modules registered under a second name.
         for name, child in parent._modules.items():

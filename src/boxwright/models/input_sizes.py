@@ -1,0 +1,32 @@
+"""Sizes of the maps that a network's convolutions are given, by which faster ways of computing them are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@torch.no_grad()
+def input_sizes(network: nn.Module, run: Callable[[], object]) -> dict[nn.Module, torch.Size]:
+    """Return the size [B, C, H, W] of the first map that each convolution is given in a run, of those that are.
+
+    Args:
+        network: In evaluation mode.
+        run: Runs the network on inputs of the usual size.
+    """
+    found: dict[nn.Module, torch.Size] = {}
+
+    def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if inputs:  # none, if it is called by name
+            found.setdefault(conv, inputs[0].shape)
+
+    with ExitStack() as hooks:
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                hooks.enter_context(module.register_forward_pre_hook(sees))
+        run()
+    return found
