@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.fused_convolution import fuse_convolutions
 from boxwright.models.input_sizes import input_sizes
 from boxwright.models.layers import Conv2d, ConvSettings, Dense, conv_norm_act
@@ -34,6 +35,9 @@ CONVOLUTIONS = {
     "uneven": (16, 8, 2, {"padding": "explicit"}),
     "groups": (32, 48, 3, {"groups": 4}),
     "dilated": (16, 16, 3, {"dilation": 2}),
+    "depthwise, dilated": (32, 32, 3, {"groups": 32, "dilation": 2}),
+    "depthwise, narrow": (4, 4, 3, {"groups": 4}),
+    "gray": (1, 8, 3, {"bias": True}),
     "7x7": (3, 64, 7, {"stride": 2, "padding": "explicit"}),
 }
 
@@ -80,6 +84,63 @@ def test_fused_layers_use_it_too() -> None:
     assert _given(given, fused[0])[1] is fused[0].packed.kernel
     with torch.no_grad():
         assert_close(fused(given), layers(given), rtol=1e-5, atol=1e-6)
+
+
+def test_a_sum_uses_it_too() -> None:
+    block = folded(Bottleneck(16, 8, 16, 1, ConvSettings(activation="RELU"), project=False))
+    fused = copy.deepcopy(block)
+    fuse_convolutions(fused)
+    given = maps(2, 16, 21, 18)
+    assert pack_kernels(fused, input_sizes(fused, lambda: fused(given))) == 3
+    with torch.no_grad():
+        expected = block(given)
+        fused.expand[0].weight.zero_()
+        assert_close(fused(given), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_inputs_read_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv = Conv2d(16, 40, 1)
+    pack_kernels(conv, {conv: torch.Size((1, 16, 9, 9))})
+    given = maps(1, 16, 9, 9)
+    with torch.no_grad():
+        conv.weight.zero_()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert float(conv(given).abs().max()) == 0.0
+        assert conv(given[:0]).shape == (0, 40, 9, 9)
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+        assert float(conv(given).abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_weights_that_are_loaded_count(depthwise: bool) -> None:
+    groups = 16 if depthwise else 1
+    first, second = (Conv2d(16, 16, 3, groups=groups).requires_grad_(False) for _ in range(2))
+    given = maps(1, 16, 9, 9)
+    network = nn.Sequential(first).to(memory_format=torch.channels_last)
+    fuse_convolutions(network)
+    pack_kernels(network, input_sizes(network, lambda: network(given)))
+    network.load_state_dict({"0.weight": second.weight})
+    with torch.no_grad():
+        assert_close(network(given), second(given), rtol=1e-5, atol=1e-5)
+
+
+def test_one_convolution_of_two_names_and_sizes() -> None:
+    conv = Conv2d(16, 16, 1).requires_grad_(False).to(memory_format=torch.channels_last)
+    network = nn.ModuleDict({"one": conv, "two": conv, "unseen": Conv2d(16, 16, 1)})
+    small, large, none = maps(1, 16, 3, 3), maps(1, 16, 30, 20), maps(1, 16, 3, 3)[:0]
+    expected = conv(large)
+
+    def run() -> None:
+        network["unseen"](none)
+        for given in (none, small, large):
+            network["two"](given)
+
+    sizes = input_sizes(network, run)
+    assert sizes == {conv: large.shape}
+    assert pack_kernels(network, sizes) == 1
+    assert network["one"] is network["two"]
+    with torch.no_grad():
+        assert_close(network["one"](large), expected, rtol=1e-5, atol=1e-5)
 
 
 class Doubled(Conv2d):

@@ -227,6 +227,7 @@ def _opened_for(job: Job, units: Sequence[Unit], many: ManySettings) -> ImageDet
         return varied(lambda number: decode_image(items[number].data, items[number].id, upright=True), len(items)), ""
 
     model = job.model
+    _import_pytorch(model.path)
     if model.settings.runtime == "auto" and model.path.suffix not in EXPORTS:
         # On the machines of a cluster there is no cache with the export.
         runtime = planned_runtime(job.out) or ("torch" if many.engine == "ray" else "auto")

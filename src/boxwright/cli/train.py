@@ -207,8 +207,9 @@ def _configuration_of(
         if model_dir is None:
             raise ConfigError("name the run's folder with --model_dir")
         return config, model_dir
-    from boxwright.autoconfig.settings import InitSettings
-    from boxwright.autoconfig.start import start_run
+    with importing():
+        from boxwright.autoconfig.settings import InitSettings
+        from boxwright.autoconfig.start import start_run
     from boxwright.cli.console import progress_of
     from boxwright.cli.init import print_choices
     from boxwright.cli.paths import require_data
@@ -248,9 +249,10 @@ def _configured(
     config = load_config(path, overrides)
     if words.batch == "auto":
         from boxwright.builders.missing import require_for_training
-        from boxwright.training.batch_size import fitting_batch
 
         require_for_training(config)
+        with importing():
+            from boxwright.training.batch_size import fitting_batch
         size, measured = fitting_batch(config, MOST_BATCH, device)
         console.print(f"a batch of {size} fits in the {measured.device}'s memory", markup=False)
         config = load_config(path, [*overrides, f"train_config.batch_size={size}"])
@@ -283,7 +285,9 @@ def _watch(
     config: TrainEvalPipelineConfig, checkpoint_dir: Path, model_dir: Path, flags: TfFlags, run: RunSettings
 ) -> None:
     from boxwright.cli.evaluate import print_watched
-    from boxwright.evaluation.watch import watch
+
+    with importing():
+        from boxwright.evaluation.watch import watch
 
     of_training = flags.eval_on_train_data
     settings = EvaluationSettings(

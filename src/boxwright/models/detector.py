@@ -139,8 +139,8 @@ class Detector(nn.Module):
         """Speed up inference irreversibly: the detector can no longer be trained or saved.
 
         Batch normalization is folded into convolutions, verified layer by layer, memory is channels-last, and on a CPU
-        3×3 convolutions take a quarter of the multiplications, and convolutions activate as they write; detections are
-        equal up to float32 rounding.
+        3×3 convolutions take a quarter of the multiplications, convolutions activate as they write, and kernels are
+        kept in oneDNN's layout too, which takes their memory twice; detections are equal up to float32 rounding.
 
         Args:
             compile: Whether the network is compiled on first use, which takes a minute or more.

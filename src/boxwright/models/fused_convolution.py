@@ -9,7 +9,7 @@ Dimensions: B batch, C channels, H W grid.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,10 @@ class DepthwiseConv2d(Conv2d):
         bias = torch.zeros(self.out_channels) if self.bias is None else self.bias.detach()
         self.register_buffer("taps", taps_of(self.weight.detach()), persistent=False)
         self.register_buffer("offset", bias, persistent=False)
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        super()._load_from_state_dict(*given)
+        self.lay_out()
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C, H', W']."""

@@ -12,7 +12,9 @@ from torch import nn
 
 @torch.no_grad()
 def input_sizes(network: nn.Module, run: Callable[[], object]) -> dict[nn.Module, torch.Size]:
-    """Return the size [B, C, H, W] of the first map that each convolution is given in a run, of those that are.
+    """Return, for each convolution that a run calls, the size [B, C, H, W] of its largest map.
+
+    Those that are called on no rows alone, as a second stage is without boxes, are not among them.
 
     Args:
         network: In evaluation mode.
@@ -21,8 +23,11 @@ def input_sizes(network: nn.Module, run: Callable[[], object]) -> dict[nn.Module
     found: dict[nn.Module, torch.Size] = {}
 
     def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if inputs:  # none, if it is called by name
-            found.setdefault(conv, inputs[0].shape)
+        if not inputs:  # called by name
+            return
+        size = inputs[0].shape
+        if size.numel() > (found[conv].numel() if conv in found else 0):
+            found[conv] = size
 
     with ExitStack() as hooks:
         for module in network.modules():

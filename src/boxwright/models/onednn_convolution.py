@@ -1,6 +1,6 @@
-"""Calls of oneDNN's convolutions, which compute PyTorch's on a CPU: with a sum and an activation, and packed kernels.
+"""Calls of oneDNN's convolution operators, with a sum, an activation or a packed kernel, for inference on a CPU.
 
-PyTorch's own compiler calls the same operators. Without gradients, of maps that have channels last in memory.
+PyTorch's own compiler calls them too. They compute no gradients, and maps must have channels last in memory.
 
 Dimensions: B batch, C channels, H W grid.
 """
@@ -8,7 +8,7 @@ Dimensions: B batch, C channels, H W grid.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ ACTIVATIONS: dict[type[nn.Module], tuple[str, tuple[float, ...]]] = {
 
 
 class _Packed:
-    """A kernel in a layout of oneDNN's own, a tensor without addresses, or None. It never changes: copies share it."""
+    """A kernel in oneDNN's own layout, an opaque tensor, or None. It never changes: copies share it."""
 
     def __init__(self, kernel: Tensor | None) -> None:
         """Keep the kernel."""
@@ -37,13 +37,17 @@ class _Packed:
         return self
 
     def __reduce__(self) -> tuple[type[_Packed], tuple[None]]:
-        return _Packed, (None,)  # it cannot be pickled
+        return _Packed, (None,)  # an opaque tensor cannot be pickled: what is unpickled is right, and slower
 
 
 class PackedConv2d(Conv2d):
-    """A convolution whose kernel is kept in oneDNN's layout too, which is otherwise made at each call."""
+    """A convolution whose kernel is also kept in oneDNN's layout, which PyTorch otherwise makes at each call."""
 
     packed: _Packed
+
+    def _load_from_state_dict(self, *given: Any) -> None:
+        super()._load_from_state_dict(*given)
+        self.packed = _Packed(None)  # of the weights before
 
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C', H', W']."""
@@ -60,17 +64,17 @@ def is_available() -> bool:
 
 @torch.no_grad()
 def pack_kernels(network: nn.Module, sizes: Mapping[nn.Module, torch.Size]) -> int:
-    """Pack the kernels of convolutions, whose weights must not change any more, and return the number of those.
+    """Pack the kernels of convolutions, whose weights must not be changed in place, and return their number.
 
     Args:
         network: In evaluation mode, channels last.
-        sizes: As `input_sizes` returns them. The layout is the best for these; maps of other sizes are convolved too.
+        sizes: As `input_sizes` returns them. The layout is chosen for these; maps of other sizes are convolved too.
     """
     if not is_available():
         return 0
     count = 0
     for conv in network.modules():
-        # Subclasses compute otherwise.
+        # Subclasses compute otherwise, and PyTorch's own class has no padding of TF's.
         if type(conv) is Conv2d and conv in sizes and is_readable(conv.weight):
             size = list(conv.padded(torch.empty(sizes[conv])).shape)
             place = (conv.padding, conv.stride, conv.dilation, conv.groups)

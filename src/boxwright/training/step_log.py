@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.builders.training import TrainingPlan
+from boxwright.criteria.criterion import Description
 from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.distributed import Processes
@@ -60,16 +61,22 @@ class StepLog:
         if report is None:
             return
         step = self._state.step
+        # Before pictures, which take a while to draw: who starts a run waits for its first numbers.
         if step % self._settings.log_every_n == 0 or step == 1:
             self.log_numbers(report)
         if self._log is not None and report.description is not None:
-            self._log.tell(step, Described(report.description))
-            self._log.tell(step, Inputs(batch, self._state.detector.categories))
-            if self._plan.summarize_gradients and not report.skipped:
-                self._log.tell(step, Gradients(self._gradients()))
-            if self._settings.summarize_variables:
-                variables = self._state.detector.network.named_parameters()
-                self._log.tell(step, Variables({name: p.detach().float().cpu().numpy() for name, p in variables}))
+            with self.clock_stopped():
+                self._describe(self._log, report, report.description, batch)
+
+    def _describe(self, log: TrainingLog, report: StepReport, description: Description, batch: Batch) -> None:
+        step = self._state.step
+        log.tell(step, Described(description))
+        log.tell(step, Inputs(batch, self._state.detector.categories))
+        if self._plan.summarize_gradients and not report.skipped:
+            log.tell(step, Gradients(self._gradients()))
+        if self._settings.summarize_variables:
+            variables = self._state.detector.network.named_parameters()
+            log.tell(step, Variables({name: p.detach().float().cpu().numpy() for name, p in variables}))
 
     def log_numbers(self, report: StepReport) -> None:
         """Log losses, rate, norm and speed, unless those of this step are logged already."""
