@@ -60,13 +60,16 @@ def test_run_leaves_log_configuration_and_metrics(small_config: Path, tmp_path: 
 
     config = bw.load_config(small_config)
     messages: list[str] = []
+    first: list[str] = []
 
     class Listener(Silent):
+        def hear(self, step: int, event: Any) -> None:
+            if step == 1:
+                first.append(type(event).__name__)
+            super().hear(step, event)
+
         def message(self, text: str) -> None:
             messages.append(text)
-
-        def step(self, step: int) -> None:
-            pass
 
         def evaluated(self, step: int, evaluation: Any) -> None:
             messages.append(f"evaluated at {step}: {evaluation.metrics['DetectionBoxes_Precision/mAP']:.2f}")
@@ -97,6 +100,7 @@ def test_run_leaves_log_configuration_and_metrics(small_config: Path, tmp_path: 
     assert summary["metrics"]["last_batch_loss"] == lines[-2]["Loss/total_loss"]
     assert summary["mixed_precision"] == "fp32"
     assert [text[:14] for text in messages if text.startswith("evaluated")] == ["evaluated at 4", "evaluated at 6"]
+    assert first == ["Scalars", "Described", "Inputs"]  # the numbers before pictures are drawn
     assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-4.pt", "ckpt-6.pt"]
     metrics = bw.evaluate(config, tmp_path / "m")
     assert set(metrics) >= {"DetectionBoxes_Precision/mAP", "DetectionBoxes_Recall/AR@100"}
