@@ -157,10 +157,10 @@ class Detector(nn.Module):
         # Values that differ: folding is verified on them, and a constant image would hide a wrong channel.
         inputs = torch.linspace(-1, 1, self.preprocessor.resizer.channels * height * width, device=device)
         inputs = inputs.view(1, -1, height, width)
-        fold_batch_norms(self.network, lambda: self.predict(inputs))
+        # Read while folding runs the network anyway: a run takes seconds.
+        sizes = input_sizes(self.network, lambda: fold_batch_norms(self.network, lambda: self.predict(inputs)))
         self.to(memory_format=torch.channels_last)
         if device.type == "cpu" and dtype == torch.float32 and not compile:
-            sizes = input_sizes(self.network, lambda: self.predict(inputs))
             replace_by_winograd(self.network, sizes)
             fuse_convolutions(self.network)
             pack_kernels(self.network, sizes)

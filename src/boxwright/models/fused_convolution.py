@@ -26,7 +26,7 @@ from boxwright.models.onednn_convolution import (
     convolve_and_activate,
     is_available,
     is_fast,
-    is_plain,
+    is_readable_map,
 )
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.depthwise import LEAST_CHANNELS, depthwise_act, kernels, taps_of
@@ -150,6 +150,6 @@ def _winograd(conv: WinogradConv2d, inputs: Tensor, activation: nn.Module) -> Te
 
 def _sum(maps: Tensor, layers: ConvNormAct, shortcut: Tensor, activation: nn.Module) -> Tensor:
     conv = cast(Conv2d, layers[0])
-    if is_fast(conv, maps) and is_plain(shortcut) and not have_hooks(layers, *layers, activation):
+    if is_fast(conv, maps) and is_readable_map(shortcut) and not have_hooks(layers, *layers, activation):
         return convolve_add_and_activate(maps, conv, shortcut, activation)
     return cast(Tensor, activation(layers(maps) + shortcut))

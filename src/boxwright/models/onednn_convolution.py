@@ -119,12 +119,12 @@ def is_fast(conv: Conv2d, inputs: Tensor) -> bool:
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and cast("bool", torch.backends.mkldnn.enabled)
-        and is_plain(inputs)
+        and is_readable_map(inputs)
         and is_readable(conv.weight)
         and conv.padding_mode == "zeros"
     )
 
 
-def is_plain(maps: Tensor) -> bool:
-    """Return whether a map has numbers on the CPU, channels last in memory."""
+def is_readable_map(maps: Tensor) -> bool:
+    """Return whether a map is readable, not empty, and has channels last in memory."""
     return is_readable(maps) and maps.numel() > 0 and maps.is_contiguous(memory_format=torch.channels_last)
