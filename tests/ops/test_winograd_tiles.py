@@ -80,6 +80,43 @@ def test_blocks_of_any_number_of_tiles(most: int, monkeypatch: pytest.MonkeyPatc
     assert all(torch.equal(results[0], other) for other in results[1:])
 
 
+@pytest.mark.parametrize("most", [3, 128])
+@pytest.mark.parametrize("outs", [40, 270, 64])
+def test_threads_divide_tiles_or_channels(outs: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, kernel, bias = given(17, 22, batch=2, ins=33, outs=outs)
+    expected = F.conv2d(inputs.double(), kernel.double(), bias.double(), padding=1)
+    monkeypatch.setattr(winograd_tiles, "_MOST", most)
+    results = []
+    for by_channels in (False, True):
+        monkeypatch.setattr(winograd_tiles, "_divides_channels", lambda *_, how=by_channels: how)
+        for count in (1, 2, 3):
+            with threads(count):
+                results.append(conv_3x3_packed(inputs, packed(kernel), bias))
+    assert error(results[0], expected) < 5e-6
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_few_tiles_of_wide_maps_are_divided_by_channels() -> None:
+    divides = winograd_tiles._divides_channels
+    assert divides(100, 128, panels=16, threads=2)
+    assert divides(100, 128, panels=17, threads=2)  # one more of seventeen is no great difference
+    assert not divides(100, 128, panels=16, threads=1)
+    assert not divides(100, 128, panels=5, threads=2)
+    assert not divides(400, 128, panels=16, threads=2)
+
+
+@pytest.mark.parametrize("by_channels", [False, True])
+def test_outputs_are_multiplied_by_a_gain(by_channels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd_tiles, "_divides_channels", lambda *_: by_channels)
+    inputs, kernel, bias = given(9, 14, ins=20, outs=41)
+    gain = torch.linspace(-2, 3, 41)
+    expected = F.conv2d(inputs.double(), kernel.double(), padding=1) * gain[:, None, None] + bias[:, None, None]
+    with threads(2):
+        assert error(conv_3x3_packed(inputs, packed(kernel), bias, gain=gain), expected) < 5e-6
+        bounded = conv_3x3_packed(inputs, packed(kernel), bias, 0.0, 6.0, gain)
+    assert error(bounded, expected.clamp(0, 6)) < 5e-6
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.0, 6.0), (0.0, float("inf")), (-1.0, 0.5)])
 def test_packed_kernels_activate(low: float, high: float) -> None:
     inputs, kernel, bias = given(9, 14, ins=20, outs=17)

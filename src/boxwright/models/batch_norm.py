@@ -73,6 +73,39 @@ class BatchNorm2d(nn.BatchNorm2d):
         self.move_averages(mean, variance * (count / (count - 1)))
 
 
+def gain_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Return by what normalization with stored statistics multiplies, and then what it adds, float64 [C] each."""
+    if norm.running_mean is None or norm.running_var is None:
+        raise TypeError("normalization without stored statistics is no fixed map")
+    gain = torch.rsqrt(norm.running_var.double() + norm.eps)
+    shift = -norm.running_mean.double() * gain
+    if norm.affine:
+        gain, shift = gain * norm.weight.double(), shift * norm.weight.double() + norm.bias.double()
+    return gain, shift
+
+
+class StoredNorm2d(nn.Module):
+    """Normalization with stored statistics as a gain and a shift of each channel, for inference."""
+
+    gain: Tensor
+    shift: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        """Compute them once."""
+        super().__init__()
+        gain, shift = gain_and_shift(norm)
+        self.register_buffer("gain", gain.float().detach())
+        self.register_buffer("shift", shift.float().detach())
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the same shape."""
+        return torch.addcmul(self.shift[:, None, None], self.gain[:, None, None], input)
+
+    def shifted(self, bias: Tensor) -> Tensor:
+        """Return the normalized bias [C] of the layer before."""
+        return torch.addcmul(self.shift, self.gain, bias)
+
+
 def is_plain_on_cpu(norm: nn.Module, inputs: Tensor) -> bool:
     """Return whether a layer normalizes maps, float32 on the CPU and channels last, by their own statistics."""
     return (

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import ConfigError
+from boxwright.models.batch_norm import gain_and_shift
 
 # Tolerance relative to a layer's largest value, for channels whose deviation is far below their mean.
 _ALLOWED = 1e-2
@@ -144,13 +145,7 @@ def _without_norm(norm: nn.BatchNorm2d) -> nn.Module:
 
 def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     """Return a convolution combined with its normalization, computed in float64."""
-    mean, variance = norm.running_mean, norm.running_var
-    if mean is None or variance is None:
-        raise TypeError("normalization without stored statistics cannot be folded")
-    gain = torch.rsqrt(variance.double() + norm.eps)
-    shift = -mean.double() * gain
-    if norm.affine:
-        gain, shift = gain * norm.weight.double(), shift * norm.weight.double() + norm.bias.double()
+    gain, shift = gain_and_shift(norm)
     if conv.bias is not None:
         shift = shift + conv.bias.double() * gain
     kernel = (conv.weight.double() * gain[:, None, None, None]).float()

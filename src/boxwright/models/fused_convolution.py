@@ -19,6 +19,8 @@ from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.compiled_depthwise import is_depthwise, window_of
 from boxwright.models.compiled_norm import kernel_of
+from boxwright.models.batch_norm import BatchNorm2d, StoredNorm2d
+from boxwright.models.heads.weight_shared import Tower
 from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 from boxwright.models.onednn_convolution import (
     ACTIVATIONS,
@@ -56,6 +58,9 @@ def fuse_convolutions(network: nn.Module) -> int:
             module.__class__ = FusedBottleneck
         elif isinstance(module, InvertedResidual) and module.residual and _is_linear(module.project):
             module.__class__ = FusedInvertedResidual
+        elif type(module) is Tower and _normalizes(module):
+            module.__class__ = FusedTower
+            module.norms = nn.ModuleList([StoredNorm2d(norm) for norm in module.norms if isinstance(norm, BatchNorm2d)])
         else:
             continue
         count += 1
@@ -67,6 +72,12 @@ def _activates(layers: ConvNormAct) -> bool:
     conv, norm, activation = layers
     known = type(conv) in (Conv2d, DepthwiseConv2d, WinogradConv2d)
     return known and type(norm) is nn.Identity and type(activation) in ACTIVATIONS
+
+
+def _normalizes(tower: Tower) -> bool:
+    """Return whether all of a tower's convolutions can normalize and activate as they write."""
+    convolved = all(type(one) is nn.Sequential and type(one[0]) is WinogradConv2d and len(one) == 1 for one in tower.convs)
+    return convolved and all(isinstance(norm, BatchNorm2d) for norm in tower.norms) and type(tower.activation) in ACTIVATIONS
 
 
 def _gains_from_kernel(conv: Conv2d) -> bool:
@@ -142,9 +153,22 @@ class FusedInvertedResidual(InvertedResidual):
         return _sum(convolved, self.project, inputs, _NO_ACTIVATION)
 
 
-def _winograd(conv: WinogradConv2d, inputs: Tensor, activation: nn.Module) -> Tensor:
+class FusedTower(Tower):
+    """A shared tower whose convolutions normalize and activate."""
+
+    def layer(self, inputs: Tensor, conv: nn.Module, norm: nn.Module) -> Tensor:
+        """Return a layer's activated output [B, depth, H, W]."""
+        layers = cast(nn.Sequential, conv)
+        if have_hooks(layers, *layers, norm, self.activation):
+            return super().layer(inputs, conv, norm)
+        return _winograd(cast(WinogradConv2d, layers[0]), inputs, self.activation, cast(StoredNorm2d, norm))
+
+
+def _winograd(
+    conv: WinogradConv2d, inputs: Tensor, activation: nn.Module, norm: StoredNorm2d | None = None
+) -> Tensor:
     pointwise = kernel_of(activation)
-    outputs = conv.clamped(inputs, pointwise.low, pointwise.high)
+    outputs = conv.clamped(inputs, pointwise.low, pointwise.high, norm)
     return cast(Tensor, activation(outputs)) if pointwise.swish else outputs
 
 

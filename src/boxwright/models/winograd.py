@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
+from boxwright.models.batch_norm import StoredNorm2d
 from boxwright.models.layers import Conv2d
 from boxwright.ops import winograd_tiles
 from boxwright.ops.compiled import is_readable
@@ -77,13 +78,15 @@ class WinogradConv2d(nn.Module):
         """Return float32 [B, D, H, W] for float32 [B, C, H, W]."""
         return self.clamped(input, -math.inf, math.inf)
 
-    def clamped(self, input: Tensor, low: float, high: float) -> Tensor:
-        """Return the same within bounds, which cost next to nothing where the kernel is packed."""
+    def clamped(self, input: Tensor, low: float, high: float, norm: StoredNorm2d | None = None) -> Tensor:
+        """Return the same, normalized, within bounds; both cost next to nothing where the kernel is packed."""
         maps = input.contiguous(memory_format=torch.channels_last)
         if self.packed and not torch.compiler.is_compiling() and _is_plain(maps):
-            return winograd_tiles.conv_3x3_packed(maps, self.kernel, self.bias, low, high)
+            gain, bias = (None, self.bias) if norm is None else (norm.gain, norm.shifted(self.bias))
+            return winograd_tiles.conv_3x3_packed(maps, self.kernel, bias, low, high, gain)
         kernel = winograd_tiles.unpacked_kernel(self.kernel, len(self.bias)) if self.packed else self.kernel
         outputs = conv_3x3_transformed(maps, kernel, self.bias)
+        outputs = outputs if norm is None else norm(outputs)
         return outputs if low == -math.inf and high == math.inf else outputs.clamp_(low, high)
 
 

@@ -166,33 +166,36 @@ INLINE Lanes bounded(Lanes value, Bounds bounds) {
     return value;
 }
 
-INLINE void read_part(const Shape *shape, const float *tile, long plane, const float *bias, Bounds bounds, long top,
-                      long left, long count, int whole, float *map) {
+INLINE void read_part(const Shape *shape, const float *tile, long plane, const float *gain, const float *bias,
+                      Bounds bounds, long top, long left, long count, int whole, float *map) {
     Lanes along[OUT][IN], line[IN], outputs[OUT];
     for (int column = 0; column < IN; column++) {
         for (int row = 0; row < IN; row++) line[row] = get(tile + (row * IN + column) * plane, count);
         to_outputs(line, outputs);
         for (int out = 0; out < OUT; out++) along[out][column] = outputs[out];
     }
-    Lanes shift = get(bias, count);
+    Lanes scale = (Lanes){0} + 1, shift = get(bias, count);
+    if (gain) scale = get(gain, count);
     for (int row = 0; row < OUT && (whole || top + row < shape->height); row++) {
         to_outputs(along[row], outputs);
         for (int out = 0; out < OUT && (whole || left + out < shape->width); out++)
             put(map + ((top + row) * shape->width + left + out) * shape->channels,
-                bounded(outputs[out] + shift, bounds), count);
+                bounded(outputs[out] * scale + shift, bounds), count);
     }
 }
 
-// A tile's 4×4 outputs, plus a bias for each channel, within bounds.
-INLINE void read_tile(const Shape *shape, const float *tile, long plane, const float *bias, Bounds bounds, long top,
-                      long left, float *map) {
+// A tile's 4×4 outputs of the channels in a range, times a gain, where one is given, plus a bias, within bounds. `tile`
+// holds those channels alone.
+INLINE void read_tile(const Shape *shape, const float *tile, long plane, const float *gain, const float *bias,
+                      Bounds bounds, long top, long left, long begin, long end, float *map) {
     int inside = top + OUT <= shape->height && left + OUT <= shape->width;
-    for (long channel = 0; channel < shape->channels; channel += LANES) {
-        long count = shape->channels - channel;
+    for (long channel = begin; channel < end; channel += LANES) {
+        long count = end - channel;
+        const float *from = tile + channel - begin, *scale = gain ? gain + channel : 0;
         if (inside && count >= LANES)
-            read_part(shape, tile + channel, plane, bias + channel, bounds, top, left, LANES, 1, map + channel);
+            read_part(shape, from, plane, scale, bias + channel, bounds, top, left, LANES, 1, map + channel);
         else
-            read_part(shape, tile + channel, plane, bias + channel, bounds, top, left, count, 0, map + channel);
+            read_part(shape, from, plane, scale, bias + channel, bounds, top, left, count, 0, map + channel);
     }
 }
 
@@ -203,19 +206,21 @@ void winograd_read(const Shape *shape, const float *tiles, const float *bias, fl
     for (long row = 0; row < shape->images * shape->down; row++) {
         float *map = maps + row / shape->down * shape->height * shape->width * shape->channels;
         for (long column = 0; column < shape->across; column++)
-            read_tile(shape, tiles + (row * shape->across + column) * shape->channels, shape->plane, bias, none,
-                      OUT * (row % shape->down), OUT * column, map);
+            read_tile(shape, tiles + (row * shape->across + column) * shape->channels, shape->plane, 0, bias, none,
+                      OUT * (row % shape->down), OUT * column, 0, shape->channels, map);
     }
 }
 
 // A whole convolution, for inference: blocks of tiles are evaluated, multiplied and read off while caches hold them.
+// Threads divide the output channels among themselves, so that each reads a part of the kernel, or the tiles.
 //
-// kernel: [36, panels, ins, PANEL], zeros after the last output channel. tiles and products are scratch of each thread,
+// kernel: [36, panels, ins, PANEL], zeros after the last output channel. tiles and products are scratch,
 // [36][tiles of a block][ins] and [36][tiles of a block][outs, in whole panels], with `tiles_plane` and `products_plane`
-// numbers between the starts of two of the 36.
+// numbers between the starts of two of the 36. Of products there is one for each thread, of tiles too, unless channels
+// are divided: then all threads evaluate the same tiles, and the products have a thread's panels.
 typedef struct {
     long images, height, width, down, across, ins, outs, blocks, tiles_plane, products_plane;
-    int threads;
+    int threads, by_channels;
     Bounds bounds;
 } Conv;
 
@@ -267,33 +272,67 @@ static __attribute__((noinline)) void multiply_all(long count, long ins, const f
     for (; row < count; row++) multiply(1, ins, tiles + row * ins, panel, products + row * apart, apart);
 }
 
-void winograd_convolve(const Conv *conv, const float *maps, const float *kernel, const float *bias, float *tiles,
-                       float *products, float *into) {
-    Shape in = {conv->images, conv->height, conv->width, conv->down, conv->across, conv->ins, 0, 0}, out = in;
-    out.channels = conv->outs;
-    long grid = conv->down * conv->across, count = conv->images * grid, pixels = conv->height * conv->width;
-    long panels = (conv->outs + PANEL - 1) / PANEL, apart = panels * PANEL;
-    #pragma omp parallel for num_threads(conv->threads) schedule(static)
-    for (long block = 0; block < conv->blocks; block++) {
-        long first = count * block / conv->blocks, last = count * (block + 1) / conv->blocks;
+typedef struct {
+    const float *maps, *kernel, *gain, *bias;
+    float *into;
+} Maps;
+
+// Evaluated tiles from `first` to `last`.
+INLINE void evaluate_block(const Conv *conv, const float *maps, long first, long last, float *evaluated) {
+    Shape in = {conv->images, conv->height, conv->width, conv->down, conv->across, conv->ins, 0, 0};
+    long grid = conv->down * conv->across;
+    for (long tile = first; tile < last; tile++) {
+        const float *map = maps + tile / grid * conv->height * conv->width * conv->ins;
+        long row = tile % grid / conv->across, column = tile % conv->across;
+        evaluate_tile(&in, IN, at_tile, map, OUT * row - 1, OUT * column - 1, conv->tiles_plane,
+                      evaluated + (tile - first) * conv->ins);
+    }
+}
+
+// The outputs of evaluated tiles in the channels of some panels.
+INLINE void multiply_block(const Conv *conv, const Maps *maps, long first, long last, long panel, long end,
+                           const float *evaluated, float *products) {
+    Shape out = {conv->images, conv->height, conv->width, conv->down, conv->across, conv->outs, 0, 0};
+    long grid = conv->down * conv->across, panels = (conv->outs + PANEL - 1) / PANEL, apart = (end - panel) * PANEL;
+    for (long point = 0; point < POINTS; point++)
+        for (long one = panel; one < end; one++)
+            multiply_all(last - first, conv->ins, evaluated + point * conv->tiles_plane,
+                         maps->kernel + (point * panels + one) * conv->ins * PANEL,
+                         products + point * conv->products_plane + (one - panel) * PANEL, apart);
+    long channels = end * PANEL < conv->outs ? end * PANEL : conv->outs;
+    for (long tile = first; tile < last; tile++) {
+        float *map = maps->into + tile / grid * conv->height * conv->width * conv->outs;
+        long row = tile % grid / conv->across, column = tile % conv->across;
+        read_tile(&out, products + (tile - first) * apart, conv->products_plane, maps->gain, maps->bias, conv->bounds,
+                  OUT * row, OUT * column, panel * PANEL, channels, map);
+    }
+}
+
+void winograd_convolve(const Conv *conv, const float *from, const float *kernel, const float *gain, const float *bias,
+                       float *tiles, float *products, float *into) {
+    Maps maps = {from, kernel, gain, bias, into};
+    long count = conv->images * conv->down * conv->across, panels = (conv->outs + PANEL - 1) / PANEL;
+    #pragma omp parallel num_threads(conv->threads)
+    if (conv->by_channels) {
+        for (long block = 0; block < conv->blocks; block++) {
+            long first = count * block / conv->blocks, last = count * (block + 1) / conv->blocks;
+            #pragma omp for schedule(static)
+            for (long tile = first; tile < last; tile++)
+                evaluate_block(conv, from, tile, tile + 1, tiles + (tile - first) * conv->ins);
+            #pragma omp for schedule(static)
+            for (int part = 0; part < conv->threads; part++)
+                multiply_block(conv, &maps, first, last, panels * part / conv->threads,
+                               panels * (part + 1) / conv->threads, tiles,
+                               products + part * POINTS * conv->products_plane);
+        }
+    } else {
         float *evaluated = tiles + omp_get_thread_num() * POINTS * conv->tiles_plane;
         float *product = products + omp_get_thread_num() * POINTS * conv->products_plane;
-        for (long tile = first; tile < last; tile++) {
-            const float *map = maps + tile / grid * pixels * conv->ins;
-            long row = tile % grid / conv->across, column = tile % conv->across;
-            evaluate_tile(&in, IN, at_tile, map, OUT * row - 1, OUT * column - 1, conv->tiles_plane,
-                          evaluated + (tile - first) * conv->ins);
-        }
-        for (long point = 0; point < POINTS; point++)
-            for (long panel = 0; panel < panels; panel++)
-                multiply_all(last - first, conv->ins, evaluated + point * conv->tiles_plane,
-                             kernel + (point * panels + panel) * conv->ins * PANEL,
-                             product + point * conv->products_plane + panel * PANEL, apart);
-        for (long tile = first; tile < last; tile++) {
-            float *map = into + tile / grid * pixels * conv->outs;
-            long row = tile % grid / conv->across, column = tile % conv->across;
-            read_tile(&out, product + (tile - first) * apart, conv->products_plane, bias, conv->bounds, OUT * row,
-                      OUT * column, map);
+        #pragma omp for schedule(static)
+        for (long block = 0; block < conv->blocks; block++) {
+            long first = count * block / conv->blocks, last = count * (block + 1) / conv->blocks;
+            evaluate_block(conv, from, first, last, evaluated);
+            multiply_block(conv, &maps, first, last, 0, panels, evaluated, product);
         }
     }
 }

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -57,9 +58,13 @@ class Tower(nn.Module):
         for number, features_in in enumerate(features):
             level = features_in
             for conv, norm in zip(self.convs, self.norms[number * count : (number + 1) * count], strict=True):
-                level = self.activation(norm(conv(level)))
+                level = self.layer(level, conv, norm)
             outputs.append(level)
         return outputs
+
+    def layer(self, inputs: Tensor, conv: nn.Module, norm: nn.Module) -> Tensor:
+        """Return a layer's activated output [B, depth, H, W]."""
+        return cast(Tensor, self.activation(norm(conv(inputs))))
 
 
 class WeightSharedHead(AnchorHead):
