@@ -4,8 +4,8 @@
 
 ReLU6 in place, zeros around a map of stride 2, normalization with ReLU6, and a 1×1 convolution with its normalization:
 at the sizes of MobileNetV2 at 320×320, eight pictures, channels last. Then, forward alone and of one picture, 3×3 and
-depthwise convolutions of an optimized detector, the latter with ReLU6, and 1×1 convolutions with packed kernels. In
-interleaved rounds of one process.
+depthwise convolutions of an optimized detector, the latter with ReLU6, 1×1 convolutions with packed kernels, and those
+with a sum and its ReLU6, as in residual blocks, against oneDNN's sum. In interleaved rounds of one process.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from torch.nn import functional as F
 
 from boxwright.models.activations import ReLU6
 from boxwright.models.batch_norm import BatchNorm2d
-from boxwright.models.compiled_norm import normalize_and_activate
+from boxwright.models.compiled_norm import kernel_of, normalize_and_activate
 from boxwright.models.expansion import expand_normalized
 from boxwright.models.fused_convolution import fuse_convolutions
 from boxwright.models.layers import Conv2d
-from boxwright.models.onednn_convolution import convolve_and_activate, pack_kernels
+from boxwright.models.onednn_convolution import (
+    convolve,
+    convolve_add_and_activate,
+    convolve_and_activate,
+    pack_kernels,
+)
 from boxwright.models.winograd import WinogradConv2d
+from boxwright.ops.add_act import add_act_
 from boxwright.ops.padding import zero_padded
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import measure
@@ -33,12 +39,31 @@ from boxwright.runtime.measure import measure
 BATCH = 8
 # Channels in, channels out, side.
 EXPANSIONS = ((16, 96, 160), (24, 144, 80), (32, 192, 40), (64, 384, 20), (96, 576, 20))
-WIDE = ((16, 16, 80), (32, 32, 80), (64, 64, 160), (128, 128, 80), (256, 256, 40), (256, 24, 40), (512, 512, 20))
+WIDE = (
+    (16, 16, 80),
+    (32, 32, 80),
+    (64, 64, 160),
+    (128, 128, 80),
+    (256, 256, 40),
+    (256, 24, 40),
+    (512, 512, 20),
+    (256, 256, 10),
+)
+    (16, 16, 80),
+    (32, 32, 80),
+    (64, 64, 160),
+    (128, 128, 80),
+    (256, 256, 40),
+    (256, 24, 40),
+    (512, 512, 20),
+    (256, 256, 10),
+)
 # Channels, side of the map, side of the kernel, stride.
 DEPTHWISE = ((32, 160, 3, 1), (96, 160, 3, 2), (144, 80, 3, 2), (192, 40, 3, 1), (576, 20, 3, 1), (672, 32, 5, 1))
 
 # Channels in, channels out, side.
 POINTWISE = ((24, 144, 80), (96, 576, 20), (576, 96, 20), (960, 320, 10), (1280, 546, 10), (1024, 256, 40))
+SUMS = ((192, 32, 40), (960, 160, 10), (64, 256, 160), (128, 512, 80), (256, 1024, 40), (512, 2048, 20))
 
 
 def maps(channels: int, side: int, batch: int = BATCH) -> Tensor:
@@ -114,6 +139,21 @@ def main() -> None:
         rows[f"1x1 for inference, {channels} to {out} of {side}"] = (
             torch.no_grad()(lambda conv=conv, given=given: convolve_and_activate(given, conv, activation)),
             torch.no_grad()(lambda conv=packed, given=given: convolve_and_activate(given, conv, activation)),
+        )
+    for channels, out, side in SUMS:
+        conv = Conv2d(channels, out, 1, bias=True).requires_grad_(requires_grad=False)
+        conv = conv.to(memory_format=torch.channels_last)
+        given, other = maps(channels, side, 1), maps(out, side, 1)
+        pack_kernels(nn.Sequential(conv), {conv: given.shape})
+        rows[f"1x1 with a sum, {channels} to {out} of {side}"] = (
+            torch.no_grad()(
+                lambda conv=conv, given=given, other=other: convolve_add_and_activate(given, conv, other, activation)
+            ),
+            torch.no_grad()(
+                lambda conv=conv, given=given, other=other: add_act_(
+                    convolve(given, conv), other, kernel_of(activation)
+                )
+            ),
         )
     for name, (plain, faster) in rows.items():
         first, second = measure({"plain": plain, "ours": faster}, BATCH, arguments.rounds)

@@ -19,12 +19,15 @@ from boxwright.models.fused_convolution import (
     FusedBottleneck,
     FusedConvAct,
     FusedInvertedResidual,
+    FusedTower,
     fuse_convolutions,
 )
+from boxwright.models.heads.weight_shared import Tower, TowerShape
 from boxwright.models.input_sizes import input_sizes
 from boxwright.models.layers import ConvNormAct, ConvSettings, KernelRule, conv_norm_act, make_conv
 from boxwright.models.onednn_convolution import convolve_add_and_activate, convolve_and_activate
 from boxwright.models.winograd import WinogradConv2d, replace_by_winograd
+from boxwright.ops import add_act, winograd_tiles
 from boxwright.ops.depthwise import depthwise_act
 
 CALLED = "boxwright.models.fused_convolution"
@@ -47,13 +50,14 @@ def folded(module: nn.Module) -> nn.Module:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of the fused functions that run, in order."""
     seen: list[str] = []
-    for function in (convolve_and_activate, convolve_add_and_activate, depthwise_act):
+    for function in (convolve_and_activate, convolve_add_and_activate, depthwise_act, add_act.add_act_):
 
         def noted(*given: object, function: object = function) -> object:
             seen.append(function.__name__)
             return function(*given)
 
-        monkeypatch.setattr(f"{CALLED}.{function.__name__}", noted)
+        place = "boxwright.ops.add_act" if function is add_act.add_act_ else CALLED
+        monkeypatch.setattr(f"{place}.{function.__name__}", noted)
     return seen
 
 
@@ -87,9 +91,14 @@ def test_layers(kind: str, activation: str, calls: list[str]) -> None:
     assert list(fused.state_dict()) == list(layers.state_dict())
 
 
+@pytest.mark.parametrize("compiler", [True, False])
 @pytest.mark.parametrize("activation", ["RELU", "RELU_6"])
 @pytest.mark.parametrize("project", [True, False])
-def test_a_bottleneck_adds_its_shortcut(project: bool, activation: str, calls: list[str]) -> None:
+def test_a_bottleneck_adds_its_shortcut(
+    project: bool, activation: str, compiler: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiler:
+        monkeypatch.setattr(add_act, "kernels", lambda: CompilerError("no C compiler: cc is not found"))
     outs = 24 if project else 16
     settings = ConvSettings(activation=activation)
     block = folded(Bottleneck(16, 8, outs, 2 if project else 1, settings, project=project))
@@ -99,7 +108,7 @@ def test_a_bottleneck_adds_its_shortcut(project: bool, activation: str, calls: l
     given = INPUTS.clone()
     with torch.no_grad():
         assert_close(fused(given), block(INPUTS), rtol=1e-5, atol=1e-6)
-    assert calls == ["convolve_and_activate"] * 2 + ["convolve_add_and_activate"]
+    assert calls == ["convolve_and_activate"] * 2 + ["add_act_" if compiler else "convolve_add_and_activate"]
     assert torch.equal(given, INPUTS)  # the shortcut, which others may read
 
 
@@ -111,7 +120,7 @@ def test_an_inverted_residual_adds_its_input(outs: int, calls: list[str]) -> Non
     assert (type(fused) is FusedInvertedResidual) == (outs == 16)
     with torch.no_grad():
         assert_close(fused(INPUTS), block(INPUTS), rtol=1e-5, atol=1e-6)
-    assert calls == ["convolve_and_activate", "depthwise_act"] + ["convolve_add_and_activate"] * (outs == 16)
+    assert calls == ["convolve_and_activate", "depthwise_act"] + ["add_act_"] * (outs == 16)
 
 
 def test_a_depthwise_convolution_alone(calls: list[str]) -> None:
@@ -149,6 +158,61 @@ def test_winograds_convolutions_activate_themselves(activation: str, calls: list
         assert_close(fused(INPUTS), layers(INPUTS), rtol=1e-5, atol=1e-6)
         assert_close(fused(INPUTS), direct(INPUTS), rtol=1e-4, atol=1e-4)
     assert calls == []
+
+
+def tower(activation: str = "RELU_6", *, use_depthwise: bool = False) -> Tower:
+    """Return a tower of two layers for two levels, whose statistics differ, with its convolutions in Winograd's way."""
+    torch.manual_seed(0)
+    shape = TowerShape(16, layers=2, use_depthwise=use_depthwise)
+    layers = Tower(2, 16, shape, ConvSettings(activation=activation))
+    layers.convs[0][-1].bias = nn.Parameter(torch.randn(16))
+    layers = layers.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    for norm in layers.norms:
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        norm.weight.normal_()
+        norm.bias.normal_()
+    replace_by_winograd(layers, input_sizes(layers, lambda: layers(LEVELS)))
+    return layers
+
+
+LEVELS = [INPUTS, INPUTS[..., ::2, ::2].contiguous(memory_format=torch.channels_last)]
+
+
+@pytest.mark.parametrize("activation", ["RELU", "RELU_6", "SWISH"])
+def test_a_tower_normalizes_as_it_convolves(activation: str) -> None:
+    layers = tower(activation)
+    fused = copy.deepcopy(layers)
+    assert fuse_convolutions(fused) == 1
+    assert type(fused) is FusedTower
+    with torch.no_grad():
+        for one in (fused, copy.deepcopy(fused)):
+            for ours, plain in zip(one(LEVELS), layers(LEVELS), strict=True):
+                assert_close(ours, plain, rtol=1e-5, atol=1e-5)
+        seen: list[torch.Tensor] = []
+        fused.norms[3].register_forward_hook(lambda *given: seen.append(given[2].clone()))
+        assert_close(fused(LEVELS)[1], layers(LEVELS)[1], rtol=1e-5, atol=1e-5)
+        assert len(seen) == 1
+        assert float(seen[0].min()) < 0  # before it is activated
+        program = torch.export.export(fused, (LEVELS,), strict=False)
+        assert_close(program.module()(LEVELS)[0], layers(LEVELS)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_other_towers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = tower("HARD_SWISH")
+    fuse_convolutions(layers)
+    assert type(layers) is Tower
+    layers = tower(use_depthwise=True)
+    fuse_convolutions(layers)
+    assert type(layers) is Tower
+    layers = tower()
+    layers.norms[2] = nn.Identity()
+    fuse_convolutions(layers)
+    assert type(layers) is Tower
+    monkeypatch.setattr(winograd_tiles, "kernels", lambda: CompilerError("no C compiler: cc is not found"))
+    layers = tower()  # no convolution gains then
+    fuse_convolutions(layers)
+    assert type(layers) is Tower
 
 
 def fused_layer() -> ConvNormAct:

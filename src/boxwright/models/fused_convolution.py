@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from boxwright.base.c_compiler import CompilerError
 from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
 from boxwright.models.backbones.resnet_v1 import Bottleneck
+from boxwright.models.batch_norm import BatchNorm2d, StoredNorm2d
 from boxwright.models.compiled_depthwise import is_depthwise, window_of
 from boxwright.models.compiled_norm import kernel_of
-from boxwright.models.batch_norm import BatchNorm2d, StoredNorm2d
 from boxwright.models.heads.weight_shared import Tower
 from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 from boxwright.models.onednn_convolution import (
     ACTIVATIONS,
+    convolve,
     convolve_add_and_activate,
     convolve_and_activate,
     is_available,
@@ -31,6 +32,7 @@ from boxwright.models.onednn_convolution import (
     is_readable_map,
 )
 from boxwright.models.winograd import WinogradConv2d
+from boxwright.ops import add_act
 from boxwright.ops.depthwise import LEAST_CHANNELS, depthwise_act, kernels, taps_of
 
 _NO_ACTIVATION = nn.Identity()
@@ -76,8 +78,11 @@ def _activates(layers: ConvNormAct) -> bool:
 
 def _normalizes(tower: Tower) -> bool:
     """Return whether all of a tower's convolutions can normalize and activate as they write."""
-    convolved = all(type(one) is nn.Sequential and type(one[0]) is WinogradConv2d and len(one) == 1 for one in tower.convs)
-    return convolved and all(isinstance(norm, BatchNorm2d) for norm in tower.norms) and type(tower.activation) in ACTIVATIONS
+    return (
+        all([type(layer) for layer in cast(nn.Sequential, one)] == [WinogradConv2d] for one in tower.convs)
+        and all(isinstance(norm, BatchNorm2d) for norm in tower.norms)
+        and type(tower.activation) in ACTIVATIONS
+    )
 
 
 def _gains_from_kernel(conv: Conv2d) -> bool:
@@ -164,9 +169,7 @@ class FusedTower(Tower):
         return _winograd(cast(WinogradConv2d, layers[0]), inputs, self.activation, cast(StoredNorm2d, norm))
 
 
-def _winograd(
-    conv: WinogradConv2d, inputs: Tensor, activation: nn.Module, norm: StoredNorm2d | None = None
-) -> Tensor:
+def _winograd(conv: WinogradConv2d, inputs: Tensor, activation: nn.Module, norm: StoredNorm2d | None = None) -> Tensor:
     pointwise = kernel_of(activation)
     outputs = conv.clamped(inputs, pointwise.low, pointwise.high, norm)
     return cast(Tensor, activation(outputs)) if pointwise.swish else outputs
@@ -175,5 +178,7 @@ def _winograd(
 def _sum(maps: Tensor, layers: ConvNormAct, shortcut: Tensor, activation: nn.Module) -> Tensor:
     conv = cast(Conv2d, layers[0])
     if is_fast(conv, maps) and is_readable_map(shortcut) and not have_hooks(layers, *layers, activation):
-        return convolve_add_and_activate(maps, conv, shortcut, activation)
+        if isinstance(add_act.kernels(), CompilerError):
+            return convolve_add_and_activate(maps, conv, shortcut, activation)
+        return add_act.add_act_(convolve(maps, conv), shortcut, kernel_of(activation))
     return cast(Tensor, activation(layers(maps) + shortcut))

@@ -52,7 +52,7 @@ class PackedConv2d(Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C', H', W']."""
         if is_fast(self, input):
-            return _pointwise(input, self, "none", ())
+            return convolve(input, self)
         return super().forward(input)
 
 
@@ -83,6 +83,11 @@ def pack_kernels(network: nn.Module, sizes: Mapping[nn.Module, torch.Size]) -> i
             cast(PackedConv2d, conv).packed = _Packed(kernel)
             count += 1
     return count
+
+
+def convolve(inputs: Tensor, conv: Conv2d) -> Tensor:
+    """Return a convolution of inputs [B, C, H, W], without gradients."""
+    return _pointwise(inputs, conv, "none", ())
 
 
 def convolve_and_activate(inputs: Tensor, conv: Conv2d, activation: nn.Module) -> Tensor:

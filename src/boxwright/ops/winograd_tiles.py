@@ -32,7 +32,7 @@ _POINTS = 36
 _APART = 16
 # Tiles that a thread evaluates before it multiplies them: as many as a kernel's size divided by this number, since the
 # kernel is read again for each such block, and the block's numbers should stay in the cache.
-_BLOCK_PER, _FEWEST, _MOST = 512, 48, 128
+_BLOCK_PER, _FEWEST, _MOST = 320, 48, 256
 
 
 # Maps, and the tiles along each side.
@@ -175,7 +175,7 @@ def conv_3x3_packed(
     a_block = ins * outs // _BLOCK_PER
     by_channels = _divides_channels(count, a_block, panels, threads)
     if by_channels:
-        together, most, own = 1, 2 * _MOST, -(-panels // threads)
+        together, most, own = 1, _MOST, -(-panels // threads)
     else:
         together, most, own = threads, min(max(a_block, _FEWEST), _MOST), panels
     blocks = together * -(-count // (together * most))
