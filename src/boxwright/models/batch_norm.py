@@ -74,9 +74,9 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 def gain_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Return by what normalization with stored statistics multiplies, and then what it adds, float64 [C] each."""
+    """Return the factor and the summand of normalization with stored statistics, float64 [C] each."""
     if norm.running_mean is None or norm.running_var is None:
-        raise TypeError("normalization without stored statistics is no fixed map")
+        raise TypeError("normalization without stored statistics has no fixed factor")
     gain = torch.rsqrt(norm.running_var.double() + norm.eps)
     shift = -norm.running_mean.double() * gain
     if norm.affine:

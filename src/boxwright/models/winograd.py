@@ -79,7 +79,7 @@ class WinogradConv2d(nn.Module):
         return self.clamped(input, -math.inf, math.inf)
 
     def clamped(self, input: Tensor, low: float, high: float, norm: StoredNorm2d | None = None) -> Tensor:
-        """Return the same, normalized, within bounds; both cost next to nothing where the kernel is packed."""
+        """Return the same, normalized if asked, within bounds; both cost next to nothing where the kernel is packed."""
         maps = input.contiguous(memory_format=torch.channels_last)
         if self.packed and not torch.compiler.is_compiling() and _is_plain(maps):
             gain, bias = (None, self.bias) if norm is None else (norm.gain, norm.shifted(self.bias))
