@@ -26,12 +26,13 @@ def is_readable(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
-def call(library: ctypes.CDLL | CompilerError, name: str, shape: ctypes.Structure, *tensors: Tensor) -> None:
-    """Call a function with its settings and the addresses of tensors, which must be as dense as it expects.
+def call(library: ctypes.CDLL | CompilerError, name: str, shape: ctypes.Structure, *tensors: Tensor | None) -> None:
+    """Call a function with its settings and the addresses of tensors, as dense as it expects; None is null.
 
     Raises:
         CompilerError: If there are no functions.
     """
     if isinstance(library, CompilerError):
         raise library
-    getattr(library, name)(ctypes.byref(shape), *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors))
+    addresses = (None if tensor is None else ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors)
+    getattr(library, name)(ctypes.byref(shape), *addresses)

@@ -273,9 +273,9 @@ static __attribute__((noinline)) void multiply_all(long count, long ins, const f
 }
 
 typedef struct {
-    const float *maps, *kernel, *gain, *bias;
+    const float *kernel, *gain, *bias; // no gain is 1
     float *into;
-} Maps;
+} Products;
 
 // Evaluated tiles from `first` to `last`.
 INLINE void evaluate_block(const Conv *conv, const float *maps, long first, long last, float *evaluated) {
@@ -290,27 +290,27 @@ INLINE void evaluate_block(const Conv *conv, const float *maps, long first, long
 }
 
 // The outputs of evaluated tiles in the channels of some panels.
-INLINE void multiply_block(const Conv *conv, const Maps *maps, long first, long last, long panel, long end,
+INLINE void multiply_block(const Conv *conv, const Products *of, long first, long last, long panel, long end,
                            const float *evaluated, float *products) {
     Shape out = {conv->images, conv->height, conv->width, conv->down, conv->across, conv->outs, 0, 0};
     long grid = conv->down * conv->across, panels = (conv->outs + PANEL - 1) / PANEL, apart = (end - panel) * PANEL;
     for (long point = 0; point < POINTS; point++)
         for (long one = panel; one < end; one++)
             multiply_all(last - first, conv->ins, evaluated + point * conv->tiles_plane,
-                         maps->kernel + (point * panels + one) * conv->ins * PANEL,
+                         of->kernel + (point * panels + one) * conv->ins * PANEL,
                          products + point * conv->products_plane + (one - panel) * PANEL, apart);
     long channels = end * PANEL < conv->outs ? end * PANEL : conv->outs;
     for (long tile = first; tile < last; tile++) {
-        float *map = maps->into + tile / grid * conv->height * conv->width * conv->outs;
+        float *map = of->into + tile / grid * conv->height * conv->width * conv->outs;
         long row = tile % grid / conv->across, column = tile % conv->across;
-        read_tile(&out, products + (tile - first) * apart, conv->products_plane, maps->gain, maps->bias, conv->bounds,
+        read_tile(&out, products + (tile - first) * apart, conv->products_plane, of->gain, of->bias, conv->bounds,
                   OUT * row, OUT * column, panel * PANEL, channels, map);
     }
 }
 
-void winograd_convolve(const Conv *conv, const float *from, const float *kernel, const float *gain, const float *bias,
+void winograd_convolve(const Conv *conv, const float *maps, const float *kernel, const float *gain, const float *bias,
                        float *tiles, float *products, float *into) {
-    Maps maps = {from, kernel, gain, bias, into};
+    Products of = {kernel, gain, bias, into};
     long count = conv->images * conv->down * conv->across, panels = (conv->outs + PANEL - 1) / PANEL;
     #pragma omp parallel num_threads(conv->threads)
     if (conv->by_channels) {
@@ -318,10 +318,10 @@ void winograd_convolve(const Conv *conv, const float *from, const float *kernel,
             long first = count * block / conv->blocks, last = count * (block + 1) / conv->blocks;
             #pragma omp for schedule(static)
             for (long tile = first; tile < last; tile++)
-                evaluate_block(conv, from, tile, tile + 1, tiles + (tile - first) * conv->ins);
+                evaluate_block(conv, maps, tile, tile + 1, tiles + (tile - first) * conv->ins);
             #pragma omp for schedule(static)
             for (int part = 0; part < conv->threads; part++)
-                multiply_block(conv, &maps, first, last, panels * part / conv->threads,
+                multiply_block(conv, &of, first, last, panels * part / conv->threads,
                                panels * (part + 1) / conv->threads, tiles,
                                products + part * POINTS * conv->products_plane);
         }
@@ -331,8 +331,8 @@ void winograd_convolve(const Conv *conv, const float *from, const float *kernel,
         #pragma omp for schedule(static)
         for (long block = 0; block < conv->blocks; block++) {
             long first = count * block / conv->blocks, last = count * (block + 1) / conv->blocks;
-            evaluate_block(conv, from, first, last, evaluated);
-            multiply_block(conv, &maps, first, last, 0, panels, evaluated, product);
+            evaluate_block(conv, maps, first, last, evaluated);
+            multiply_block(conv, &of, first, last, 0, panels, evaluated, product);
         }
     }
 }

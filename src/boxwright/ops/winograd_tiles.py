@@ -185,7 +185,6 @@ def conv_3x3_packed(
     planes = evaluated.stride(1), products.stride(1)
     shape = _ConvShape(batch, height, width, *grid, ins, outs, blocks, *planes, threads, by_channels, low, high)
     outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
-    gain = torch.ones(outs) if gain is None else gain
     call(kernels(), "winograd_convolve", shape, inputs, packed, gain, bias, evaluated, products, outputs)
     return outputs
 
