@@ -20,9 +20,11 @@ from boxwright.models.fused_convolution import (
     FusedConvAct,
     FusedInvertedResidual,
     FusedTower,
+    FusedWeightSharedHead,
     fuse_convolutions,
 )
-from boxwright.models.heads.weight_shared import Tower, TowerShape
+from boxwright.models.heads.outputs import HeadOutput
+from boxwright.models.heads.weight_shared import Tower, TowerShape, WeightSharedHead
 from boxwright.models.input_sizes import input_sizes
 from boxwright.models.layers import ConvNormAct, ConvSettings, KernelRule, conv_norm_act, make_conv
 from boxwright.models.onednn_convolution import convolve_add_and_activate, convolve_and_activate
@@ -213,6 +215,47 @@ def test_other_towers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = tower()  # no convolution gains then
     fuse_convolutions(layers)
     assert type(layers) is Tower
+
+
+def shared_head(anchors: int) -> WeightSharedHead:
+    """Return a head whose box convolution has four outputs for each anchor, with wide ones in Winograd's way."""
+    torch.manual_seed(0)
+    settings = ConvSettings()
+    head = WeightSharedHead([16, 16], anchors, HeadOutput(20), TowerShape(16, layers=1), settings, settings)
+    for last in (head.boxes, head.classes):
+        last[0].bias = nn.Parameter(torch.randn_like(last[0].bias))
+    head = head.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    replace_by_winograd(head, input_sizes(head, lambda: head(LEVELS)))
+    return head
+
+
+def test_the_last_convolutions_of_a_shared_head_compute_all_levels_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = shared_head(anchors=6)
+    fused, seen = copy.deepcopy(head), list[int]()
+    assert fuse_convolutions(fused) == 3  # two towers and the head
+    assert type(fused) is FusedWeightSharedHead
+    of_levels = WinogradConv2d.of_levels
+
+    def noted(conv: WinogradConv2d, levels: list[torch.Tensor], *given: object) -> list[torch.Tensor]:
+        seen.append(len(levels))
+        return of_levels(conv, levels, *given)
+
+    monkeypatch.setattr(WinogradConv2d, "of_levels", noted)
+    with torch.no_grad():
+        ours = fused(LEVELS)
+        assert seen == [2, 2, 2, 2]
+        for mine, plain in zip(ours, head(LEVELS), strict=True):
+            assert_close(mine, plain, rtol=1e-5, atol=1e-5)
+        shapes: list[torch.Size] = []
+        fused.classes[0].register_forward_hook(lambda *given: shapes.append(given[2].shape))
+        assert torch.equal(fused(LEVELS)[1], ours[1])
+    assert [shape[2:] for shape in shapes] == [level.shape[2:] for level in LEVELS]
+
+
+def test_a_shared_head_of_few_anchors_stays_as_it_is() -> None:
+    head = shared_head(anchors=3)  # twelve outputs are too few for Winograd's way
+    assert fuse_convolutions(head) == 2
+    assert type(head) is WeightSharedHead
 
 
 def fused_layer() -> ConvNormAct:

@@ -87,7 +87,7 @@ def test_a_kernel_in_advance_is_packed_where_it_can_be(
     layer = WinogradConv2d(conv)
     by_matrices = winograd.conv_3x3_transformed(INPUTS, winograd.transformed_kernel(conv.weight), conv.bias)
     by_matrices = by_matrices.clamp(*bounds)
-    compiled = layer.clamped(INPUTS, *bounds)
+    compiled = layer.of_levels([INPUTS], [None], *bounds)[0]
     assert not torch.equal(compiled, by_matrices)
     torch.testing.assert_close(compiled, by_matrices, rtol=1e-4, atol=1e-4)
     with torch.autocast("cpu", torch.bfloat16):
@@ -95,7 +95,7 @@ def test_a_kernel_in_advance_is_packed_where_it_can_be(
     program = torch.export.export(layer, (INPUTS,), strict=False)
     torch.testing.assert_close(program.module()(INPUTS).clamp(*bounds), by_matrices, rtol=1e-5, atol=1e-5)
     monkeypatch.setattr(winograd_tiles, "kernels", lambda: CompilerError("no C compiler: cc is not found"))
-    assert torch.equal(WinogradConv2d(conv).clamped(INPUTS, *bounds), by_matrices)
+    assert torch.equal(WinogradConv2d(conv).of_levels([INPUTS], [None], *bounds)[0], by_matrices)
 
 
 def test_an_exported_graph_has_the_plain_layer() -> None:

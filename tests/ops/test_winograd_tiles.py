@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from boxwright.ops import winograd, winograd_tiles
 from boxwright.ops.winograd_tiles import (
+    ChannelScale,
     conv_3x3,
     conv_3x3_packed,
     conv_3x3_transformed,
@@ -56,11 +57,16 @@ def packed(kernel: Tensor) -> Tensor:
     return packed_kernel(winograd.transformed_kernel(kernel))
 
 
+def convolved(inputs: Tensor, kernel: Tensor, bias: Tensor, low: float = -torch.inf, high: float = torch.inf) -> Tensor:
+    """Return the packed convolution of one level."""
+    return conv_3x3_packed([inputs], packed(kernel), [ChannelScale(bias)], low, high)[0]
+
+
 @pytest.mark.parametrize("channels", [(5, 7), (16, 32), (33, 20), (24, 97)], ids=str)
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_packed_kernels_convolve_as_defined(height: int, width: int, channels: tuple[int, int]) -> None:
     inputs, kernel, bias = given(height, width, batch=3, ins=channels[0], outs=channels[1])
-    found = conv_3x3_packed(inputs, packed(kernel), bias)
+    found = convolved(inputs, kernel, bias)
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert error(found, F.conv2d(inputs.double(), kernel.double(), bias.double(), padding=1)) < 5e-6
     assert torch.equal(unpacked_kernel(packed(kernel), len(bias)), winograd.transformed_kernel(kernel))
@@ -75,7 +81,7 @@ def test_blocks_of_any_number_of_tiles(most: int, monkeypatch: pytest.MonkeyPatc
     results = []
     for count in (1, 2, 5):
         with threads(count):
-            results.append(conv_3x3_packed(inputs, packed(kernel), bias))
+            results.append(convolved(inputs, kernel, bias))
     assert error(results[0], expected) < 5e-6
     assert all(torch.equal(results[0], other) for other in results[1:])
 
@@ -91,7 +97,7 @@ def test_threads_divide_tiles_or_channels(outs: int, most: int, monkeypatch: pyt
         monkeypatch.setattr(winograd_tiles, "_divides_channels", lambda *_, how=by_channels: how)
         for count in (1, 2, 3):
             with threads(count):
-                results.append(conv_3x3_packed(inputs, packed(kernel), bias))
+                results.append(convolved(inputs, kernel, bias))
     assert error(results[0], expected) < 5e-6
     assert all(torch.equal(results[0], other) for other in results[1:])
 
@@ -106,38 +112,51 @@ def test_few_tiles_of_wide_maps_are_divided_by_channels() -> None:
 
 
 @pytest.mark.parametrize("by_channels", [False, True])
-def test_outputs_are_multiplied_by_a_gain(by_channels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [3, 128])
+def test_levels_of_any_sizes_have_scales_of_their_own(
+    most: int, by_channels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winograd_tiles, "_MOST", most)
     monkeypatch.setattr(winograd_tiles, "_divides_channels", lambda *_: by_channels)
-    inputs, kernel, bias = given(9, 14, ins=20, outs=41)
-    gain = torch.linspace(-2, 3, 41)
-    expected = F.conv2d(inputs.double(), kernel.double(), padding=1) * gain[:, None, None] + bias[:, None, None]
-    with threads(2):
-        assert error(conv_3x3_packed(inputs, packed(kernel), bias, gain=gain), expected) < 5e-6
-        bounded = conv_3x3_packed(inputs, packed(kernel), bias, 0.0, 6.0, gain)
-    assert error(bounded, expected.clamp(0, 6)) < 5e-6
+    sizes = {(9, 14): 2, (23, 4): 2, (3, 3): 0, (1, 1): 2, (5, 31): 1}
+    levels = [given(*size, batch=batch, ins=20, outs=41)[0] for size, batch in sizes.items()]
+    _, kernel, bias = given(8, 8, ins=20, outs=41)
+    scales = [ChannelScale(bias + place, torch.linspace(-2, place, 41)) for place in range(4)] + [ChannelScale(bias)]
+    for low, high in ((-torch.inf, torch.inf), (0.0, 6.0)):
+        for count in (1, 2, 3):
+            with threads(count):
+                found = conv_3x3_packed(levels, packed(kernel), scales, low, high)
+            assert len(found) == len(levels)
+            for ours, maps, scale in zip(found, levels, scales, strict=True):
+                exact = F.conv2d(maps.double(), kernel.double(), padding=1)
+                gain = 1 if scale.gain is None else scale.gain[:, None, None]
+                exact = (exact * gain + scale.shift[:, None, None]).clamp(low, high)
+                assert ours.shape == exact.shape
+                assert ours.is_contiguous(memory_format=torch.channels_last)
+                assert not ours.numel() or error(ours, exact) < 5e-6
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 6.0), (0.0, float("inf")), (-1.0, 0.5)])
 def test_packed_kernels_activate(low: float, high: float) -> None:
     inputs, kernel, bias = given(9, 14, ins=20, outs=17)
-    plain = conv_3x3_packed(inputs, packed(kernel), bias)
-    bounded = conv_3x3_packed(inputs, packed(kernel), bias, low, high)
+    plain = convolved(inputs, kernel, bias)
+    bounded = convolved(inputs, kernel, bias, low, high)
     assert torch.equal(bounded, plain.clamp(low, high))
     assert not torch.equal(bounded, plain)
     inputs[0, 0, 2, 2] = torch.nan
-    assert bool(conv_3x3_packed(inputs, packed(kernel), bias, low, high)[0, :, 1:4, 1:4].isnan().all())
+    assert bool(convolved(inputs, kernel, bias, low, high)[0, :, 1:4, 1:4].isnan().all())
 
 
 def test_packed_kernels_of_no_images() -> None:
     _, kernel, bias = given(8, 8)
-    assert conv_3x3_packed(torch.zeros(0, 5, 8, 8), packed(kernel), bias).shape == (0, 7, 8, 8)
+    assert convolved(torch.zeros(0, 5, 8, 8), kernel, bias).shape == (0, 7, 8, 8)
 
 
 def test_no_more_is_lost_in_rounding_than_in_the_direct_way() -> None:
     inputs, kernel, _ = given(40, 40, batch=1, ins=256, outs=256)
     exact = F.conv2d(inputs.double(), kernel.double(), padding=1)
     ours = (conv_3x3(inputs, kernel, None).double() - exact).square().mean().sqrt()
-    in_advance = (conv_3x3_packed(inputs, packed(kernel), torch.zeros(256)).double() - exact).square().mean().sqrt()
+    in_advance = (convolved(inputs, kernel, torch.zeros(256)).double() - exact).square().mean().sqrt()
     direct = (F.conv2d(inputs, kernel, padding=1).double() - exact).square().mean().sqrt()
     assert ours < 5 * direct
     assert in_advance < 5 * direct

@@ -9,6 +9,7 @@ Dimensions: B batch, C channels, H W grid.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,7 @@ from boxwright.models.backbones.resnet_v1 import Bottleneck
 from boxwright.models.batch_norm import BatchNorm2d, StoredNorm2d
 from boxwright.models.compiled_depthwise import is_depthwise, window_of
 from boxwright.models.compiled_norm import kernel_of
-from boxwright.models.heads.weight_shared import Tower
+from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
 from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
 from boxwright.models.onednn_convolution import (
     ACTIVATIONS,
@@ -63,6 +64,8 @@ def fuse_convolutions(network: nn.Module) -> int:
         elif type(module) is Tower and _normalizes(module):
             module.__class__ = FusedTower
             module.norms = nn.ModuleList([StoredNorm2d(norm) for norm in module.norms if isinstance(norm, BatchNorm2d)])
+        elif type(module) is WeightSharedHead and _is_winograd(module.boxes, module.classes):
+            module.__class__ = FusedWeightSharedHead
         else:
             continue
         count += 1
@@ -79,10 +82,15 @@ def _activates(layers: ConvNormAct) -> bool:
 def _normalizes(tower: Tower) -> bool:
     """Return whether all of a tower's convolutions can normalize and activate as they write."""
     return (
-        all([type(layer) for layer in cast(nn.Sequential, one)] == [WinogradConv2d] for one in tower.convs)
+        _is_winograd(*tower.convs)
         and all(isinstance(norm, BatchNorm2d) for norm in tower.norms)
         and type(tower.activation) in ACTIVATIONS
     )
+
+
+def _is_winograd(*sequences: nn.Module) -> bool:
+    """Return whether each sequence is one of Winograd's convolutions."""
+    return all([type(layer) for layer in cast(nn.Sequential, one)] == [WinogradConv2d] for one in sequences)
 
 
 def _gains_from_kernel(conv: Conv2d) -> bool:
@@ -133,7 +141,7 @@ class FusedConvAct(ConvNormAct):
         if have_hooks(*self):
             return cast(Tensor, activation(conv(input)))
         if isinstance(conv, WinogradConv2d):
-            return _winograd(conv, input, activation)
+            return _winograd(conv, [input], [None], activation)[0]
         if isinstance(conv, DepthwiseConv2d):
             return conv.activated(input, activation)
         if isinstance(conv, Conv2d) and is_fast(conv, input):
@@ -159,20 +167,32 @@ class FusedInvertedResidual(InvertedResidual):
 
 
 class FusedTower(Tower):
-    """A shared tower whose convolutions normalize and activate."""
+    """A shared tower whose convolutions normalize and activate, of all levels at once."""
 
-    def layer(self, inputs: Tensor, conv: nn.Module, norm: nn.Module) -> Tensor:
-        """Return a layer's activated output [B, depth, H, W]."""
+    def layer(self, levels: list[Tensor], conv: nn.Module, norms: list[nn.Module]) -> list[Tensor]:
+        """Return a layer's activated outputs [B, depth, H, W]."""
         layers = cast(nn.Sequential, conv)
-        if have_hooks(layers, *layers, norm, self.activation):
-            return super().layer(inputs, conv, norm)
-        return _winograd(cast(WinogradConv2d, layers[0]), inputs, self.activation, cast(StoredNorm2d, norm))
+        if have_hooks(layers, *layers, *norms, self.activation):
+            return super().layer(levels, conv, norms)
+        return _winograd(cast(WinogradConv2d, layers[0]), levels, cast(list[StoredNorm2d], norms), self.activation)
 
 
-def _winograd(conv: WinogradConv2d, inputs: Tensor, activation: nn.Module, norm: StoredNorm2d | None = None) -> Tensor:
+class FusedWeightSharedHead(WeightSharedHead):
+    """A shared head whose last convolutions compute all levels at once."""
+
+    def last(self, layers: nn.Sequential, levels: list[Tensor]) -> list[Tensor]:
+        """Return the levels' outputs."""
+        if have_hooks(layers, *layers):
+            return super().last(layers, levels)
+        return _winograd(cast(WinogradConv2d, layers[0]), levels, [None] * len(levels), _NO_ACTIVATION)
+
+
+def _winograd(
+    conv: WinogradConv2d, levels: Sequence[Tensor], norms: Sequence[StoredNorm2d | None], activation: nn.Module
+) -> list[Tensor]:
     pointwise = kernel_of(activation)
-    outputs = conv.clamped(inputs, pointwise.low, pointwise.high, norm)
-    return cast(Tensor, activation(outputs)) if pointwise.swish else outputs
+    outputs = conv.of_levels(levels, norms, pointwise.low, pointwise.high)
+    return [activation(output) for output in outputs] if pointwise.swish else outputs
 
 
 def _sum(maps: Tensor, layers: ConvNormAct, shortcut: Tensor, activation: nn.Module) -> Tensor:

@@ -8,7 +8,7 @@ detector once, and laid out for a kernel in C that gains from 16 channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from boxwright.models.layers import Conv2d
 from boxwright.ops import winograd_tiles
 from boxwright.ops.compiled import is_readable
 from boxwright.ops.winograd import conv_3x3_transformed, transformed_kernel
+from boxwright.ops.winograd_tiles import ChannelScale
 
 _LEAST_CHANNELS, _LEAST_CHANNELS_PACKED = 128, 16
 # Tiles of 4×4 outputs over all images: below, transforming a kernel, or the algorithm itself, costs more than it saves.
@@ -76,18 +77,26 @@ class WinogradConv2d(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return float32 [B, D, H, W] for float32 [B, C, H, W]."""
-        return self.clamped(input, -math.inf, math.inf)
+        return self.of_levels([input], [None], -math.inf, math.inf)[0]
 
-    def clamped(self, input: Tensor, low: float, high: float, norm: StoredNorm2d | None = None) -> Tensor:
-        """Return the same, normalized if asked, within bounds; both cost next to nothing where the kernel is packed."""
-        maps = input.contiguous(memory_format=torch.channels_last)
-        if self.packed and not torch.compiler.is_compiling() and _is_plain(maps):
-            gain, bias = (None, self.bias) if norm is None else (norm.gain, norm.shifted(self.bias))
-            return winograd_tiles.conv_3x3_packed(maps, self.kernel, bias, low, high, gain)
+    def of_levels(
+        self, levels: Sequence[Tensor], norms: Sequence[StoredNorm2d | None], low: float, high: float
+    ) -> list[Tensor]:
+        """Return each level's output, normalized if asked, within bounds.
+
+        Both cost next to nothing where the kernel is packed.
+        """
+        maps = [level.contiguous(memory_format=torch.channels_last) for level in levels]
+        if self.packed and not torch.compiler.is_compiling() and all(_is_plain(level) for level in maps):
+            scales = [self._scale(norm) for norm in norms]
+            return winograd_tiles.conv_3x3_packed(maps, self.kernel, scales, low, high)
         kernel = winograd_tiles.unpacked_kernel(self.kernel, len(self.bias)) if self.packed else self.kernel
-        outputs = conv_3x3_transformed(maps, kernel, self.bias)
-        outputs = outputs if norm is None else norm(outputs)
-        return outputs if low == -math.inf and high == math.inf else outputs.clamp_(low, high)
+        outputs = [conv_3x3_transformed(level, kernel, self.bias) for level in maps]
+        outputs = [one if norm is None else norm(one) for one, norm in zip(outputs, norms, strict=True)]
+        return outputs if low == -math.inf and high == math.inf else [one.clamp_(low, high) for one in outputs]
+
+    def _scale(self, norm: StoredNorm2d | None) -> ChannelScale:
+        return ChannelScale(self.bias) if norm is None else ChannelScale(norm.shifted(self.bias), norm.gain)
 
 
 @torch.no_grad()

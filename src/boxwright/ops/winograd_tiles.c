@@ -211,6 +211,13 @@ void winograd_read(const Shape *shape, const float *tiles, const float *bias, fl
     }
 }
 
+// Maps of a convolution, such as a level of a pyramid, whose tiles lie after those of the maps before, up to `end`.
+typedef struct {
+    long images, height, width, down, across, end;
+    const float *maps, *gain, *bias; // no gain is 1
+    float *into;
+} Level;
+
 // A whole convolution, for inference: blocks of tiles are evaluated, multiplied and read off while caches hold them.
 // Threads divide the output channels among themselves, so that each reads a part of the kernel, or the tiles.
 //
@@ -219,7 +226,8 @@ void winograd_read(const Shape *shape, const float *tiles, const float *bias, fl
 // numbers between the starts of two of the 36. Of products there is one for each thread, of tiles too, unless channels
 // are divided: then all threads evaluate the same tiles, and the products have a thread's panels.
 typedef struct {
-    long images, height, width, down, across, ins, outs, blocks, tiles_plane, products_plane;
+    const Level *levels;
+    long count, ins, outs, blocks, tiles_plane, products_plane; // `count` tiles of all levels
     int threads, by_channels;
     Bounds bounds;
 } Conv;
@@ -273,55 +281,59 @@ static __attribute__((noinline)) void multiply_all(long count, long ins, const f
 }
 
 typedef struct {
-    const float *kernel, *gain, *bias; // no gain is 1
-    float *into;
-} Products;
+    const Level *level;
+    long image, top, left;
+} Place;
+
+INLINE Place place_of(const Conv *conv, long tile) {
+    const Level *level = conv->levels;
+    for (; tile >= level->end; level++) {}
+    long grid = level->down * level->across, own = tile - (level->end - level->images * grid);
+    return (Place){level, own / grid, own % grid / level->across * OUT, own % level->across * OUT};
+}
 
 // Evaluated tiles from `first` to `last`.
-INLINE void evaluate_block(const Conv *conv, const float *maps, long first, long last, float *evaluated) {
-    Shape in = {conv->images, conv->height, conv->width, conv->down, conv->across, conv->ins, 0, 0};
-    long grid = conv->down * conv->across;
+INLINE void evaluate_block(const Conv *conv, long first, long last, float *evaluated) {
     for (long tile = first; tile < last; tile++) {
-        const float *map = maps + tile / grid * conv->height * conv->width * conv->ins;
-        long row = tile % grid / conv->across, column = tile % conv->across;
-        evaluate_tile(&in, IN, at_tile, map, OUT * row - 1, OUT * column - 1, conv->tiles_plane,
+        Place at = place_of(conv, tile);
+        Shape in = {.height = at.level->height, .width = at.level->width, .channels = conv->ins};
+        const float *map = at.level->maps + at.image * in.height * in.width * in.channels;
+        evaluate_tile(&in, IN, at_tile, map, at.top - 1, at.left - 1, conv->tiles_plane,
                       evaluated + (tile - first) * conv->ins);
     }
 }
 
 // The outputs of evaluated tiles in the channels of some panels.
-INLINE void multiply_block(const Conv *conv, const Products *of, long first, long last, long panel, long end,
+INLINE void multiply_block(const Conv *conv, const float *kernel, long first, long last, long panel, long end,
                            const float *evaluated, float *products) {
-    Shape out = {conv->images, conv->height, conv->width, conv->down, conv->across, conv->outs, 0, 0};
-    long grid = conv->down * conv->across, panels = (conv->outs + PANEL - 1) / PANEL, apart = (end - panel) * PANEL;
+    long panels = (conv->outs + PANEL - 1) / PANEL, apart = (end - panel) * PANEL;
     for (long point = 0; point < POINTS; point++)
         for (long one = panel; one < end; one++)
             multiply_all(last - first, conv->ins, evaluated + point * conv->tiles_plane,
-                         of->kernel + (point * panels + one) * conv->ins * PANEL,
+                         kernel + (point * panels + one) * conv->ins * PANEL,
                          products + point * conv->products_plane + (one - panel) * PANEL, apart);
     long channels = end * PANEL < conv->outs ? end * PANEL : conv->outs;
     for (long tile = first; tile < last; tile++) {
-        float *map = of->into + tile / grid * conv->height * conv->width * conv->outs;
-        long row = tile % grid / conv->across, column = tile % conv->across;
-        read_tile(&out, products + (tile - first) * apart, conv->products_plane, of->gain, of->bias, conv->bounds,
-                  OUT * row, OUT * column, panel * PANEL, channels, map);
+        Place at = place_of(conv, tile);
+        Shape out = {.height = at.level->height, .width = at.level->width, .channels = conv->outs};
+        float *map = at.level->into + at.image * out.height * out.width * out.channels;
+        read_tile(&out, products + (tile - first) * apart, conv->products_plane, at.level->gain, at.level->bias,
+                  conv->bounds, at.top, at.left, panel * PANEL, channels, map);
     }
 }
 
-void winograd_convolve(const Conv *conv, const float *maps, const float *kernel, const float *gain, const float *bias,
-                       float *tiles, float *products, float *into) {
-    Products of = {kernel, gain, bias, into};
-    long count = conv->images * conv->down * conv->across, panels = (conv->outs + PANEL - 1) / PANEL;
+void winograd_convolve(const Conv *conv, const float *kernel, float *tiles, float *products) {
+    long count = conv->count, panels = (conv->outs + PANEL - 1) / PANEL;
     #pragma omp parallel num_threads(conv->threads)
     if (conv->by_channels) {
         for (long block = 0; block < conv->blocks; block++) {
             long first = count * block / conv->blocks, last = count * (block + 1) / conv->blocks;
             #pragma omp for schedule(static)
             for (long tile = first; tile < last; tile++)
-                evaluate_block(conv, maps, tile, tile + 1, tiles + (tile - first) * conv->ins);
+                evaluate_block(conv, tile, tile + 1, tiles + (tile - first) * conv->ins);
             #pragma omp for schedule(static)
             for (int part = 0; part < conv->threads; part++)
-                multiply_block(conv, &of, first, last, panels * part / conv->threads,
+                multiply_block(conv, kernel, first, last, panels * part / conv->threads,
                                panels * (part + 1) / conv->threads, tiles,
                                products + part * POINTS * conv->products_plane);
         }
@@ -331,8 +343,8 @@ void winograd_convolve(const Conv *conv, const float *maps, const float *kernel,
         #pragma omp for schedule(static)
         for (long block = 0; block < conv->blocks; block++) {
             long first = count * block / conv->blocks, last = count * (block + 1) / conv->blocks;
-            evaluate_block(conv, maps, first, last, evaluated);
-            multiply_block(conv, &of, first, last, 0, panels, evaluated, product);
+            evaluate_block(conv, first, last, evaluated);
+            multiply_block(conv, kernel, first, last, 0, panels, evaluated, product);
         }
     }
 }

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +50,21 @@ class _Shape(ctypes.Structure):
     )
 
 
-class _ConvShape(ctypes.Structure):
+class _Level(ctypes.Structure):
     _fields_ = (
         *_GRID,
+        ("end", ctypes.c_long),
+        ("maps", ctypes.c_void_p),
+        ("gain", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("into", ctypes.c_void_p),
+    )
+
+
+class _ConvShape(ctypes.Structure):
+    _fields_ = (
+        ("levels", ctypes.POINTER(_Level)),
+        ("count", ctypes.c_long),
         ("ins", ctypes.c_long),
         ("outs", ctypes.c_long),
         ("blocks", ctypes.c_long),
@@ -147,31 +161,55 @@ def unpacked_kernel(packed: Tensor, outs: int) -> Tensor:
     return packed.transpose(1, 2).flatten(2)[..., :outs]
 
 
+@dataclass(frozen=True)
+class ChannelScale:
+    """What each output channel is multiplied by, and what is added then.
+
+    Attributes:
+        shift: float32 [D].
+        gain: float32 [D]; None for 1.
+    """
+
+    shift: Tensor
+    gain: Tensor | None = None
+
+
 def conv_3x3_packed(
-    inputs: Tensor,
+    levels: Sequence[Tensor],
     packed: Tensor,
-    bias: Tensor,
+    scales: Sequence[ChannelScale],
     low: float = -math.inf,
     high: float = math.inf,
-    gain: Tensor | None = None,
-) -> Tensor:
-    """Return as `conv_3x3_transformed`, activated: no value is below `low` or above `high`.
+) -> list[Tensor]:
+    """Return for each level its convolution by the same kernel, scaled and activated, without gradients.
 
     A thread evaluates, multiplies and reads off some tiles after the others, which caches hold meanwhile; of few tiles
-    all channels, or of all tiles some channels.
+    all channels, or of all tiles some channels. Small levels cost less together, as the kernel is read less often.
 
     Args:
-        inputs: float32 [B, C, H, W] on the CPU, channels last.
+        levels: float32 [B, C, H, W] each, on the CPU, channels last; at least one.
         packed: As `packed_kernel` returns it.
-        bias: float32 [D].
-        gain: float32 [D], by which outputs are multiplied before the bias is added; None for 1.
+        scales: One for each level.
+        low: No value is below it.
+        high: No value is above it.
+
+    Returns:
+        float32 [B, D, H, W] each, channels last.
 
     Raises:
         CompilerError: If there are no kernels here.
     """
-    batch, ins, height, width = inputs.shape
-    outs, grid, threads = len(bias), tile_grid(height, width), torch.get_num_threads()
-    count, panels, wide = batch * grid[0] * grid[1], packed.shape[1], packed.shape[3]
+    ins, outs, threads = packed.shape[2], len(scales[0].shift), torch.get_num_threads()
+    described, outputs, count = (_Level * len(levels))(), [], 0
+    for place, (maps, scale) in enumerate(zip(levels, scales, strict=True)):
+        batch, _, height, width = maps.shape
+        down, across = tile_grid(height, width)
+        count += batch * down * across
+        into = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
+        addresses = [None if one is None else one.data_ptr() for one in (maps, scale.gain, scale.shift, into)]
+        described[place] = _Level(batch, height, width, down, across, count, *addresses)
+        outputs.append(into)
+    panels, wide = packed.shape[1], packed.shape[3]
     a_block = ins * outs // _BLOCK_PER
     by_channels = _divides_channels(count, a_block, panels, threads)
     if by_channels:
@@ -183,9 +221,8 @@ def conv_3x3_packed(
     evaluated = torch.empty(together, _POINTS, of_block * ins + _APART)
     products = torch.empty(threads, _POINTS, of_block * own * wide + _APART)
     planes = evaluated.stride(1), products.stride(1)
-    shape = _ConvShape(batch, height, width, *grid, ins, outs, blocks, *planes, threads, by_channels, low, high)
-    outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
-    call(kernels(), "winograd_convolve", shape, inputs, packed, gain, bias, evaluated, products, outputs)
+    shape = _ConvShape(described, count, ins, outs, blocks, *planes, threads, by_channels, low, high)
+    call(kernels(), "winograd_convolve", shape, packed, evaluated, products)
     return outputs
 
 

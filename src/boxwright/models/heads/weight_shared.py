@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
 
 from torch import Tensor, nn
 
@@ -53,18 +52,14 @@ class Tower(nn.Module):
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         """Return [B, depth, H, W] per level."""
-        outputs = []
-        count = len(self.convs)
-        for number, features_in in enumerate(features):
-            level = features_in
-            for conv, norm in zip(self.convs, self.norms[number * count : (number + 1) * count], strict=True):
-                level = self.layer(level, conv, norm)
-            outputs.append(level)
-        return outputs
+        levels, norms = features, list(self.norms)
+        for number, conv in enumerate(self.convs):
+            levels = self.layer(levels, conv, norms[number :: len(self.convs)])
+        return levels
 
-    def layer(self, inputs: Tensor, conv: nn.Module, norm: nn.Module) -> Tensor:
-        """Return a layer's activated output [B, depth, H, W]."""
-        return cast(Tensor, self.activation(norm(conv(inputs))))
+    def layer(self, levels: list[Tensor], conv: nn.Module, norms: list[nn.Module]) -> list[Tensor]:
+        """Return a layer's activated outputs [B, depth, H, W], one for each level."""
+        return [self.activation(norm(conv(level))) for level, norm in zip(levels, norms, strict=True)]
 
 
 class WeightSharedHead(AnchorHead):
@@ -113,11 +108,15 @@ class WeightSharedHead(AnchorHead):
         projected = [project(level) for project, level in zip(self.projections, features, strict=True)]
         box_features = self.box_tower(projected)
         class_features = box_features if self.class_tower is None else self.class_tower(projected)
-        codes = [self.boxes(level) for level in box_features]
-        logits = [self.classes(self.dropout(level)) for level in class_features]
+        codes = self.last(self.boxes, box_features)
+        logits = self.last(self.classes, [self.dropout(level) for level in class_features])
         return self.output.finish(
             flatten_anchors(codes, self.output.code_size), flatten_anchors(logits, self.output.columns)
         )
+
+    def last(self, layers: nn.Sequential, levels: list[Tensor]) -> list[Tensor]:
+        """Return the levels' outputs of a last convolution."""
+        return [layers(level) for level in levels]
 
 
 def _projection(in_channels: int, out_channels: int, settings: ConvSettings) -> nn.Module:
