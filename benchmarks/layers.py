@@ -5,7 +5,8 @@
 ReLU6 in place, zeros around a map of stride 2, normalization with ReLU6, and a 1×1 convolution with its normalization:
 at the sizes of MobileNetV2 at 320×320, eight pictures, channels last. Then, forward alone and of one picture, 3×3 and
 depthwise convolutions of an optimized detector, the latter with ReLU6, 1×1 convolutions with packed kernels, and those
-with a sum and its ReLU6, as in residual blocks, against oneDNN's sum. In interleaved rounds of one process.
+with a sum and its ReLU6, as in residual blocks, against oneDNN's sum. Last, the resizing of one image of bytes. In
+interleaved rounds of one process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,7 @@ from boxwright.models.onednn_convolution import (
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.add_act import add_act_
 from boxwright.ops.padding import zero_padded
+from boxwright.ops.resize import resize_bilinear
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import measure
 
@@ -54,12 +57,19 @@ DEPTHWISE = ((32, 160, 3, 1), (96, 160, 3, 2), (144, 80, 3, 2), (192, 40, 3, 1),
 
 # Channels in, channels out, side.
 POINTWISE = ((24, 144, 80), (96, 576, 20), (576, 96, 20), (960, 320, 10), (1280, 546, 10), (1024, 256, 40))
+# Height, width, new side.
+IMAGES = ((480, 640, 320), (480, 640, 640), (1080, 1920, 640))
 SUMS = ((192, 32, 40), (960, 160, 10), (64, 256, 160), (128, 512, 80), (256, 1024, 40), (512, 2048, 20))
 
 
 def maps(channels: int, side: int, batch: int = BATCH) -> Tensor:
     """Make up feature maps."""
     return torch.randn(batch, channels, side, side).to(memory_format=torch.channels_last)
+
+
+def interpolated(images: Tensor, side: int) -> Tensor:
+    """Resize images [B, H, W, C] by PyTorch's function."""
+    return F.interpolate(images.float().permute(0, 3, 1, 2), (side, side), mode="bilinear")
 
 
 def both_ways(layer: Callable[[Tensor], Tensor], given: Tensor, weights: Sequence[Tensor]) -> Callable[[], object]:
@@ -145,6 +155,12 @@ def main() -> None:
                     convolve(given, conv), other, kernel_of(activation)
                 )
             ),
+        )
+    for height, width, side in IMAGES:
+        image = (255 * torch.rand(1, height, width, 3)).byte()
+        rows[f"resizing {height}x{width} to {side}"] = (
+            partial(interpolated, image, side),
+            partial(resize_bilinear, image, side, side),
         )
     for name, (plain, faster) in rows.items():
         first, second = measure({"plain": plain, "ours": faster}, BATCH, arguments.rounds)

@@ -64,8 +64,12 @@ def test_config_fields_shows_what_stands_for_an_absent_message(monkeypatch: pyte
     assert "max_negatives_per_positive: 3 }" in run("config", "fields", "AnchorRefinement")
 
 
-def test_train_evaluate_predict(small_config: Path, shapes_data: Path, tmp_path: Path) -> None:
-    model_dir = tmp_path / "model"
+def test_train_evaluate_predict(
+    small_config: Path, shapes_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_dir, kept = tmp_path / "model", list[str]()
+    for command in ("evaluate", "predict"):
+        monkeypatch.setattr(f"boxwright.cli.{command}.keep_freed_memory", lambda name=command: kept.append(name))
     output = run(
         "train",
         "--pipeline_config_path",
@@ -121,6 +125,7 @@ def test_train_evaluate_predict(small_config: Path, shapes_data: Path, tmp_path:
     assert len(list((tmp_path / "p").glob("*.jpg"))) == len(images) + 1
     rows = json.loads((tmp_path / "p" / "detections.json").read_text())
     assert {row["category_name"] for row in rows} <= {"circle", "square", "triangle", "star"}
+    assert kept == ["evaluate", "predict"]
 
 
 def test_convert_and_inspect(shapes_data: Path, tmp_path: Path) -> None:

@@ -91,8 +91,8 @@ STEPS = {
     "ssd_random_crop_fixed_aspect_ratio": "operations { min_area: 0.5 max_area: 1 random_coef: 0 }",
     "random_patch_gaussian": "min_patch_size: 3 max_patch_size: 5",
 }
-# OpenCV rounds a level apart where an image has more than four channels.
-_ROUNDED = {"random_interpolation_resize"}
+# Rounded a level apart: OpenCV computes more than four channels otherwise, and our resizing three.
+_ROUNDED = {"random_interpolation_resize", "random_image_scale"}
 # Each value of each channel is drawn for itself.
 _APART = {"random_pixel_value_scale", "random_patch_gaussian"}
 

@@ -123,11 +123,12 @@ def detector() -> bw.Detector:
     return build(FAMILIES["ssd"])
 
 
-def test_the_operator_suppresses_as_our_own_does(detector: bw.Detector, tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [0, 1, 2, 3])
+def test_the_operator_suppresses_as_our_own_does(detector: bw.Detector, tmp_path: Path, threads: int) -> None:
     """Random codes and scores through TensorFlow Lite's kernel and through `Nms`: the same boxes, classes, scores."""
     model, anchors = lite()
     save_litert(model, metadata(detector), tmp_path / "a.tflite")
-    session = LitertSession(read_export_file(tmp_path / "a.tflite"), raw_outputs=True)
+    session = LitertSession(read_export_file(tmp_path / "a.tflite"), threads, raw_outputs=True)
     corners = torch.from_numpy(
         np.concatenate([anchors[:, :2] - anchors[:, 2:] / 2, anchors[:, :2] + anchors[:, 2:] / 2], 1)
     )

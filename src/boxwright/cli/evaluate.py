@@ -14,6 +14,7 @@ from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.report.settings import ReportSettings
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.formats import TORCH
 
 if TYPE_CHECKING:
@@ -108,7 +109,9 @@ def _evaluate(
     config = found.message
     evaluated = open_evaluated(model_dir, config, settings)
     opened = evaluated.model
-    if evaluated.runtime != TORCH and settings.runtime != TORCH:
+    if evaluated.runtime == TORCH:
+        keep_freed_memory()
+    elif settings.runtime != TORCH:
         console.print(f"runtime: {evaluated.runtime}; an export computes no losses")
     folder = out or run_folder(model_dir) / "eval"
     rates = learning_rates(config)

@@ -19,8 +19,9 @@ from boxwright.cli.console import console, importing, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.inference.settings import ManySettings, PredictionSettings
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.devices import is_cpu
-from boxwright.runtime.formats import AUTO, EXPORTS
+from boxwright.runtime.formats import AUTO, EXPORTS, TORCH
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,9 +101,7 @@ def predict_command(
     _import_pytorch(model_dir)
     count = _count(opened, settings)
     detector = model.open(pictures=_pictures_of(opened, count))
-    if detector.runtime != "torch" and model_dir.suffix not in EXPORTS:
-        on_cpu = is_cpu(settings.device) or settings.runtime == AUTO
-        console.print(f"runtime: {detector.runtime} on {'cpu' if on_cpu else settings.device}")
+    _set_up_runtime(detector.runtime, model)
     for source in opened:
         if not isinstance(source, ArraySource):
             detector.require_colors(source.name)
@@ -121,6 +120,15 @@ def predict_command(
         suggest("serve", model_dir)
     else:
         suggest("export", model_dir)
+
+
+def _set_up_runtime(runtime: str, model: ModelSource) -> None:
+    """Set up PyTorch's memory, or name the runtime in its place."""
+    if runtime == TORCH:
+        keep_freed_memory()
+    elif model.path.suffix not in EXPORTS:
+        on_cpu = is_cpu(model.settings.device) or model.settings.runtime == AUTO
+        console.print(f"runtime: {runtime} on {'cpu' if on_cpu else model.settings.device}")
 
 
 def _import_pytorch(model_dir: Path) -> None:
@@ -199,6 +207,8 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
     require_checkpoint(model.path)
     opened = _opened_for(job, units, many)
     opened.require_colors(", ".join(words))
+    if opened.runtime == TORCH:
+        keep_freed_memory()
     if model.path.suffix not in EXPORTS:  # workers, and runs that resume this one, detect with the same runtime
         model = replace(model, settings=replace(model.settings, runtime=opened.runtime))
         job = replace(job, model=model)
@@ -230,7 +240,7 @@ def _opened_for(job: Job, units: Sequence[Unit], many: ManySettings) -> ImageDet
     _import_pytorch(model.path)
     if model.settings.runtime == "auto" and model.path.suffix not in EXPORTS:
         # On the machines of a cluster there is no cache with the export.
-        runtime = planned_runtime(job.out) or ("torch" if many.engine == "ray" else "auto")
+        runtime = planned_runtime(job.out) or (TORCH if many.engine == "ray" else "auto")
         model = replace(model, settings=replace(model.settings, runtime=runtime))
     files = all(unit.kind == "images" for unit in units)
     return model.open(pictures=Pictures(sample, sum(len(unit.addresses) for unit in units) if files else None))

@@ -44,7 +44,8 @@ class LitertSession:
         """Open a file.
 
         Args:
-            threads: How many it may use; 0 for OMP_NUM_THREADS, else one per CPU (LiteRT's own default is one).
+            threads: How many it may use; 0 for OMP_NUM_THREADS, else one per CPU (LiteRT's own default is one). A file
+                with TFLite_Detection_PostProcess uses one.
             raw_outputs: Whether `run` also returns the network's outputs before suppression; all tensors are then kept.
 
         Raises:
@@ -54,7 +55,8 @@ class LitertSession:
         self._name = file.name
         text, self._scales = _own_metadata(file.data, file.name)
         self.metadata = Metadata.from_json(text, file.name)
-        count = threads or runtime_threads() or usable_cpus()
+        # With more threads the operator skips classes: of four, two threads lose the third (tensorflow issue 56058).
+        count = threads or runtime_threads() or usable_cpus() if self._is_whole else 1
         with translated(ExportError, f"{file.name} cannot be opened by LiteRT"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it warns that keeping all tensors takes memory
@@ -71,11 +73,15 @@ class LitertSession:
 
         Boxes are clipped to the picture and classes begin at 1, as in TensorFlow's outputs; the operator does neither.
         """
-        scaled = self.metadata.input.get("scaled") != IN_GRAPH
-        inputs = self.preprocessed(images) if scaled else self._fitted(images)
+        inputs = self._fitted(images) if self._is_whole else self.preprocessed(images)
         with translated(ExportError, f"{self._name} cannot be run by LiteRT"):
             outputs = [self._run(one[None]) for one in inputs]
         return {name: np.concatenate([one[name] for one in outputs]) for name in names or outputs[0]}
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the graph scales pixels itself and holds no operator that suppresses."""
+        return self.metadata.input.get("scaled") == IN_GRAPH
 
     def preprocessed(self, images: NDArray[Any]) -> Floats:
         """Return the network's inputs float32 [B, H', W', 3] for pictures [B, H, W, 3]."""
