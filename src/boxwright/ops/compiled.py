@@ -23,7 +23,7 @@ def compiled(source: Path) -> ctypes.CDLL | CompilerError:
 
 def is_readable(tensor: Tensor) -> bool:
     """Return whether kernels can read a tensor: float32 on the CPU, not one that only has a shape or counts memory."""
-    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.dtype == torch.float32
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.is_cpu and tensor.dtype == torch.float32
 
 
 def call(library: ctypes.CDLL | CompilerError, name: str, shape: ctypes.Structure, *tensors: Tensor | None) -> None:
