@@ -44,8 +44,13 @@ SIZES = [
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32], ids=str)
 @pytest.mark.parametrize(("images", "size"), SIZES)
 def test_the_kernel_resizes_as_defined(
-    images: tuple[int, int, int], size: tuple[int, int], dtype: torch.dtype, align_corners: bool
+    images: tuple[int, int, int],
+    size: tuple[int, int],
+    dtype: torch.dtype,
+    align_corners: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(resize, "_LEAST_FOR_THREADS", 0)
     given = (255 * torch.rand(*images, 3, generator=torch.Generator().manual_seed(0))).to(dtype)
     expected = defined(given, *size, align_corners=align_corners)
     results = []
@@ -77,6 +82,8 @@ def test_the_kernel_is_called_where_it_gains(align_corners: bool, monkeypatch: p
     resize_bilinear(image.int(), 20, 11)
     resize_bilinear(image[..., :2], 20, 11)
     assert resize_bilinear(image[:0], 20, 11).shape == (0, 20, 11, 3)
+    if not align_corners:
+        assert resize_bilinear(image, 0, 11).shape == (2, 0, 11, 3)
     assert resize_bilinear(torch.empty(4, 5, 3, device="meta"), 20, 11).shape == (20, 11, 3)
     leaf = image.clone().requires_grad_()
     resize_bilinear(leaf, 20, 11).sum().backward()

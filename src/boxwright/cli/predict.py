@@ -123,7 +123,7 @@ def predict_command(
 
 
 def _set_up_runtime(runtime: str, model: ModelSource) -> None:
-    """Set up PyTorch's memory, or name the runtime in its place."""
+    """Keep freed memory if PyTorch detects; otherwise print the runtime."""
     if runtime == TORCH:
         keep_freed_memory()
     elif model.path.suffix not in EXPORTS:

@@ -15,6 +15,7 @@ from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import in_order, summarize
+from boxwright.runtime.allocator import keep_freed_memory
 
 
 def evaluate_by_workers(
@@ -45,4 +46,5 @@ def evaluate_by_workers(
 def _worker(model: Path, text: str, settings: EvaluationSettings) -> partial[list[EvaluatedImage]]:
     config = parse_message(text, TrainEvalPipelineConfig)
     detector = open_for_evaluation(model, config, settings).opened
+    keep_freed_memory()
     return partial(evaluate_share, config, detector, settings)

@@ -30,6 +30,7 @@ from boxwright.inference.finders import ImageDetector, ModelSource, finder_with
 from boxwright.inference.parquet_rows import Row, counts, parquet_bytes, row_of
 from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store, open_parquet
+from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.formats import EXPORTED_FOR, TORCH
 from boxwright.types import Finder
 
@@ -155,6 +156,8 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
 def worker(job: Job) -> Callable[[Unit], list[Part]]:
     """Return a function that computes a unit's missing parts, with its detector opened."""
     model = job.model.open(job.threads)
+    if model.runtime == TORCH:
+        keep_freed_memory()
     return lambda unit: list(run_unit(unit, job, model))
 
 

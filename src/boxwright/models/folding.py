@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextlib import ExitStack
 from typing import Any
-from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from boxwright.base.errors import ConfigError
 from boxwright.models.batch_norm import gain_and_shift
@@ -56,7 +56,7 @@ def fold_batch_norms(network: nn.Module, run: Callable[[], object]) -> int:
 
 def _pairs(network: nn.Module, run: Callable[[], object]) -> tuple[Pairs, set[nn.Module]]:
     """Return normalizations with the convolutions, run once each, that they follow; and the layers that output NaN."""
-    made: dict[int, tuple[nn.Conv2d, ReferenceType[Tensor]]] = {}  # weak: the maps of all layers take much memory
+    made: MutableMapping[Tensor, nn.Conv2d] = WeakIdKeyDictionary()  # the maps of all layers take much memory
     runs: Counter[nn.Module] = Counter()
     before: dict[nn.BatchNorm2d, list[nn.Conv2d | None]] = defaultdict(list)
     broken: set[nn.Module] = set()
@@ -64,13 +64,11 @@ def _pairs(network: nn.Module, run: Callable[[], object]) -> tuple[Pairs, set[nn
     # A run on no rows, as of a second stage without boxes, verifies nothing and counts for none.
     def convolved(conv: nn.Conv2d, _: Any, output: Tensor) -> None:
         runs[conv] += bool(output.numel())
-        made[id(output)] = (conv, ref(output))
+        made[output] = conv
 
     def normalizes(norm: nn.BatchNorm2d, inputs: tuple[Tensor, ...]) -> None:
         if inputs[0].numel():
-            conv, output = made.get(id(inputs[0]), (None, None))
-            # An id is used again once its tensor is freed.
-            before[norm].append(conv if output is not None and output() is inputs[0] else None)
+            before[norm].append(made.get(inputs[0]))
 
     def reads_output(layer: nn.Module, _: Any, output: Tensor) -> None:
         if bool(output.isnan().any()):

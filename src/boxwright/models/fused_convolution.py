@@ -89,7 +89,7 @@ def _normalizes(tower: Tower) -> bool:
 
 
 def _is_winograd(*sequences: nn.Module) -> bool:
-    """Return whether each sequence is one of Winograd's convolutions."""
+    """Return whether each sequence is a single Winograd convolution."""
     return all([type(layer) for layer in cast(nn.Sequential, one)] == [WinogradConv2d] for one in sequences)
 
 

@@ -26,6 +26,16 @@ def is_readable(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, nn.Parameter) and tensor.is_cpu and tensor.dtype == torch.float32
 
 
+def new_numbers(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return memory on the CPU that kernels fill, whatever PyTorch's default device and dtype are."""
+    return torch.empty(size, dtype=dtype, device="cpu")
+
+
+def new_maps(*size: int) -> Tensor:
+    """Return memory for maps float32 [B, C, H, W], channels last, as `new_numbers`."""
+    return torch.empty(size, dtype=torch.float32, device="cpu", memory_format=torch.channels_last)
+
+
 def call(library: ctypes.CDLL | CompilerError, name: str, shape: ctypes.Structure, *tensors: Tensor | None) -> None:
     """Call a function with its settings and the addresses of tensors, as dense as it expects; None is null.
 

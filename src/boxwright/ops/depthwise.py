@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled
+from boxwright.ops.compiled import call, compiled, new_maps, new_numbers
 from boxwright.ops.norm_act import Pointwise, batch_scale, center_gradient, kind_of
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -115,8 +115,7 @@ def depthwise_act(inputs: Tensor, taps: Tensor, bias: Tensor, activation: Pointw
     if inputs.shape[1] < LEAST_CHANNELS:
         raise ValueError(f"{inputs.shape[1]} channels: expected at least {LEAST_CHANNELS}")
     shape = _shape(inputs, activation, window)
-    size = (shape.batch, shape.channels, shape.out_height, shape.out_width)
-    outputs = torch.empty(size, memory_format=torch.channels_last)
+    outputs = new_maps(shape.batch, shape.channels, shape.out_height, shape.out_width)
     call(kernels(), "depthwise_act", shape, inputs, taps, bias, outputs)
     return outputs
 
@@ -173,9 +172,8 @@ def _convolved(
     inputs: Tensor, scale: Tensor, offset: Tensor, kernel: Tensor, activation: Pointwise, window: Window
 ) -> Tensor:
     shape = _shape(inputs, activation, window)
-    size = (shape.batch, shape.channels, shape.out_height, shape.out_width)
-    outputs = torch.empty(size, memory_format=torch.channels_last)
-    rings = torch.zeros(shape.threads, (shape.side + 1) * _chunked(shape) * _padded(shape))
+    outputs = new_maps(shape.batch, shape.channels, shape.out_height, shape.out_width)
+    rings = new_numbers(shape.threads, (shape.side + 1) * _chunked(shape) * _padded(shape)).zero_()
     call(kernels(), "depthwise_forward", shape, inputs, scale, offset, taps_of(kernel), rings, outputs)
     return outputs
 
@@ -194,9 +192,9 @@ def _passed_back(
     shape = _shape(inputs, activation, window)
     gradient = gradient.contiguous(memory_format=torch.channels_last)
     to_inputs = torch.empty_like(inputs)
-    sums = torch.empty(shape.parts, shape.side**2 + 2, shape.channels, dtype=torch.float64)
+    sums = new_numbers(shape.parts, shape.side**2 + 2, shape.channels, dtype=torch.float64)
     numbers = _chunked(shape) * (shape.side * _framed(shape) + 2 * _padded(shape)) + _LANES * shape.width
-    rows = torch.zeros(shape.threads, numbers)
+    rows = new_numbers(shape.threads, numbers).zero_()
     call(
         kernels(),
         "depthwise_back",

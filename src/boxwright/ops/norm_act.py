@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled
+from boxwright.ops.compiled import call, compiled, new_numbers
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _PARTS = 16  # as in the source
@@ -143,8 +143,8 @@ class BatchScale:
 def batch_scale(inputs: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> BatchScale:
     """Return the normalization of float32 [B, C, H, W] on the CPU, channels last, with gain and bias [C]."""
     shape = _shape(inputs, Pointwise())
-    sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
-    vectors = torch.empty(5, shape.channels)
+    sums = new_numbers(_PARTS, 2, shape.channels, dtype=torch.float64)
+    vectors = new_numbers(5, shape.channels)
     call(kernels(), "norm_act_moments", shape, inputs, sums)
     about = _Sums(shape.rows, shape.channels, _PARTS, 2, epsilon)
     call(kernels(), "norm_act_scale", about, sums, inputs, weight, bias, vectors)
@@ -178,7 +178,7 @@ def _slopes(
         factor: Times the sums, [1]; None for 1.
     """
     parts, of_part, channels = sums.shape
-    vectors = torch.empty(4, channels)
+    vectors = new_numbers(4, channels)
     about = _Sums(rows, channels, parts, of_part, 0.0)
     factor = scale.new_ones(1) if factor is None else factor
     call(kernels(), "norm_act_slopes", about, sums, factor, scale, inverse, vectors)
@@ -227,7 +227,7 @@ class _NormAct(torch.autograd.Function):
         inputs, *vectors = context.saved_tensors
         shape = _shape(inputs, context.activation)
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
+        sums = new_numbers(_PARTS, 2, shape.channels, dtype=torch.float64)
         call(kernels(), "norm_act_sums", shape, gradient, inputs, *vectors[:3], sums)
         return *_passed_back(shape, gradient, inputs, tuple(vectors), sums), None, None
 
@@ -252,7 +252,7 @@ class _NormAddAct(torch.autograd.Function):
         inputs, outputs, *vectors = context.saved_tensors
         shape, plain = _shape(inputs, context.activation), _shape(inputs, Pointwise())
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        sums = torch.empty(_PARTS, 2, shape.channels, dtype=torch.float64)
+        sums = new_numbers(_PARTS, 2, shape.channels, dtype=torch.float64)
         to_other = torch.empty_like(inputs)
         call(kernels(), "norm_act_add_sums", shape, gradient, outputs, inputs, vectors[2], to_other, sums)
         return *_passed_back(plain, to_other, inputs, tuple(vectors), sums), None, to_other, None
@@ -285,7 +285,7 @@ class _NormActAffine(torch.autograd.Function):
         inputs, gain, *vectors = context.saved_tensors
         shape = _shape(inputs, context.activation)
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        sums = torch.empty(_PARTS, 4, shape.channels, dtype=torch.float64)
+        sums = new_numbers(_PARTS, 4, shape.channels, dtype=torch.float64)
         call(kernels(), "norm_act_affine_sums", shape, gradient, inputs, *vectors[:3], sums)
         of_all = sums.sum(0)[2:].sum(1).float()
         return *_passed_back(shape, gradient, inputs, tuple(vectors), sums, gain), None, *of_all[:, None], None

@@ -7,15 +7,16 @@ typedef struct {
     int threads, bytes; // whether pixels are bytes; if not, they are float32
 } Shape;
 
-// Of each new row or column the source before it and the source after it, [2][size], and its distance from the former.
+// For each new row or column the rows or columns of the image before and after it, [2][size], and how far it lies past
+// the first.
 typedef struct {
     const int *places;
     const float *shares;
 } Axis;
 
-// A pixel and a number of the next one. Lines have a number to spare at their ends.
+// A pixel and the first number of the next one; so each line has an extra number at its end.
 typedef float Pixel __attribute__((vector_size(16), aligned(4), may_alias));
-enum { CHANNELS = 3, SPARE = 1 };
+enum { CHANNELS = 3, EXTRA = 1 };
 
 static void copy_line(const Shape *shape, const void *pixels, long row, float *line) {
     long count = shape->width * CHANNELS;
@@ -33,22 +34,22 @@ static void resize_line(long across, Axis columns, const float *line, float *int
     }
 }
 
-// scratch: of each thread two new lines and one of the source. A line of the source is resized once for all the new
-// ones that a thread makes of it.
+// scratch: for each thread two new lines and one of the image. A line of the image is resized once for all the new ones
+// that a thread makes of it.
 void resize_bilinear(const Shape *shape, const void *pixels, const int *rows, const float *row_shares,
                      const int *columns, const float *column_shares, float *scratch, float *into) {
     Axis along = {columns, column_shares};
     long count = shape->images * shape->down, line = shape->across * CHANNELS;
-    long of_thread = 2 * (line + SPARE) + shape->width * CHANNELS + SPARE;
+    long of_thread = 2 * (line + EXTRA) + shape->width * CHANNELS + EXTRA;
     #pragma omp parallel for num_threads(shape->threads) schedule(static)
     for (int part = 0; part < shape->threads; part++) {
-        float *slots = scratch + part * of_thread, *source = slots + 2 * (line + SPARE);
-        long held[2] = {-1, -1}; // the rows of the source in the slots: an even one and an odd one
+        float *slots = scratch + part * of_thread, *source = slots + 2 * (line + EXTRA);
+        long held[2] = {-1, -1}; // the rows of the image in the slots: an even one and an odd one
         for (long row = count * part / shape->threads; row < count * (part + 1) / shape->threads; row++) {
             const float *ends[2];
             for (int end = 0; end < 2; end++) {
                 long wanted = row / shape->down * shape->height + rows[end * shape->down + row % shape->down];
-                float *slot = slots + wanted % 2 * (line + SPARE);
+                float *slot = slots + wanted % 2 * (line + EXTRA);
                 if (held[wanted % 2] != wanted) {
                     copy_line(shape, pixels, wanted, source);
                     resize_line(shape->across, along, source, slot);

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled
+from boxwright.ops.compiled import call, compiled, new_numbers
 
 _SOURCE = Path(__file__).with_suffix(".c")
-_KERNEL_CHANNELS = 3
+_KERNEL_CHANNELS, _LEAST_FOR_THREADS = 3, 1 << 15
 
 _CUBIC_STEPS = 1024
 _CUBIC_A = -0.75
@@ -52,7 +52,7 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
     if not torch.compiler.is_compiling() and image.shape[-3:-1] == (height, width):
         return image.float()
     images = image.reshape(-1, *image.shape[-3:])
-    if _gains_from_kernel(images) and not isinstance(kernels(), CompilerError):
+    if _is_readable(images, height, width) and not isinstance(kernels(), CompilerError):
         resized = _by_kernel(images, height, width, align_corners=align_corners)
         return resized.view(*image.shape[:-3], height, width, _KERNEL_CHANNELS)
     if align_corners:
@@ -70,26 +70,29 @@ def kernels() -> ctypes.CDLL | CompilerError:
     return compiled(_SOURCE)
 
 
-def _gains_from_kernel(images: Tensor) -> bool:
-    """Return whether the kernel in C can read images [B, H, W, C], no gradient is wanted, and it is faster."""
-    plain = type(images) is Tensor and images.is_cpu and not torch.compiler.is_compiling()
-    wanted = images.requires_grad and torch.is_grad_enabled()
+def _is_readable(images: Tensor, height: int, width: int) -> bool:
+    """Return whether the kernel in C can resize images [B, H, W, C] to a new size; it computes no gradients."""
+    # Checked before sizes, which may be dynamic in a graph.
+    if torch.compiler.is_compiling() or (images.requires_grad and torch.is_grad_enabled()):
+        return False
     known = images.dtype in (torch.uint8, torch.float32) and images.shape[-1] == _KERNEL_CHANNELS
-    return plain and known and not wanted and images.numel() > 0
+    return type(images) is Tensor and images.is_cpu and known and images.numel() > 0 and height > 0 and width > 0
 
 
 def _by_kernel(images: Tensor, height: int, width: int, *, align_corners: bool) -> Tensor:
     """Return images [B, H, W, 3], bytes or float32, resized: float32 [B, height, width, 3].
 
-    It takes 0.4 to 0.7 of PyTorch's time on one thread, and 0.13 to 0.4 on two (`benchmarks/layers.py`).
+    It takes 0.3 to 0.7 of the time of PyTorch's function on one thread, and 0.13 to 0.4 on two
+    (`benchmarks/layers.py`).
     """
     rows, row_shares = _neighbors(images, 1, height, align_corners=align_corners)
     columns, column_shares = _neighbors(images, 2, width, align_corners=align_corners)
-    sizes, threads = (*images.shape[:3], height, width), torch.get_num_threads()
-    shape = _Shape(*sizes, threads, images.dtype == torch.uint8)
-    # Two new lines and one of the image, with a number to spare after each.
-    scratch = torch.empty(threads, (2 * width + images.shape[2]) * _KERNEL_CHANNELS + 3)
-    resized = torch.empty(len(images), height, width, _KERNEL_CHANNELS)
+    resized = new_numbers(len(images), height, width, _KERNEL_CHANNELS)
+    # A team of threads takes longer to start than a small image.
+    threads = torch.get_num_threads() if resized.numel() >= _LEAST_FOR_THREADS else 1
+    shape = _Shape(*images.shape[:3], height, width, threads, images.dtype == torch.uint8)
+    # Two new lines and one of the image, each with an extra number at its end.
+    scratch = new_numbers(threads, (2 * width + images.shape[2]) * _KERNEL_CHANNELS + 3)
     tables = rows, row_shares, columns, column_shares
     call(kernels(), "resize_bilinear", shape, images.contiguous(), *tables, scratch, resized)
     return resized
@@ -109,7 +112,7 @@ def _with_edge_repeated(images: Tensor) -> Tensor:
         padded = F.pad(images.float().permute(0, 3, 1, 2), (0, 1, 0, 1), mode="replicate")
         return padded.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
     # Written where it goes: padding took six times as long, as it leaves the order of images in memory.
-    whole = torch.empty(batch, height + 1, width + 1, channels, device=images.device)
+    whole = torch.empty(batch, height + 1, width + 1, channels, dtype=torch.float32, device=images.device)
     whole[:, :height, :width] = images
     whole[:, height, :width] = images[:, -1]
     whole[:, :, width] = whole[:, :, width - 1]
@@ -154,7 +157,8 @@ def _source(image: Tensor, dim: int, size: int, *, align_corners: bool) -> Tenso
     """Return the source coordinates of new pixels, float32 [size]."""
     length = image.shape[dim]
     scale = (length - 1) / (size - 1) if align_corners and size > 1 else length / size
-    return torch.arange(size, dtype=torch.float32, device=image.device) * torch.tensor(scale, dtype=torch.float32)
+    places = torch.arange(size, dtype=torch.float32, device=image.device)
+    return places * torch.tensor(scale, dtype=torch.float32, device=image.device)
 
 
 def resize_nearest(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:

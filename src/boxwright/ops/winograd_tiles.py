@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from boxwright.base.c_compiler import CompilerError
 from boxwright.ops.channel_sums import channel_sums
-from boxwright.ops.compiled import call, compiled
+from boxwright.ops.compiled import call, compiled, new_maps, new_numbers
 from boxwright.ops.winograd import image_chunks, tile_grid
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -128,8 +128,8 @@ def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) ->
     """
     batch, _, height, width = inputs.shape
     outs = kernel.shape[2]
-    shift = torch.zeros(outs) if bias is None else bias.contiguous()
-    outputs = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
+    shift = new_numbers(outs).zero_() if bias is None else bias.contiguous()
+    outputs = new_maps(batch, outs, height, width)
     for images in image_chunks(inputs, max(kernel.shape[1:])):
         products = torch.bmm(_tiles("winograd_evaluate", inputs[images]), kernel)
         into = outputs[images]
@@ -198,14 +198,17 @@ def conv_3x3_packed(
 
     Raises:
         CompilerError: If there are no kernels here.
+        ValueError: If a level has other channels than the kernel.
     """
     ins, outs, threads = packed.shape[2], len(scales[0].shift), torch.get_num_threads()
     described, outputs, count = (_Level * len(levels))(), [], 0
     for place, (maps, scale) in enumerate(zip(levels, scales, strict=True)):
-        batch, _, height, width = maps.shape
+        batch, channels, height, width = maps.shape
+        if channels != ins:
+            raise ValueError(f"maps of {channels} channels for a kernel of {ins}")
         down, across = tile_grid(height, width)
         count += batch * down * across
-        into = torch.empty(batch, outs, height, width, memory_format=torch.channels_last)
+        into = new_maps(batch, outs, height, width)
         addresses = [None if one is None else one.data_ptr() for one in (maps, scale.gain, scale.shift, into)]
         described[place] = _Level(batch, height, width, down, across, count, *addresses)
         outputs.append(into)
@@ -218,8 +221,8 @@ def conv_3x3_packed(
         together, most, own = threads, min(max(a_block, _FEWEST), _MOST), panels
     blocks = together * -(-count // (together * most))
     of_block = -(-count // max(blocks, 1))
-    evaluated = torch.empty(together, _POINTS, of_block * ins + _APART)
-    products = torch.empty(threads, _POINTS, of_block * own * wide + _APART)
+    evaluated = new_numbers(together, _POINTS, of_block * ins + _APART)
+    products = new_numbers(threads, _POINTS, of_block * own * wide + _APART)
     planes = evaluated.stride(1), products.stride(1)
     shape = _ConvShape(described, count, ins, outs, blocks, *planes, threads, by_channels, low, high)
     call(kernels(), "winograd_convolve", shape, packed, evaluated, products)
@@ -289,7 +292,7 @@ def _evaluated_kernel(kernel: Tensor) -> Tensor:
 def _planes(rows: int, channels: int) -> Tensor:
     """Return memory for float32 [36, rows, channels], dense but between the 36."""
     count = rows * channels
-    return torch.empty(_POINTS, count + _APART)[:, :count].view(_POINTS, rows, channels)
+    return new_numbers(_POINTS, count + _APART)[:, :count].view(_POINTS, rows, channels)
 
 
 def _shape(maps: Tensor, tiles: Tensor) -> _Shape:

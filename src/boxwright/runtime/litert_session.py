@@ -56,7 +56,7 @@ class LitertSession:
         text, self._scales = _own_metadata(file.data, file.name)
         self.metadata = Metadata.from_json(text, file.name)
         # With more threads the operator skips classes: of four, two threads lose the third (tensorflow issue 56058).
-        count = threads or runtime_threads() or usable_cpus() if self._is_whole else 1
+        count = (threads or runtime_threads() or usable_cpus()) if self._is_whole else 1
         with translated(ExportError, f"{file.name} cannot be opened by LiteRT"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # it warns that keeping all tensors takes memory
