@@ -92,7 +92,7 @@ STEPS = {
     "random_patch_gaussian": "min_patch_size: 3 max_patch_size: 5",
 }
 # Rounded a level apart: OpenCV computes more than four channels otherwise, and our resizing three.
-_ROUNDED = {"random_interpolation_resize", "random_image_scale"}
+_ROUNDED = {"random_interpolation_resize", "random_image_scale", "data_anchor_sampling", "random_square_patch"}
 # Each value of each channel is drawn for itself.
 _APART = {"random_pixel_value_scale", "random_patch_gaussian"}
 
