@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from boxwright.models.fused_convolution import DepthwiseConv2d, fuse_convolutions
+from boxwright.models.layers import Conv2d
+from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.depthwise import Window, act_depthwise, depthwise_act, taps_of
 from boxwright.ops.norm_act import Pointwise, norm_act, norm_add_act
 from boxwright.ops.resize import resize_bilinear
@@ -72,6 +75,18 @@ def test_defaults_change_nothing(name: str, other_defaults: Callable[[], None]) 
     assert found.dtype == torch.float32
     assert found.device.type == "cpu"
     assert torch.equal(found, expected)
+
+
+def test_a_bias_that_is_made_up_has_the_weights_type(other_defaults: Callable[[], None]) -> None:
+    wide = Conv2d(16, 16, 3).requires_grad_(requires_grad=False)
+    depthwise = nn.Sequential(Conv2d(16, 16, 3, groups=16).requires_grad_(requires_grad=False))
+    other_defaults()
+    assert fuse_convolutions(depthwise) == 1
+    assert isinstance(depthwise[0], DepthwiseConv2d)
+    for bias in (WinogradConv2d(wide).bias, depthwise[0].offset):
+        assert bias.dtype == torch.float32
+        assert bias.device.type == "cpu"
+        assert bias.tolist() == [0.0] * 16
 
 
 def test_maps_of_other_channels_than_the_kernel_are_refused() -> None:

@@ -238,9 +238,9 @@ def _opened_for(job: Job, units: Sequence[Unit], many: ManySettings) -> ImageDet
 
     model = job.model
     _import_pytorch(model.path)
-    if model.settings.runtime == "auto" and model.path.suffix not in EXPORTS:
+    if model.settings.runtime == AUTO and model.path.suffix not in EXPORTS:
         # On the machines of a cluster there is no cache with the export.
-        runtime = planned_runtime(job.out) or (TORCH if many.engine == "ray" else "auto")
+        runtime = planned_runtime(job.out) or (TORCH if many.engine == "ray" else AUTO)
         model = replace(model, settings=replace(model.settings, runtime=runtime))
     files = all(unit.kind == "images" for unit in units)
     return model.open(pictures=Pictures(sample, sum(len(unit.addresses) for unit in units) if files else None))

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
@@ -112,7 +111,7 @@ class DepthwiseConv2d(Conv2d):
 
     def lay_out(self) -> None:
         """Make the kernel's weights from those of the convolution, which must not change any more."""
-        bias = torch.zeros(self.out_channels) if self.bias is None else self.bias.detach()
+        bias = self.weight.new_zeros(self.out_channels) if self.bias is None else self.bias.detach()
         self.register_buffer("taps", taps_of(self.weight.detach()), persistent=False)
         self.register_buffer("offset", bias, persistent=False)
 

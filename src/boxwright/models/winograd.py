@@ -72,7 +72,7 @@ class WinogradConv2d(nn.Module):
         kernel = transformed_kernel(conv.weight.detach())
         self.packed = not isinstance(winograd_tiles.kernels(), CompilerError)
         self.register_buffer("kernel", winograd_tiles.packed_kernel(kernel) if self.packed else kernel)
-        bias = torch.zeros(conv.out_channels) if conv.bias is None else conv.bias.detach()
+        bias = conv.weight.new_zeros(conv.out_channels) if conv.bias is None else conv.bias.detach()
         self.register_buffer("bias", bias)
 
     def forward(self, input: Tensor) -> Tensor:
