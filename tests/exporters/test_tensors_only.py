@@ -28,6 +28,7 @@ NAMED = {
     "ops/suppression/mining.py",
     "models/valid_rows.py",
     "models/folding.py",
+    "models/initial_statistics.py",
     "models/anchor_layer.py",
     "ops/run_lengths.py",
     "postprocessing/center_net/masks.py",

@@ -11,6 +11,7 @@ import torch
 import boxwright as bw
 from boxwright.base.errors import ConfigError
 from boxwright.builders.training import build_training
+from boxwright.checkpoints.initial_shares import AVERAGE_SHARES, SHARES
 from boxwright.checkpoints.store import read_checkpoint
 
 AVERAGE = [
@@ -43,9 +44,11 @@ def test_what_is_evaluated_during_a_run_and_after_it(small_config: Path, tmp_pat
     content = read_checkpoint(tmp_path / "with" / "ckpt-3.pt")
     name = next(name for name in content["average"] if name.endswith("running_mean"))
     assert not torch.equal(content["average"][name], content["network"][name]), "training goes on with its own"
-    for average, wanted in ((True, "average"), (False, "network")):
+    layer = name.removesuffix(".running_mean")
+    for average, wanted, shares in ((True, "average", AVERAGE_SHARES), (False, "network", SHARES)):
         detector = bw.restore_detector(tmp_path / "with", use_average=average)[0]
-        assert torch.equal(detector.network.get_buffer(name), content[wanted][name])
+        without_start = content[wanted][name] / (1 - content[shares][layer])
+        torch.testing.assert_close(detector.network.get_buffer(name), without_start)
 
 
 def test_a_run_that_asks_for_them_later_starts_at_their_values(small_config: Path, tmp_path: Path) -> None:

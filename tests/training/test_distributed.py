@@ -100,7 +100,7 @@ def lines(model_dir: Path) -> list[dict[str, Any]]:
 
 
 def test_two_processes_are_one_with_the_whole_batch(mobilenet_config: Path, tmp_path: Path) -> None:
-    """Losses, to 1e-5; evaluation of an odd number of images, each once; one process writes."""
+    """Losses, to 1e-5, of statistics after four steps to 5e-5; evaluation of an odd number of images, each once."""
     config = smooth_config(mobilenet_config, tmp_path, "train_config.num_steps=4", "eval_config.batch_size=4")
     output = run_two(config, tmp_path / "two")
     bw.train(bw.load_config(config), tmp_path / "one", bw.RunSettings(workers=0, log_every_n=1))
@@ -109,7 +109,9 @@ def test_two_processes_are_one_with_the_whole_batch(mobilenet_config: Path, tmp_
     for first, second in zip(one, two, strict=True):
         terms = [name for name in first if name.startswith("Loss/")]
         assert len(terms) == 4
-        assert [second[name] for name in terms] == pytest.approx([first[name] for name in terms], rel=1e-5)
+        assert [second[name] for name in terms] == pytest.approx(
+            [first[name] for name in terms], rel=5e-5 if "evaluation" in first else 1e-5
+        )
     assert output.count("saved ") == 1
     whole, shared = (read_checkpoint(tmp_path / name / "ckpt-4.pt")["network"] for name in ("one", "two"))
     moved = {name for name in whole if whole[name].is_floating_point()}

@@ -62,6 +62,7 @@ class TrainingPlan:
         summarize_gradients: Whether to log the gradient norm of each variable.
         keep_every_n_hours: The interval of checkpoints that are kept permanently.
         several_sizes: Whether the size of inputs changes from batch to batch.
+        debias: Whether statistics of batch normalization are used without their initial values' share.
     """
 
     num_steps: int
@@ -78,6 +79,7 @@ class TrainingPlan:
     summarize_gradients: bool
     keep_every_n_hours: float
     several_sizes: bool = False
+    debias: bool = True
 
     def with_seed(self, seed: int) -> TrainingPlan:
         """Return the same plan with another seed."""
@@ -129,11 +131,12 @@ def build_training(
         accumulation=train.gradient_accumulation_steps,
         freezing=_freezing(train),
         bias_multiplier=train.bias_grad_multiplier or 1.0,
-        fine_tune=_fine_tune(train, version),
+        fine_tune=fine_tune_of(train, version),
         pretrained=wants_pretrained(require(config.model, config, "model")),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
         several_sizes=train.multi_scale is not None,
+        debias=train.debias_batch_norm,
     )
 
 
@@ -153,7 +156,8 @@ def _channels(config: m.TrainConfig) -> ChannelOrder:
     return "BGR" if config.fine_tune_checkpoint_channels is m.ChannelOrder.BGR else "RGB"
 
 
-def _fine_tune(config: m.TrainConfig, version: int) -> FineTune:
+def fine_tune_of(config: m.TrainConfig, version: int) -> FineTune:
+    """Return what a run starts from, with the semantics of TensorFlow `version` 1 or 2."""
     scope = _scope(config)
     if config.load_all_detection_checkpoint_vars and scope == "detection":
         scope = "transfer"

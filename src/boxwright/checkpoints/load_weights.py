@@ -124,6 +124,7 @@ def load_weights(
     _check(report, scope, min_share, network.parts)
     # Only after every check, so that a failure leaves the detector as it was.
     network.load_state_dict(restored, strict=False)
+    network.initial_shares = network.initial_shares.without(restored)
     return report
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import as_here, is_file, shown
 from boxwright.builders.detector import build_detector
-from boxwright.builders.tensorflow_version import tensorflow_version, with_version, with_version_of
+from boxwright.builders.tensorflow_version import tensorflow_version, with_version_of
 from boxwright.checkpoints.d_fine_files import inferred
+from boxwright.checkpoints.initial_shares import debiased
 from boxwright.checkpoints.load_weights import check_finite, load_weights
 from boxwright.checkpoints.sources import is_tensorflow, tensorflow_source
-from boxwright.checkpoints.store import find_checkpoint, nearby
+from boxwright.checkpoints.store import config_of, find_checkpoint, nearby
 from boxwright.checkpoints.weights_folder import CONFIG, WEIGHTS, is_weights_folder, step_in
 from boxwright.checkpoints.zoo_archive import is_archive, unpacked
 from boxwright.config import messages as m
-from boxwright.config.load import load_config, parse_message
+from boxwright.config.load import load_config
 from boxwright.data.label_map import load_label_map
 from boxwright.models.detector import Detector
 from boxwright.runtime.formats import EXPORTS
@@ -83,11 +83,15 @@ def _restore(
     own_classes = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories or own_classes)
     tensors = dict(content["network"])
-    if _wants_average(config, asked=use_average):
+    use_average = _wants_average(config, asked=use_average)
+    if use_average:
         if not content["average"]:
             raise CheckpointError(f"{path}: eval_config.use_moving_averages is set, but the run kept no average")
         # Statistics of normalization stay those of training, unless they are among the averages.
         tensors |= content["average"]
+    train = config.train_config or own.train_config
+    if train is None or train.debias_batch_norm:
+        tensors |= debiased(content, own, path, use_average=use_average)
     check_finite(tensors, str(path))
     try:
         detector.network.load_state_dict(tensors)
@@ -118,23 +122,6 @@ def _restore_folder(
     config = own if config is None or config.model is None else with_version_of(config, own)
     detector, config, _ = _restore_weights(path / WEIGHTS, config, categories or _label_map(own, path))
     return detector, config, step_in(path)
-
-
-def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineConfig:
-    """Return the configuration in one of our checkpoints.
-
-    Args:
-        content: Of the checkpoint.
-        path: The file, for errors.
-
-    Returns:
-        The configuration; with TF2's meaning of names if the checkpoint predates TF1's.
-
-    Raises:
-        ConfigError: If it cannot be read.
-    """
-    config = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
-    return with_version(config, 2) if content["format"] == 1 else config
 
 
 def _wants_average(config: m.TrainEvalPipelineConfig, *, asked: bool | None) -> bool:

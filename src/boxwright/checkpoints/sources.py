@@ -14,9 +14,10 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_folder
 from boxwright.checkpoints.d_fine_classes import d_fine_classes
 from boxwright.checkpoints.d_fine_names import from_transformers, is_transformers, transformers_names
+from boxwright.checkpoints.initial_shares import debiased
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
-from boxwright.checkpoints.store import find_checkpoint
+from boxwright.checkpoints.store import config_of, find_checkpoint
 from boxwright.checkpoints.weights_folder import WEIGHTS, is_weights_folder
 from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.models.d_fine import DFine
@@ -113,5 +114,9 @@ def _ours(path: Path, *, use_average: bool) -> SourceWeights:
     if use_average and not content["average"]:
         raise CheckpointError(f"{path}: moving averages were requested, but the run kept none")
     values = {name: value for name, value in content["network"].items() if "num_batches_tracked" not in name}
+    values |= content["average"] if use_average else {}
+    config = config_of(content, path)
+    if config.train_config is None or config.train_config.debias_batch_norm:
+        values |= debiased(content, config, path, use_average=use_average)
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
-    return SourceWeights({**values, **(content["average"] if use_average else {})}, categories=categories)
+    return SourceWeights(values, categories=categories)

@@ -16,7 +16,10 @@ from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import is_folder, open_whole, partial_files, shown
+from boxwright.builders.tensorflow_version import with_version
 from boxwright.checkpoints.archive import load_sealed_archive, save_archive
+from boxwright.config import messages as m
+from boxwright.config.load import parse_message
 from boxwright.types import Categories
 
 _NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
@@ -92,6 +95,11 @@ def check_content(content: dict[str, Any], path: str | Path) -> None:
     for name in ("step", "seed", "samples", "parts"):
         if not 0 <= content[name] < _MOST:
             raise CheckpointError(f"{shown(path)}: not a whole checkpoint: its {name!r} is {content[name]}")
+    for part in ("initial_shares", "average_initial_shares"):
+        shares = content.get(part, {})
+        numbers = list(shares.values()) if isinstance(shares, dict) else [None]
+        if not all(isinstance(share, float) and 0 <= share <= 1 for share in numbers):
+            raise CheckpointError(f"{shown(path)}: not a whole checkpoint: its {part!r} are not numbers from 0 to 1")
     if any(not isinstance(name, str) for part in ("network", "average") for name in content[part]):
         raise CheckpointError(f"{shown(path)}: not a whole checkpoint: a tensor's name is not text")
     try:
@@ -194,3 +202,20 @@ def nearby(path: str | Path) -> str:
     """Return the end of an error message that lists the checkpoints near a missing path; empty if there are none."""
     near = sorted(other.name for other in Path(path).parent.glob("ckpt-*.*"))[:3]
     return f"; there is {', '.join(near)}" if near else ""
+
+
+def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineConfig:
+    """Return the configuration in one of our checkpoints.
+
+    Args:
+        content: Of the checkpoint.
+        path: The file, for errors.
+
+    Returns:
+        The configuration; with TF2's meaning of names if the checkpoint predates TF1's.
+
+    Raises:
+        ConfigError: If it cannot be read.
+    """
+    config = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
+    return with_version(config, 2) if content["format"] == 1 else config

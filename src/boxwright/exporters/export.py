@@ -379,7 +379,7 @@ def verify(
     """
     kind, file = _kind_of_file(path), read_checked(path, allow_edited=allow_edited)
     session = kind.session(file) if is_cpu(device) else session_of(file, 0, device)
-    if session.metadata.weights_sha256 != weights_sha256(detector):
-        raise ExportError(f"{path} was exported from a detector with other weights")
     with evaluation_mode(detector):
+        if session.metadata.weights_sha256 != weights_sha256(detector):
+            raise ExportError(f"{path} was exported from a detector with other weights")
         return _compared(detector, session, file, images, source)

@@ -19,6 +19,7 @@ from boxwright.device import in_halves, without_wait
 from boxwright.models.cpu_acceleration import accelerate_for_cpu
 from boxwright.models.folding import fold_batch_norms
 from boxwright.models.fused_convolution import fuse_convolutions
+from boxwright.models.initial_statistics import take_out_initial
 from boxwright.models.input_sizes import input_sizes
 from boxwright.models.network import Network, evaluation_mode
 from boxwright.models.onednn_convolution import pack_kernels
@@ -149,6 +150,7 @@ class Detector(nn.Module):
         Returns:
             The detector itself.
         """
+        take_out_initial(self.network)
         self.eval().requires_grad_(False)
         # Folded kernels have other values, and an evaluation reports the loss of the weights that were trained.
         self._penalty = self.regularization()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 from torch import Tensor, nn
 
 from boxwright.models.anchor_layer import AnchorLayer, grids_of
+from boxwright.models.initial_statistics import InitialShares, initial_taken_out
 from boxwright.types import Targets
 
 
@@ -63,17 +65,19 @@ def is_within(name: str, modules: tuple[str, ...]) -> bool:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Set evaluation mode, and at the end the mode from before."""
-    if not any(part.training for part in module.modules()):
+    """Let a network, or a detector of one, be used: in evaluation mode, its statistics without their initial values.
+
+    At the end both are as before.
+    """
+    with ExitStack() as stack:
+        for network in (module, *module.children()):
+            if isinstance(network, Network) and network.initial_shares:
+                stack.enter_context(initial_taken_out(network))
         # Setting the modes of a network's hundreds of modules takes longer than reading them: 1.5 ms an image.
+        if any(part.training for part in module.modules()):
+            stack.callback(module.train, module.training)
+            module.eval()
         yield
-        return
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)
 
 
 class Network(nn.Module):
@@ -83,10 +87,15 @@ class Network(nn.Module):
         frozen_statistics: Parts whose batch normalization keeps its stored statistics in training, while gain and
             bias learn; "" for the whole network.
         learns_masks: Whether training needs instance masks; if not, no batch carries them, as they are large.
+        norm_calls: How often a training pass calls layers of normalization that it calls more than once, by name.
+        initial_shares: What statistics that training moves still hold of their initial values; whoever uses the network
+            takes that out (`evaluation_mode`).
     """
 
     frozen_statistics: tuple[str, ...] = ()
     learns_masks: bool = False
+    norm_calls: Mapping[str, int] = MappingProxyType({})
+    initial_shares: InitialShares = InitialShares()
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyTorch's signature
         """Set the mode of all but frozen normalization, which stays in evaluation mode."""

@@ -11,6 +11,11 @@ from boxwright.distributed import local
 from boxwright.optimization.undo import in_parts, undone_unless
 
 
+def average_decay(most: float, count: int) -> float:
+    """Return the decay of the update after `count` others, which is update n = count + 1."""
+    return min(most, (2 + count) / (11 + count))
+
+
 class MovingAverage:
     """Moving averages of weights as in TF2's object detection: s ← dₙ·s + (1 − dₙ)·p after update n = 1, 2, ….
 
@@ -41,9 +46,7 @@ class MovingAverage:
         Args:
             finite: A bool scalar on the weights' device; if false, the averages are unchanged.
         """
-        weights = self.followed(network)
-        # Of update n = count + 1.
-        decay = min(self.decay, (2 + count) / (11 + count))
+        weights, decay = self.followed(network), average_decay(self.decay, count)
         averages = [local(one) for one in self.shadow.values()]
         followed = [local(weights[name]) for name in self.shadow]
         for part in in_parts(averages, 0):

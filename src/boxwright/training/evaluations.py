@@ -148,8 +148,12 @@ class Evaluations:
             return
         # Statistics of normalization are the network's own in both, unless they are averaged too.
         own = {name: value.clone() for name, value in average.followed(network).items()}
+        shares = network.initial_shares
         network.load_state_dict(average.shadow, strict=False)
+        if average.statistics:
+            network.initial_shares = shares.of_average()
         try:
             yield
         finally:
             network.load_state_dict(own, strict=False)
+            network.initial_shares = shares

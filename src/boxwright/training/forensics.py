@@ -20,8 +20,7 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.builders.detector import build_detector
 from boxwright.builders.training import TrainingPlan, build_training
-from boxwright.checkpoints.restore import config_of
-from boxwright.checkpoints.store import read_checkpoint, write_checkpoint
+from boxwright.checkpoints.store import config_of, read_checkpoint, write_checkpoint
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.criteria.terms import TOTAL

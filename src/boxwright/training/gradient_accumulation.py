@@ -29,11 +29,13 @@ class BatchLosses:
 
     Attributes:
         values: TF's names of the losses to scalars, of the whole batch in all processes; the total is the last.
+        passes: Training passes of the network, one for each part of the batch.
     """
 
     values: dict[str, Tensor]
     predictions: Any
     targets: Targets
+    passes: int
 
 
 def accumulate_gradients(
@@ -80,7 +82,7 @@ def accumulate_gradients(
     if forward.penalty is not None:
         sums[REGULARIZATION] = forward.penalty
     sums[TOTAL] = torch.stack(list(sums.values())).sum()
-    return BatchLosses(sums, forward.predictions, part.targets)
+    return BatchLosses(sums, forward.predictions, part.targets, len(parts))
 
 
 def present_gradients(network: nn.Module) -> list[Tensor]:

@@ -215,7 +215,7 @@ class Loop:
             raise TrainingError(f"{where}; {_MOST_SKIPPED_IN_A_ROW} steps in a row were left out") from None
         self.processes.log.info(f"{where}; the step is skipped")
         # Counted all the same: the schedule and the stream of data go on as if the step had been taken.
-        self.state.advance(self.plan.stream.batch_size)
+        self.state.advance(self.plan.stream.batch_size, passes=0, averaged=False)
 
     def _is_due(self, every: int) -> bool:
         # The last step is saved and evaluated by `_finish`, for whatever reason it is the last.

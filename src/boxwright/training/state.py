@@ -12,9 +12,11 @@ from torch import Tensor
 
 from boxwright.base.errors import CheckpointError
 from boxwright.builders.training import TrainingPlan
+from boxwright.checkpoints.initial_shares import AVERAGE_SHARES, SHARES
 from boxwright.models.cpu_acceleration import compiled_kernels, use_kernels
 from boxwright.models.detector import Detector
-from boxwright.optimization.moving_average import MovingAverage
+from boxwright.models.initial_statistics import InitialShares, shares_of_layers, shares_of_new
+from boxwright.optimization.moving_average import MovingAverage, average_decay
 from boxwright.optimization.optimizers import Optimizer
 from boxwright.optimization.weight_groups import grouped
 from boxwright.tensorflow.variables import names_of
@@ -24,11 +26,12 @@ from boxwright.training.threads import THREADS
 
 @dataclass(frozen=True)
 class Counters:
-    """How far a run has come: steps, samples, and updates of each group of the optimizer's."""
+    """How far a run has come: steps, samples, updates of each group of the optimizer's, and of statistics."""
 
     step: int
     samples: int
     updates: tuple[int, ...]
+    initial_shares: InitialShares
 
 
 @dataclass
@@ -61,16 +64,27 @@ class TrainingState:
 
     def counters(self) -> Counters:
         """Return how far the run has come."""
-        return Counters(self.step, self.samples, tuple(group["count"] for group in self.optimizer.param_groups))
+        updates = tuple(group["count"] for group in self.optimizer.param_groups)
+        return Counters(self.step, self.samples, updates, self.detector.network.initial_shares)
 
     def go_back(self, counters: Counters) -> None:
         """Count from there on again."""
         self.step, self.samples = counters.step, counters.samples
+        self.detector.network.initial_shares = counters.initial_shares
         for group, count in zip(self.optimizer.param_groups, counters.updates, strict=True):
             group["count"] = count
 
-    def advance(self, samples: int) -> None:
-        """Count a step that took so many samples."""
+    def advance(self, samples: int, *, passes: int, averaged: bool) -> None:
+        """Count a step.
+
+        Args:
+            samples: How many it took.
+            passes: Of the network in training, each of which moved the statistics of normalization.
+            averaged: Whether the moving average was updated, if there is one.
+        """
+        decay = average_decay(self.average.decay, self.step) if self.average is not None and averaged else None
+        network = self.detector.network
+        network.initial_shares = network.initial_shares.after(passes, decay)
         self.step += 1
         self.samples += samples
 
@@ -88,6 +102,8 @@ class TrainingState:
             "optimizer": self.optimizer.state_dict(),
             "optimizer_kind": type(self.optimizer.rule).__name__,
             "average": self.average.shadow if self.average else {},
+            SHARES: self.detector.network.initial_shares.by_layer(),
+            AVERAGE_SHARES: self.detector.network.initial_shares.of_average().by_layer(),
             "scaler": self.scaler.state_dict(),
             "categories": categories.to_list() if categories else [],
             "config": config_text,
@@ -102,6 +118,9 @@ class TrainingState:
 
     def restore(self, content: dict[str, Any]) -> None:
         """Go back to where a checkpoint was written.
+
+        Args:
+            content: As `content` returned it, with its step; shares that an earlier version lacks are added.
 
         Raises:
             CheckpointError: Where it is of another network or optimizer.
@@ -127,6 +146,8 @@ class TrainingState:
             raise CheckpointError(f"the checkpoint is of another network ({first}); use another model_dir") from None
         self.step, self.samples, self.parts = content["step"], content["samples"], max(content["parts"], 1)
         self.seed, self.began = content["seed"], float(content["began"])
+        network = self.detector.network
+        network.initial_shares = shares_of_layers(network, content[SHARES], content[AVERAGE_SHARES])
         # So that it ends with the bits that it would have had.
         use_kernels(self.detector.network, content.get("compiled_kernels", ()))
         self.selection = self.selection.restored(content["selection"])
@@ -155,6 +176,7 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
     Returns:
         The state at step 0.
     """
+    detector.network.initial_shares = shares_of_new(detector.network) if plan.debias else InitialShares()
     groups, said = grouped(detector.network, plan.optimizer.groups, names_of(detector.network))
     decay = plan.optimizer.average_decay
     statistics = detector.network.named_statistics() if plan.optimizer.average_statistics else ()

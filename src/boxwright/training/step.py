@@ -103,7 +103,7 @@ class Learner:
                 # What interrupts the update leaves weights half changed, which no checkpoint may hold.
                 state.updating = True
                 self._update(finite, statistics, skipped=skipped)
-            state.advance(plan.stream.batch_size)
+            state.advance(plan.stream.batch_size, passes=losses.passes, averaged=not skipped)
         state.updating = False
         description = state.detector.criterion.describe(losses.predictions, losses.targets) if describe else None
         return report.finished(description, pending=pending, skipped=skipped)

@@ -17,8 +17,8 @@ from boxwright.builders.input_reader import build_dataset
 from boxwright.builders.missing import require_for_training
 from boxwright.builders.tensorflow_version import explain_version, with_version_of
 from boxwright.builders.training import TrainingPlan, build_training
-from boxwright.checkpoints.restore import config_of
-from boxwright.checkpoints.store import CheckpointStore
+from boxwright.checkpoints.initial_shares import stored_shares
+from boxwright.checkpoints.store import CheckpointStore, config_of
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
@@ -31,6 +31,7 @@ from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.cpu_acceleration import compiler_problem
 from boxwright.models.detector import Detector
+from boxwright.models.initial_statistics import take_out_initial
 from boxwright.preflight.examine import examine_quickly
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.tensorflow.checkpoint import find_training
@@ -94,6 +95,7 @@ def train(
         else:
             with _saving_before_stopping(run, processes):
                 run.loop()
+            take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
         return run.state.step
 
 
@@ -348,7 +350,7 @@ def _restore(
         path, content = newest
         if detector.categories is None or content["categories"] != detector.categories.to_list():
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
-        state.restore(content)
+        state.restore({**content, **stored_shares(content, config, path)})
         processes.log.info(f"resuming from {path}, step {state.step}")
     _log_compiler(state, processes)
     return state
