@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
@@ -98,6 +101,18 @@ def network_of(path: Path, activation: type[nn.Module] = nn.ReLU) -> DFine:
     return network.eval()
 
 
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """Let the network compute in float64, as it was recorded, where it asks for float32.
+
+    On random weights single queries amplify float32's rounding a thousand times: in float64 they tell a formula from it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tensor, "float", Tensor.double)
+        patch.setattr(torch, "float32", torch.float64)
+        yield
+
+
 def targets_of(train: dict[str, Tensor], size: tuple[int, int]) -> Targets:
     """Return a recording's targets, in pixels of an input of (height, width)."""
     boxes, valid = train["target_boxes_cxcywh"], train["target_valid"]
@@ -111,4 +126,4 @@ def noisy_of(train: dict[str, Tensor]) -> NoisyQueries:
     valid, groups = train["target_valid"], int(train["dn_groups"])
     objects = torch.where(valid, torch.arange(valid.shape[1]), -1)
     both = torch.cat([objects, torch.full_like(objects, -1)], 1).repeat(1, groups)
-    return NoisyQueries(train["dn_labels"], train["dn_boxes_unactivated"], both, train["dn_blocked"], groups)
+    return NoisyQueries(train["dn_labels"], train["dn_boxes_unactivated"].double(), both, train["dn_blocked"], groups)

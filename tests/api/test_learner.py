@@ -83,7 +83,7 @@ def test_such_a_run_resumes_with_the_same_detector(config: Path, tmp_path: Path)
     own = new_detector(config)
     bw.train(config, tmp_path / "own", overrides=OVERRIDES, detector=own, **FAST)
     bw.train(config, tmp_path / "whole", overrides=OVERRIDES, **FAST)
-    assert same(own.network.state_dict(), weights(tmp_path / "whole"))
+    assert same(own.network.state_dict(), restored_weights(tmp_path / "whole"))
     with pytest.raises(bw.ConfigError, match=r"model\.experimental_model: the detector is given in Python"):
         bw.load(tmp_path / "own", device="cpu")
     with pytest.raises(bw.ConfigError, match=r"model\.experimental_model: the detector is given in Python"):

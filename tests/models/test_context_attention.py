@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.models.detector import Detector
 from boxwright.models.heads.context_attention import ContextAttention
+from boxwright.models.region_crop import CornerCrop
+from boxwright.models.second_stage import BoxClassifier
 from boxwright.tensorflow.variable_names import tf1_variables
-from boxwright.types import Targets
+from boxwright.types import Proposals, Targets
 from boxwright.types.context_features import ContextFeatures
 from tests.conftest import assert_close
 from tests.two_stage_models import ONE_MAP
@@ -293,3 +296,24 @@ def test_a_detector_of_single_images_starts_it(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"cannot be restored; the first is rpn.head.convolve"):
         path.write_bytes(pack_safetensors(without))
         load_weights(other, path, "transfer")
+
+
+def test_attention_before_the_second_stage_reads_all_cells_of_a_crop() -> None:
+    """Keras's ResNets read every second cell of it: what attends is the mean of all, as TF pools before it attends."""
+    second = context_rcnn(version=2, place="POST_RPN").network.second
+    assert isinstance(second, BoxClassifier)
+    assert isinstance(second.crop, CornerCrop)
+    assert second.attention is not None
+    seen: list[torch.Tensor] = []
+    second.attention.attend.register_forward_hook(lambda _, inputs, outputs: seen.append(inputs[0]))
+    boxes = torch.tensor([[[3.0, 5.0, 40.0, 60.0], [10.0, 10.0, 30.0, 20.0]]])
+    proposals = Proposals(boxes, torch.zeros(1, 2), torch.ones(1, 2) > 0)
+    torch.manual_seed(0)
+    channels_of_crops = 1024  # of ResNet's fourth stage
+    maps = [torch.randn(1, channels_of_crops, 4, 4)]
+    context = ContextFeatures(torch.randn(1, 3, LENGTH), torch.tensor([3]))
+    with torch.no_grad():
+        predictions = second(maps, proposals, (64, 64), context)
+        every_cell = replace(second.crop, pool=replace(second.crop.pool, every=1))(maps, boxes, (64, 64))
+    assert torch.equal(seen[0], every_cell.mean((2, 3))[None])
+    assert predictions.features.shape[2:] == (1, 1), "the second stage still reads every second cell of 2 × 2"

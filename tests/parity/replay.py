@@ -19,17 +19,14 @@ class Replay:
     the height, and where the window lies along each side that it leaves room on.
     """
 
-    def __init__(
-        self, draws: Sequence[tuple[dict[str, Any], NDArray[Any]]], size: tuple[int, int], boxes: NDArray[Any]
-    ) -> None:
+    def __init__(self, draws: Sequence[tuple[dict[str, Any], NDArray[Any]]], size: tuple[int, int]) -> None:
         """Remember the draws.
 
         Args:
             draws: Descriptions with values.
             size: (height, width) of the image that windows are drawn in.
-            boxes: The boxes that are shuffled.
         """
-        self._draws, self._size, self._boxes = list(draws), size, boxes
+        self._draws, self._size = list(draws), size
         self._window: list[int] = []
         # How many more windows the sampler is to try, and whether the one that it draws is to be in vain.
         self._failing, self._in_vain = 0, False
@@ -67,15 +64,19 @@ class Replay:
         assert (drawn["op"], mean, tuple(drawn["shape"])) == ("normal", 0, tuple(size))
         return value
 
-    def permutation(self, count: int) -> NDArray[np.int64]:
-        """Return the order of the boxes, which is recorded as the boxes in that order."""
+    def permutation(self, boxes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return boxes in whole pixels in the recorded order, which is known by the boxes in that order."""
         drawn, rows = self._draws.pop(0)
-        assert (drawn["op"], len(rows)) == ("shuffle", count)
-        left, found = list(range(count)), []
-        for row in rows:
-            found.append(min(left, key=lambda number: float(np.abs(self._boxes[number] - row).max())))
+        assert (drawn["op"], rows.shape) == ("shuffle", boxes.shape)
+        height, width = self._size
+        wanted = np.trunc(rows.astype(np.float32)[:, [1, 0, 3, 2]] * np.array([width, height] * 2, np.float32))
+        left, found = list(range(len(boxes))), []
+        for row in wanted:
+            found.append(min(left, key=lambda number: float(np.abs(boxes[number] - row).max())))
             left.remove(found[-1])
-        return np.array(found)
+        # Of boxes that are equal in whole pixels it does not matter which comes first.
+        assert np.array_equal(boxes[found], wanted)
+        return boxes[found]
 
     def _is_next(self, low: float, high: float) -> bool:
         drawn = self._draws[0][0] if self._draws else {}

@@ -109,9 +109,8 @@ def scene_sample(scene: str, fields: list[str]) -> Sample:
 
 
 def replayed(entry: dict[str, Any]) -> Replay:
-    scene = entry["params"]["scene"]
-    height, width = given(scene, "image").shape[:2]
-    return Replay(draws_of(entry), (height, width), given(scene, "groundtruth_boxes"))
+    height, width = given(entry["params"]["scene"], "image").shape[:2]
+    return Replay(draws_of(entry), (height, width))
 
 
 def assert_image(expected: Recorded, image: NDArray[Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from boxwright.builders.faster_rcnn.feature_extractor import TwoStageExtractor
@@ -15,23 +17,27 @@ from boxwright.models.heads.context_attention import (
     Place,
 )
 from boxwright.models.layers import Dense, KernelRule
+from boxwright.models.region_crop import CornerCrop, RegionCrop
 
 # Fixed in both of TF's libraries.
 _NORM = BatchNormSettings(decay=0.97, epsilon=0.001)
 
 
 def build_context_attention(
-    config: m.Context, extractor: TwoStageExtractor, channels: int, version: int
-) -> ContextAttention:
-    """Build the attention of a second stage.
+    config: m.Context, extractor: TwoStageExtractor, crop: RegionCrop, channels: int, version: int
+) -> tuple[ContextAttention, RegionCrop]:
+    """Build the attention of a second stage, and return it with the crop that it needs.
 
     Args:
         channels: Of the box classifier's features.
         version: TensorFlow's, whose blocks and projections differ.
     """
     place: Place = "crops" if config.attention_position.name == "POST_RPN" else "features"
+    every = 1
     if place == "crops":
         channels = extractor.channels[0]
+        if isinstance(crop, CornerCrop):  # attention reads all cells, including those that the second stage skips
+            every, crop = crop.pool.every, replace(crop, pool=replace(crop.pool, every=1))
 
     def project(inputs: int, outputs: int) -> nn.Module:
         # Keras's dense layer keeps its bias beside the normalization's; TF-Slim's does not.
@@ -51,4 +57,5 @@ def build_context_attention(
         attend = LayeredAttention(itself, blocks, heads, in_sequence=config.self_attention_in_sequence)
     else:
         attend = block(config.context_feature_length)
-    return ContextAttention(attend, place, config.context_feature_length, config.max_num_context_features)
+    length, most = config.context_feature_length, config.max_num_context_features
+    return ContextAttention(attend, place, length, most, every), crop

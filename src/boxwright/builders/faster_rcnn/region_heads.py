@@ -80,7 +80,7 @@ def _mask_rcnn(
     )
     attention = None
     if config.context_config is not None:
-        attention = build_context_attention(config.context_config, extractor, features.channels, version)
+        attention, crop = build_context_attention(config.context_config, extractor, crop, features.channels, version)
     return BuiltSecondStage(BoxClassifier(crop, features.module, head, attention), features)
 
 

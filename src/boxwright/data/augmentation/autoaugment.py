@@ -91,7 +91,7 @@ def in_boxes(sample: Sample, patch: Patch, argument: float, probability: float, 
     image = sample.image.copy()
     height, width = image.shape[:2]
     boxes = np.trunc(sample.boxes).astype(np.int64)
-    for x_min, y_min, x_max, y_max in boxes[rng.permutation(len(boxes))]:
+    for x_min, y_min, x_max, y_max in rng.permutation(boxes):
         if rng.random() + probability < 1:
             continue
         # TF's corners are whole pixels that both belong to the box.

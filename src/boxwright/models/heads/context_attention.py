@@ -119,15 +119,18 @@ class ContextAttention(nn.Module):
 
     memory: Tensor | None
 
-    def __init__(self, attend: AttentionBlock | LayeredAttention, place: Place, length: int, most: int) -> None:
+    def __init__(
+        self, attend: AttentionBlock | LayeredAttention, place: Place, length: int, most: int, every: int = 1
+    ) -> None:
         """Assemble the module.
 
         Args:
             length: Numbers of a context feature.
             most: Context features per image; the first ones if there are more.
+            every: The step between the rows and columns to return, as what follows reads no others.
         """
         super().__init__()
-        self.attend, self.place, self.length, self.most = attend, place, length, most
+        self.attend, self.place, self.length, self.most, self.every = attend, place, length, most, every
         self.register_buffer("memory", None, persistent=False)
 
     def remember(self, features: Tensor) -> None:
@@ -144,10 +147,10 @@ class ContextAttention(nn.Module):
         self.memory = features[: self.most].to(next(self.parameters()))
 
     def forward(self, features: Tensor, valid: Tensor, context: ContextFeatures | None) -> Tensor:
-        """Return features of the same shape.
+        """Return features of the same shape, or every few rows and columns of them.
 
         Args:
-            features: [B · R, C, H, W].
+            features: [B · R, C, H, W]; all of them count in the means that attend.
             valid: bool [B, R].
             context: None stands for `memory`; without one, it is the same as an image without any.
 
@@ -171,4 +174,5 @@ class ContextAttention(nn.Module):
             context = context.resized(self.most)
         regions = features.mean((2, 3)).view(*valid.shape, -1)
         found: Tensor = self.attend(regions, valid, context.features, context.valid)
-        return features + found.flatten(0, 1)[..., None, None].to(features.dtype)
+        read = features[..., :: self.every, :: self.every]
+        return read + found.flatten(0, 1)[..., None, None].to(features.dtype)
