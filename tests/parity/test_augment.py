@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,22 @@ from boxwright.config import parse_message
 from boxwright.data.augmentation import autoaugment
 from boxwright.data.augmentation.functional import enhance, warp
 from boxwright.types import Sample
-from tests.parity.recordings import FOLDER
+from tests.parity.recordings import FOLDER, FOLDERS
 from tests.parity.replay import Replay
 
-_PATH = FOLDER / "augment" / "exact.json"
-_ENTRIES: list[dict[str, Any]] = json.loads(_PATH.read_text()) if _PATH.is_file() else []
-_ARRAYS = np.load(_PATH.with_suffix(".npz")) if _ENTRIES else None
+
+def entries_of(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return a folder's recordings of augmentation; scenes of one name differ between folders, so each has its arrays."""
+    path = folder / "augment" / f"{name}.json"
+    if not path.is_file():
+        return []
+    arrays, scenes = np.load(path.with_suffix(".npz")), np.load(path.with_name("exact.npz"))
+    return [{**entry, "arrays": arrays, "scenes": scenes} for entry in json.loads(path.read_text())]
+
+
+_ENTRIES = [entry for folder in FOLDERS for entry in entries_of(folder, "exact")]
 CASES = [entry for entry in _ENTRIES if entry["kind"] == "augment"]
 KERNELS = [entry for entry in _ENTRIES if entry["kind"] == "autoaugment_op"]
-STEPS = {"".join(entry["text"].split("{")[0].split()) for entry in CASES}
 
 # What TF leaves as it was although the image moved, or gets wrong; ours moves with the image (docs/augmentation.md).
 _LEFT_BEHIND = {
@@ -60,56 +68,61 @@ class Recorded:
         return array if self.index is None else array.reshape(-1)[self.index]
 
 
-def recorded(name: str) -> Recorded:
-    if name in _ARRAYS.files:
-        return Recorded(_ARRAYS[name].shape, None, _ARRAYS[name])
-    return Recorded(tuple(_ARRAYS[f"{name}@shape"]), _ARRAYS[f"{name}@index"], _ARRAYS[f"{name}@value"])
+def recorded(entry: dict[str, Any], field: str) -> Recorded:
+    arrays, name = entry["arrays"], f"{entry['id']}/out/{field}"
+    if name in arrays.files:
+        return Recorded(arrays[name].shape, None, arrays[name])
+    return Recorded(tuple(arrays[f"{name}@shape"]), arrays[f"{name}@index"], arrays[f"{name}@value"])
 
 
-def given(scene: str, field: str) -> NDArray[Any]:
-    return np.asarray(_ARRAYS[f"scene/{scene}/in/{field}"])
+def scene_of(entry: dict[str, Any]) -> str:
+    return str(entry["scene"] if "scene" in entry else entry["params"]["scene"])
+
+
+def given(entry: dict[str, Any], field: str) -> NDArray[Any]:
+    return np.asarray(entry["scenes"][f"scene/{scene_of(entry)}/in/{field}"])
 
 
 def outcome(entry: dict[str, Any], field: str) -> Recorded:
     """Return a field after the step: the given one where the step left it."""
     if field in entry["outputs"]:
-        return recorded(f"{entry['id']}/out/{field}")
-    values = given(entry["params"]["scene"], field)
+        return recorded(entry, field)
+    values = given(entry, field)
     return Recorded(values.shape, None, values)
 
 
 def draws_of(entry: dict[str, Any]) -> list[tuple[dict[str, Any], NDArray[Any]]]:
     found = []
     for number, drawn in enumerate(entry.get("draws") or []):
-        value = drawn["value"] if "value" in drawn else _ARRAYS[f"{entry['id']}/draw/{number}"]
+        value = drawn["value"] if "value" in drawn else entry["arrays"][f"{entry['id']}/draw/{number}"]
         found.append((drawn, np.asarray(value)))
     return found
 
 
-def scene_sample(scene: str, fields: list[str]) -> Sample:
+def scene_sample(entry: dict[str, Any], fields: list[str]) -> Sample:
     """Return a recorded scene; `track_ids` are the numbers of its objects."""
-    image = given(scene, "image")
+    image = given(entry, "image")
     height, width = image.shape[:2]
-    known: dict[str, Any] = {"track_ids": np.arange(len(given(scene, "groundtruth_classes")))}
+    known: dict[str, Any] = {"track_ids": np.arange(len(given(entry, "groundtruth_classes")))}
     if "label_weights" in fields:
-        known["weights"] = given(scene, "groundtruth_weights")
+        known["weights"] = given(entry, "groundtruth_weights")
     if "label_confidences" in fields:
-        known["confidences"] = given(scene, "groundtruth_confidences")[:, None]
+        known["confidences"] = given(entry, "groundtruth_confidences")[:, None]
     if "multiclass_scores" in fields:
-        known["class_scores"] = given(scene, "multiclass_scores")
+        known["class_scores"] = given(entry, "multiclass_scores")
     if "instance_masks" in fields:
-        known["masks"] = given(scene, "groundtruth_instance_masks").astype(np.uint8)
+        known["masks"] = given(entry, "groundtruth_instance_masks").astype(np.uint8)
     if "keypoints" in fields:
-        places = given(scene, "groundtruth_keypoints")
-        seen = given(scene, "groundtruth_keypoint_visibilities") & ~np.isnan(places[..., 0])
+        places = given(entry, "groundtruth_keypoints")
+        seen = given(entry, "groundtruth_keypoint_visibilities") & ~np.isnan(places[..., 0])
         scaled = places[..., ::-1] * np.array([width, height], np.float32)
         known["keypoints"] = np.concatenate([scaled, seen[..., None]], -1)
-    boxes = given(scene, "groundtruth_boxes") * np.array([height, width] * 2, np.float32)
-    return Sample(image, boxes[:, [1, 0, 3, 2]], given(scene, "groundtruth_classes") - 1, **known)
+    boxes = given(entry, "groundtruth_boxes") * np.array([height, width] * 2, np.float32)
+    return Sample(image, boxes[:, [1, 0, 3, 2]], given(entry, "groundtruth_classes") - 1, **known)
 
 
 def replayed(entry: dict[str, Any]) -> Replay:
-    height, width = given(entry["params"]["scene"], "image").shape[:2]
+    height, width = given(entry, "image").shape[:2]
     return Replay(draws_of(entry), (height, width))
 
 
@@ -141,7 +154,7 @@ def test_step_with_the_draws_of_the_original(entry: dict[str, Any]) -> None:
     name = entry["text"].split("{")[0].strip()
     fields = list(entry["params"]["fields"])
     rng = replayed(entry)
-    found = build_steps([step])(scene_sample(entry["params"]["scene"], fields), rng)  # type: ignore[arg-type]
+    found = build_steps([step])(scene_sample(entry, fields), rng)  # type: ignore[arg-type]
     assert rng.left == [], "draws that were not asked for"
     assert_image(outcome(entry, "image"), found.image)
     height, width = found.image.shape[:2]
@@ -182,7 +195,7 @@ def _assert_keypoints(entry: dict[str, Any], found: Sample, unit: NDArray[Any], 
     places = outcome(entry, "groundtruth_keypoints").values
     assert found.keypoints is not None
     assert found.track_ids is not None
-    visible = given(entry["params"]["scene"], "groundtruth_keypoint_visibilities")[found.track_ids]
+    visible = given(entry, "groundtruth_keypoint_visibilities")[found.track_ids]
     if name in _PERMUTATIONS and "image" in entry["outputs"]:
         step = parse_message(entry["text"], m.PreprocessingStep)
         order = list(getattr(getattr(step, name), _PERMUTATIONS[name]))
@@ -195,12 +208,13 @@ def _assert_keypoints(entry: dict[str, Any], found: Sample, unit: NDArray[Any], 
 
 def test_every_step_is_recorded() -> None:
     """Both the full recordings and the sample of them that is shipped have all 39."""
-    if not CASES:
+    entries = entries_of(FOLDER, "exact")
+    if not entries:
         pytest.skip(f"no augment/ in {FOLDER}")
-    assert len(STEPS) == 39
-    assert len({case["id"] for case in CASES}) == len(CASES)
-    assert len(CASES) >= 80
-    assert len(KERNELS) >= 25
+    cases = [entry for entry in entries if entry["kind"] == "augment"]
+    assert len({"".join(case["text"].split("{")[0].split()) for case in cases}) == 39
+    assert len({case["id"] for case in cases}) == len(cases) >= 80
+    assert len(entries) - len(cases) >= 25
 
 
 _Kernel = Callable[[Sample, list[Any], Replay], Sample]
@@ -277,10 +291,10 @@ def _kernel(entry: dict[str, Any]) -> _Kernel:
 @pytest.mark.parametrize("entry", KERNELS, ids=lambda entry: str(entry["id"]))
 def test_kernel_of_autoaugment(entry: dict[str, Any]) -> None:
     rng = replayed(entry)
-    found = _kernel(entry)(scene_sample(entry["params"]["scene"], []), entry["params"]["args"], rng)
+    found = _kernel(entry)(scene_sample(entry, []), entry["params"]["args"], rng)
     assert rng.left == []
-    assert_image(recorded(f"{entry['id']}/out/image"), found.image)
+    assert_image(recorded(entry, "image"), found.image)
     if "groundtruth_boxes" in entry["outputs"]:
         height, width = found.image.shape[:2]
         boxes = (found.boxes / np.array([width, height] * 2))[:, [1, 0, 3, 2]]
-        np.testing.assert_allclose(boxes, recorded(f"{entry['id']}/out/groundtruth_boxes").values, atol=1e-5)
+        np.testing.assert_allclose(boxes, recorded(entry, "groundtruth_boxes").values, atol=1e-5)

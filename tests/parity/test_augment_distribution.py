@@ -7,7 +7,6 @@ beyond all of TF's (Rosenbaum, 1954), which sees a range that is too wide before
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,11 +24,9 @@ from boxwright.data.augmentation.transform import Transform
 from boxwright.types import Sample
 from tests.parity.augment_statistics import index_picture, measure
 from tests.parity.recordings import FOLDER
-from tests.parity.test_augment import given, scene_sample
+from tests.parity.test_augment import entries_of, given, scene_sample
 
-_PATH = FOLDER / "augment" / "draws.json"
-ENTRIES: list[dict[str, Any]] = json.loads(_PATH.read_text()) if _PATH.is_file() else []
-_ARRAYS = np.load(_PATH.with_suffix(".npz")) if ENTRIES else None
+ENTRIES = entries_of(FOLDER, "draws")
 _SEED = 20_260
 _FALSE_ALARMS = 0.01
 _TESTS_A_STATISTIC = 4  # defined, distribution, beyond either end
@@ -42,18 +39,23 @@ _LEAST = _FALSE_ALARMS / max(_TESTS_A_STATISTIC * sum(len(entry["stats"]) for en
 
 def drawn_sample(entry: dict[str, Any]) -> Sample:
     """Return the sample whose draws were recorded; its labels number the objects."""
-    sample = scene_sample(entry["scene"], ["label_weights"])
+    sample = scene_sample(entry, ["label_weights"])
     height, width = sample.image.shape[:2]
     image = index_picture(height, width) if entry["picture"] == "index" else sample.image
     # Pixels as float32 are not rounded, as TF's are not.
     return replace(sample, image=image.astype(np.float32), labels=np.arange(len(sample.boxes)))
 
 
+def followed_places(height: int, width: int) -> dict[int, tuple[int, int]]:
+    """Return rows and columns of the pixels whose values are recorded."""
+    return {0: (height // 4, width // 4), 1: (height // 2, width // 2), 2: (3 * height // 4, 2 * width // 3)}
+
+
 def draw(entry: dict[str, Any], step: Transform, count: int) -> dict[str, NDArray[np.float64]]:
     """Return each statistic's values over some draws, NaN where it has none."""
     sample = drawn_sample(entry)
     height, width = sample.image.shape[:2]
-    places = {0: (height // 4, width // 4), 1: (height // 2, width // 2), 2: (3 * height // 4, 2 * width // 3)}
+    places = followed_places(height, width)
     names, place = set(entry["stats"]), [one["id"] for one in ENTRIES].index(entry["id"])
     rows = []
     for number in range(count):
@@ -75,7 +77,7 @@ def p_values(entry: dict[str, Any], name: str, ours: NDArray[np.float64]) -> Ite
     if recorded["kind"] == "discrete":
         yield _chi_square(np.array(recorded["values"]), np.array(recorded["counts"]), defined, near)
         return
-    theirs, defined = np.asarray(_ARRAYS[recorded["key"]], np.float64), np.sort(defined)
+    theirs, defined = np.asarray(entry["arrays"][recorded["key"]], np.float64), np.sort(defined)
     distance = max(_excess(defined, theirs, near), _excess(theirs, defined, near))
     share = len(defined) / (len(defined) + len(theirs))
     yield float(scipy.stats.kstwobign.sf(distance * np.sqrt(share * len(theirs))))
@@ -211,8 +213,8 @@ def test_places_of_the_pixels_that_are_followed() -> None:
     entry = next((entry for entry in ENTRIES if entry["id"] == "random_pixel_value_scale/0/many"), None)
     if entry is None:
         pytest.skip(f"random_pixel_value_scale is not among the recordings in {FOLDER}")
-    image = given("many", "image")
-    for number, (row, column) in enumerate(((10, 15), (20, 30), (30, 40))):
+    image = given(entry, "image")
+    for number, (row, column) in followed_places(*image.shape[:2]).items():
         means = [entry["stats"][f"pixel_{channel}_at_{number}"]["mean"] for channel in range(3)]
         np.testing.assert_allclose(image[row, column], means, atol=1)
 
