@@ -235,7 +235,9 @@ def test_other_processes_wait_for_the_first(tmp_path: Path, monkeypatch: pytest.
         start_run(yolo(tmp_path / "data"), tmp_path / "model", QUICK)
 
 
-def test_names_that_text_must_escape(tmp_path: Path) -> None:
+def test_names_that_text_must_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("C:\\models\\a.tar.gz").touch()
     data = voc(tmp_path / "my data")
     out = tmp_path / 'a "quoted" folder' / "pipeline.config"
     settings = InitSettings(weights="C:\\models\\a.tar.gz", steps=False)

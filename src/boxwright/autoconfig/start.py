@@ -23,6 +23,7 @@ from boxwright.config.load import load_config
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
+from boxwright.loading.find_weights import find_weights
 from boxwright.preflight.anchors import anchors_of, fit_anchors
 from boxwright.preflight.records import Progress, Record
 from boxwright.training.batch_size import fitting_batch
@@ -78,6 +79,7 @@ def init_config(
         out: The configuration; the other files are written beside it, with its name as a prefix.
 
     Raises:
+        CheckpointError: If there are no weights where the settings say.
         DataError: If the data are not recognized, or cannot be read.
         OutputError: If a file exists already, with other content and without `force`.
     """
@@ -94,6 +96,8 @@ def init_config(
         )
     if settings.epochs is not None and settings.minutes is not None:
         raise ConfigError("epochs and minutes both set the run's length; remove one")
+    if settings.weights:
+        find_weights(settings.weights)  # before the data are read, which may take minutes
     opened = _open(recognize(data, allow_paths_outside=settings.allow_paths_outside), stem, progress)
     header = _header(data, settings)
     text, choices = _fitted(opened, base, preset, header, settings)

@@ -66,6 +66,7 @@ def build_bifpn(
         extra_levels=_extra_levels(pyramid),
         iterations=pyramid.num_iterations,
         combiner=COMBINERS[pyramid.combine_method],
+        padding=request.padding,
     )
     return BuiltNeck(neck, neck.channels)
 

@@ -39,6 +39,12 @@ def coco_classes() -> Categories:
     return Categories(tuple(Category(label, number, name) for label, (number, name) in rows))
 
 
+def coco_classes_by_id() -> Categories:
+    """Return COCO's 80 classes with the gaps of its ids, as networks with an output for each of 90 ids have them."""
+    rows = zip(_IDS, _NAMES, strict=True)
+    return Categories(tuple(Category(number - 1, number, name) for number, name in rows))
+
+
 def are_coco_classes(names: Sequence[str]) -> bool:
     """Tell whether names are those of COCO, or Darknet's of them, in order."""
     return [_DARKNET.get(name, name) for name in names] == list(_NAMES)

@@ -19,7 +19,7 @@ def find_source(named: str, folder: str) -> tuple[str, str]:
     Returns:
         The path, unchanged if nothing exists; and a message if it differs from `named`.
     """
-    if _exists(named):
+    if exists(named):
         return named, ""
     parts = [part for part in re.split(r"[\\/]+", named) if part not in ("", ".", "..")]
     # The longest ending first: the more of the path agrees, the likelier it is the right file.
@@ -27,10 +27,11 @@ def find_source(named: str, folder: str) -> tuple[str, str]:
         # Below the working directory only with all parts: a bare name could match anything there.
         for root in [*([Path(folder)] if folder else []), *([Path()] if kept == len(parts) else [])]:
             candidate = root.joinpath(*parts[-kept:])
-            if _exists(candidate):
+            if exists(candidate):
                 return str(candidate), f"{named} does not exist; using {candidate}"
     return named, ""
 
 
-def _exists(path: str | Path) -> bool:
+def exists(path: str | Path) -> bool:
+    """Return whether a file, a folder or TensorFlow's checkpoint of that prefix is there."""
     return os.path.exists(path) or is_file(f"{path}.index")

@@ -16,6 +16,7 @@ from boxwright.checkpoints.class_surgery import ClassSurgery, map_classes
 from boxwright.checkpoints.sources import SourceWeights, read_source
 from boxwright.models.detector import Detector
 from boxwright.models.network import Parts, is_within
+from boxwright.postprocessing.anchor import AnchorPostprocessor
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.types.scopes import ChannelOrder, Scope
 
@@ -105,11 +106,14 @@ def load_weights(
         CheckpointError: If the source cannot be read, or lacks tensors of the scope.
     """
     network = detector.network
-    weights = read_source(network, source, use_average=use_average)
+    coder = detector.postprocessor.box_coder if isinstance(detector.postprocessor, AnchorPostprocessor) else None
+    weights = read_source(network, source, use_average=use_average, coder=coder)
     if channels == "BGR":
         weights = _red_first(network, weights)
     weights = _widened(network, weights)
     classes = ""
+    if scope == "transfer" and weights.is_classifier:
+        scope = "classification"  # all that fits
     if scope == "transfer":
         weights, classes = _with_our_classes(detector, weights)
     wanted = _learned(network)

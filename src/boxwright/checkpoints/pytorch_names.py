@@ -21,16 +21,21 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
 from boxwright.checkpoints.archive import load_archive
 from boxwright.checkpoints.d_fine_names import authors_name, is_authors
+from boxwright.checkpoints.effdet_names import effdet, is_effdet, with_biases
+from boxwright.checkpoints.mapped_tensors import MappedTensors
 from boxwright.checkpoints.row_order import unchanged, vertical_first
 from boxwright.checkpoints.srn_names import is_released_srn, released_srn
+from boxwright.checkpoints.timm_names import timm_classifier
 from boxwright.checkpoints.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
 from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.models.backbones.timm_backbone import TimmBackbone
 from boxwright.models.backbones.vgg16 import Vgg16
 from boxwright.models.d_fine import DFine
 from boxwright.models.faster_rcnn import FasterRCNN
+from boxwright.models.network import Network
 from boxwright.models.refinedet import RefineDet
 from boxwright.models.srn import SRN
+from boxwright.ops.box_coder import BoxCoder
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 # Indices of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.
@@ -71,27 +76,38 @@ def read_pth(path: Path) -> dict[str, Tensor]:
 
 
 def from_pytorch(
-    network: nn.Module, state: Mapping[str, Tensor], path: Path
-) -> tuple[dict[str, Tensor], dict[str, str], dict[str, str]]:
+    network: nn.Module, state: Mapping[str, Tensor], path: Path, coder: BoxCoder | None = None
+) -> MappedTensors:
     """Map a state dictionary to our names and layout.
 
-    Returns:
-        Our names to tensors, our names to the source's, and the source's names of unused tensors, each with the reason.
+    Args:
+        coder: Of the detector's boxes, for layouts whose boxes are coded otherwise.
 
     Raises:
         CheckpointError: If the names match no known layout, or belong to another network.
     """
-    table = {ours: (theirs, change) for ours, theirs, change in _layout(network, state, path)}
-    found = {ours: entry for ours, entry in table.items() if entry[0] in state}
-    values = {ours: _changed(change, state[theirs], theirs, path) for ours, (theirs, change) in found.items()}
-    names = {ours: theirs for ours, (theirs, _) in found.items()}
+    layout = _layout(network, state, path, coder)
+    if layout is None:
+        found = timm_classifier(network, state, path)
+        if found is None:
+            raise _unknown(network, state, path)
+        return found
+    table = {ours: (theirs, change) for ours, theirs, change in layout}
+    if is_effdet(state):
+        state = with_biases(network, state)
+    there = {ours: entry for ours, entry in table.items() if entry[0] in state}
+    values = {ours: _changed(change, state[theirs], theirs, path) for ours, (theirs, change) in there.items()}
+    names = {ours: theirs for ours, (theirs, _) in there.items()}
     used = set(names.values())
     unused = {name: "no part of the network has it" for name in state if name not in used}
-    return values, names, unused
+    in_classifier = isinstance(network, Network) and all(network.parts.in_classifier(name) for name in table)
+    return MappedTensors(values, names, unused, is_classifier=in_classifier)
 
 
-def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Names:
+def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path, coder: BoxCoder | None) -> Names | None:
     backbone = network.backbone
+    if is_effdet(state):
+        return effdet(network, coder, state, path)
     if "arm_loc.0.weight" in state and isinstance(network, RefineDet) and isinstance(backbone, Vgg16):
         return _refinedet_port()
     if isinstance(backbone, Vgg16) and (names := _vgg_layout(state)) is not None:
@@ -109,19 +125,25 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Name
         return released_srn(backbone)
     if is_torchvision_two_stage(state) and isinstance(network, FasterRCNN) and isinstance(backbone, TimmBackbone):
         return torchvision_two_stage(network, backbone, state)
-    if isinstance(backbone, TimmBackbone) and "layer1.0.conv1.weight" in state:
-        if _saw_levels(state):
-            raise CheckpointError(
-                f"{path}: its statistics are of pixels in 0..255, as Caffe's are; timm/NAME takes torchvision's; "
-                "use refinedet_resnet101"
-            )
-        return ((f"backbone.body.{name}", name, unchanged) for name in backbone.body.state_dict())
+    if isinstance(backbone, TimmBackbone) and _saw_levels(state):
+        raise CheckpointError(
+            f"{path}: its statistics are of pixels in 0..255, as Caffe's are; timm/NAME takes torchvision's; "
+            "use refinedet_resnet101"
+        )
+    return None
+
+
+def _unknown(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> CheckpointError:
+    """Return the error for names of no known layout."""
     example = ", ".join(list(state)[:3]) or "none"
-    raise CheckpointError(
-        f"{path}: its names ({example}, …) are not of a layout known for a {type(network).__name__} on a "
-        f"{type(backbone).__name__}; known: refinedet.pytorch, vgg16_reducedfc and torchvision's VGG-16 for VGG-16, "
-        "converted Caffe ResNets for refinedet_resnet101, torchvision's ResNets for timm/NAME, its Faster and Mask "
-        "R-CNN for preset:torchvision_*, and SRN's release for preset:srn_resnet50_wider_face"
+    backbone = network.backbone
+    kind = f"timm/{backbone.name}" if isinstance(backbone, TimmBackbone) else type(backbone).__name__
+    return CheckpointError(
+        f"{path}: its names ({example}, …) are not of a layout known for a {type(network).__name__} on a {kind}; "
+        "known: refinedet.pytorch, vgg16_reducedfc and torchvision's VGG-16 for VGG-16, converted Caffe ResNets for "
+        "refinedet_resnet101, timm's names for timm/NAME and for EfficientNet, MobileNetV2 and HGNetV2, torchvision's "
+        "Faster and Mask R-CNN for preset:torchvision_*, effdet's EfficientDet for preset:efficientdet_d0, and SRN's "
+        "release for preset:srn_resnet50_wider_face"
     )
 
 

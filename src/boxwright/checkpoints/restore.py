@@ -170,6 +170,8 @@ def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
     path = Path(source)
     if is_tensorflow(path) or is_archive(path) or path.suffix in (".pth", ".safetensors") or not os.path.exists(path):
         return ""
+    if is_weights_folder(path) and not is_file(path / CONFIG):  # such as transformers'
+        return ""
     theirs, ours = tensorflow_version(stored_config(path).model), tensorflow_version(config.model)
     if theirs == ours:
         return ""

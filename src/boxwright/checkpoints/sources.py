@@ -14,6 +14,7 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_folder
 from boxwright.checkpoints.d_fine_classes import d_fine_classes
 from boxwright.checkpoints.d_fine_names import from_transformers, is_transformers, transformers_names
+from boxwright.checkpoints.effdet_names import effdet_classes, is_effdet
 from boxwright.checkpoints.initial_shares import debiased
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
@@ -21,6 +22,7 @@ from boxwright.checkpoints.store import config_of, find_checkpoint
 from boxwright.checkpoints.weights_folder import WEIGHTS, is_weights_folder
 from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.models.d_fine import DFine
+from boxwright.ops.box_coder import BoxCoder
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow
 from boxwright.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.types import Categories
@@ -35,6 +37,7 @@ class SourceWeights:
         unused: The source's names of unused tensors, each with the reason.
         categories: The classes that it was trained on; None if unknown.
         missing: Modules that this kind of source never has, each with the reason.
+        is_classifier: Whether it is an image classifier, and so has nothing but the backbone.
     """
 
     values: dict[str, Tensor]
@@ -42,6 +45,7 @@ class SourceWeights:
     unused: dict[str, str] = field(default_factory=dict)
     categories: Categories | None = None
     missing: dict[str, str] = field(default_factory=dict)
+    is_classifier: bool = False
 
 
 def tensorflow_source(source: str | Path) -> Path | None:
@@ -57,13 +61,18 @@ def is_tensorflow(source: str | Path) -> bool:
 
 
 def read_source(
-    network: nn.Module, source: str | Path | Mapping[str, NDArray[Any]], *, use_average: bool = False
+    network: nn.Module,
+    source: str | Path | Mapping[str, NDArray[Any]],
+    *,
+    use_average: bool = False,
+    coder: BoxCoder | None = None,
 ) -> SourceWeights:
     """Return a source's weights by our names.
 
     Args:
         source: As for `load_weights`.
         use_average: Whether to use moving averages of the weights.
+        coder: Of the detector's boxes, for sources whose boxes are coded otherwise.
 
     Raises:
         CheckpointError: If the source cannot be read, or has no averages.
@@ -71,31 +80,43 @@ def read_source(
     if isinstance(source, Mapping):
         return _theirs(from_tensorflow(network, source, use_average=use_average))
     with unpacked(source) as path:
-        return _read(network, path, use_average=use_average)
+        return _read(network, path, use_average=use_average, coder=coder)
 
 
-def _read(network: nn.Module, path: Path, *, use_average: bool) -> SourceWeights:
+def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder | None) -> SourceWeights:
     if (theirs := tensorflow_source(path)) is not None:
         return _theirs(from_tensorflow(network, open_tensorflow(theirs), use_average=use_average))
     if path.suffix == ".safetensors":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but safetensors files have none")
-        return _safetensors(network, read_safetensors(path), path)
+        return _safetensors(network, read_safetensors(path), path, coder)
     if path.suffix == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
         tensors = read_pth(path)
         classes = d_fine_classes(tensors, path) if isinstance(network, DFine) else None
-        return SourceWeights(*from_pytorch(network, tensors, path), categories=classes)
+        return _mapped(network, tensors, path, coder, classes)
     if is_weights_folder(path):
-        return _read(network, path / WEIGHTS, use_average=use_average)
+        return _read(network, path / WEIGHTS, use_average=use_average, coder=coder)
     return _ours(path, use_average=use_average)
 
 
-def _safetensors(network: nn.Module, tensors: dict[str, Tensor], path: Path) -> SourceWeights:
-    """Return a file's tensors, of our names or, for D-FINE, of those of the transformers library."""
+def _mapped(
+    network: nn.Module, tensors: dict[str, Tensor], path: Path, coder: BoxCoder | None, classes: Categories | None
+) -> SourceWeights:
+    """Return a file's tensors, of another project's names."""
+    if is_effdet(tensors):
+        classes = effdet_classes(tensors)
+    found = from_pytorch(network, tensors, path, coder)
+    return SourceWeights(found.values, found.names, found.unused, classes, is_classifier=found.is_classifier)
+
+
+def _safetensors(network: nn.Module, tensors: dict[str, Tensor], path: Path, coder: BoxCoder | None) -> SourceWeights:
+    """Return a file's tensors, of our names, of another project's or, for D-FINE, of the transformers library's."""
     if not (isinstance(network, DFine) and is_transformers(tensors)):
-        return SourceWeights(tensors)
+        # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
+        ours = not tensors.keys().isdisjoint(network.state_dict())
+        return SourceWeights(tensors) if ours else _mapped(network, tensors, path, coder, None)
     # Nothing reads PyTorch's counts of batches.
     wanted = {name: value for name, value in network.state_dict().items() if "num_batches_tracked" not in name}
     values = from_transformers(wanted, tensors, path)

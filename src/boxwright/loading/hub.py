@@ -12,6 +12,8 @@ from boxwright.base.files import is_file
 PREFIX = "hf://"
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 _ADDRESS = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
+_WEB = re.compile(r"(https?|ftp|s3|gs|az)://?", re.IGNORECASE)
+_PAGE = re.compile(r"https?://?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,31 @@ def hub_address(source: str | Path) -> HubAddress | None:
     """Return the address that a source of weights is; None for a path.
 
     Raises:
-        CheckpointError: If it begins as an address and is none.
+        CheckpointError: If it begins as an address and is none, or is one of the web.
     """
     text = str(source)
     if not text.startswith(PREFIX):
+        _refuse_web(text)
         return None
     match = _ADDRESS.fullmatch(text.removeprefix(PREFIX).rstrip("/"))
     if match is None:
         raise CheckpointError(f"{shortened(text, 200)}: expected hf://USER/NAME or hf://USER/NAME@REVISION")
     return HubAddress(match["repository"], match["revision"])
+
+
+def _refuse_web(text: str) -> None:
+    """Raise for an address of the web or of a store, from which nothing is fetched."""
+    # A path loses the second slash.
+    web = _WEB.match(text)
+    if web is None:
+        return
+    page = _PAGE.match(text)
+    if page is not None:
+        raise CheckpointError(f"{shortened(text, 200)}: use the hub's own address: {PREFIX}{page[1]}")
+    raise CheckpointError(
+        f"{shortened(text, 200)}: weights are not fetched from there; download the file and name that, or a model on "
+        f"Hugging Face's hub: {PREFIX}USER/NAME"
+    )
 
 
 def fetch(address: HubAddress) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from boxwright.base.errors import BoxwrightError, first_line
-from boxwright.checkpoints.find_source import find_source
 from boxwright.checkpoints.load_weights import LoadReport, load_weights
+from boxwright.loading.find_weights import find_weights
 from boxwright.models.detector import Detector
 from boxwright.preflight.finding import Finding
 from boxwright.types.scopes import ChannelOrder, Scope
@@ -23,7 +23,7 @@ def check_checkpoint(
         channels: The color order of the source's first convolution.
     """
     try:
-        path, _ = find_source(source, folder)
+        path, _ = find_weights(source, folder)
         # Into the examined detector, which no run uses, by the run's own function: its refusals are found here.
         loaded = load_weights(detector, path, scope, channels=channels)
     except BoxwrightError as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from boxwright.base.errors import ConfigError
 from boxwright.builders.training import TrainingPlan
-from boxwright.checkpoints.find_source import find_source
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.checkpoints.pretrained import load_pretrained
 from boxwright.checkpoints.restore import other_meaning
@@ -14,6 +15,7 @@ from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
 from boxwright.distributed import Processes
 from boxwright.evaluation.data import check_same_classes
+from boxwright.loading.find_weights import find_weights
 from boxwright.models.detector import Detector
 
 
@@ -37,7 +39,8 @@ def initialize(detector: Detector, config: m.TrainEvalPipelineConfig, plan: Trai
     """Load a new run's first weights: those of its fine-tune checkpoint, or of the backbone's library."""
     start = plan.fine_tune
     if start.source:
-        source, note = find_source(start.source, start.folder)
+        # One of several processes downloads.
+        source, note = processes.from_leader(partial(find_weights, start.source, start.folder))
         if note:
             processes.log.warning(note)
         if warning := other_meaning(source, config):

@@ -29,6 +29,7 @@ from boxwright.device import is_out_of_memory, open_device
 from boxwright.distributed import Processes, join_processes
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.loading.find_weights import find_weights
 from boxwright.models.cpu_acceleration import compiler_problem
 from boxwright.models.detector import Detector
 from boxwright.models.initial_statistics import take_out_initial
@@ -156,6 +157,9 @@ def _prepare(
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     _check_processes(plan, processes)
     _log_unsupported_fields(config, processes)
+    if plan.fine_tune.source and not CheckpointStore(model_dir).paths():
+        # Before the data are read; a run that is resumed needs none.
+        processes.from_leader(partial(find_weights, plan.fine_tune.source, plan.fine_tune.folder))
     if dataset is None:
         dataset = build_dataset(config.train_input_reader, "train_input_reader")
     # Before anything is written: a mistake there must not leave a folder behind.

@@ -172,8 +172,9 @@ def _spaghettinet(request: BackboneRequest) -> FeatureExtractor:
 
 def _with_bifpn(name: str) -> _Build:
     def build(request: BackboneRequest) -> FeatureExtractor:
-        bifpn = _message(request).bifpn or m.BidirectionalFeaturePyramidNetworks()
-        backbone = build_backbone(name, pyramid_levels(bifpn), request)
+        config = _message(request)
+        bifpn = config.bifpn or m.BidirectionalFeaturePyramidNetworks()
+        backbone = build_backbone(name or config.type, pyramid_levels(bifpn), request)
         return FeatureExtractor(backbone, build_bifpn(bifpn, backbone.module.channels, request))
 
     return build
@@ -190,7 +191,10 @@ def _vgg16(request: BackboneRequest) -> FeatureExtractor:
 
 
 def _timm(request: BackboneRequest) -> FeatureExtractor:
-    return (_with_extra_maps("") if _message(request).fpn is None else _with_fpn(""))(request)
+    config = _message(request)
+    if config.bifpn is not None:
+        return _with_bifpn("")(request)
+    return (_with_extra_maps("") if config.fpn is None else _with_fpn(""))(request)
 
 
 def _keeping_activation(settings: ConvSettings, own: ConvSettings) -> ConvSettings:

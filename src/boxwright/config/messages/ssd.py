@@ -95,8 +95,9 @@ class SsdFeatureExtractor(Message, removed={
             when=lambda c: (c.tensorflow_version == 1 and c.type not in TF1_EXTRACTORS)
             or (c.tensorflow_version == 2 and c.type in TF1_EXTRACTORS and c.type not in _BOTH_EXTRACTORS)),
         # TF pads blocks of MobileNetV3 incorrectly; the others do not read it.
-        default_only("use_explicit_padding", when=of_type(
-            "timm/|ssd_(mobilenet_v3|mobilenet_edgetpu|mobiledet|resnet|efficientnet|vgg16|mobilenet_v2_mnasfpn)")),
+        default_only("use_explicit_padding", when=lambda c: of_type(
+            "ssd_(mobilenet_v3|mobilenet_edgetpu|mobiledet|resnet|efficientnet|vgg16|mobilenet_v2_mnasfpn)")(c)
+            or (c.type.startswith("timm/") and c.bifpn is None)),
         default_only("use_depthwise", when=lambda c: of_type("ssd_(efficientnet|vgg16|spaghettinet)")(c)
             or (of_type("ssd_resnet")(c) and extractor_version(c) == 2)),
         default_only("depth_multiplier", when=of_type("ssd_(efficientnet|vgg16|spaghettinet)")),
@@ -134,7 +135,7 @@ def extractor_version(extractor: SsdFeatureExtractor) -> int:
 def _adds_maps(extractor: SsdFeatureExtractor) -> bool:
     """Return whether coarser maps are added to the backbone's, as many as `num_layers` says."""
     if extractor.type.startswith("timm/"):
-        return extractor.fpn is None
+        return extractor.fpn is None and extractor.bifpn is None
     return extractor.type in SSD_EXTRACTORS and re.search("fpn|ppn|vgg16|spaghettinet", extractor.type) is None
 
 

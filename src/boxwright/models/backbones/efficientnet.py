@@ -120,7 +120,12 @@ class MBConv(nn.Module):
 
 
 class EfficientNet(Backbone):
-    """A stem and the blocks up to the last level."""
+    """A stem and the blocks up to the last level.
+
+    Attributes:
+        places: The (stage, block within it) of each block.
+        taps_ends: Whether each map is of its stage's last block, as in other implementations than TF's; in B0 it is.
+    """
 
     def __init__(
         self, width: float, depth: float, settings: ConvSettings, *, levels: Sequence[int] = (3, 4, 5)
@@ -133,7 +138,10 @@ class EfficientNet(Backbone):
         super().__init__()
         last = _TAPS[max(levels)]
         blocks = [block for block in _blocks(width, depth) if block.place <= last]
-        self.taps = tuple([block.place for block in blocks].index(_TAPS[level]) for level in levels)
+        self.places = tuple(block.place for block in blocks)
+        self.taps = tuple(self.places.index(_TAPS[level]) for level in levels)
+        tapped = [_TAPS[level] for level in levels]
+        self.taps_ends = all(math.ceil(depth * _STAGES[stage][2]) == block + 1 for stage, block in tapped)
         self.stem = conv_norm_act(3, _round_channels(32, width), 3, settings, stride=2)
         self.blocks = nn.ModuleList([MBConv(block, settings) for block in blocks])
         self.channels = tuple(blocks[tap].out_channels for tap in self.taps)

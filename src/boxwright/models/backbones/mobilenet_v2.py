@@ -35,6 +35,8 @@ _BLOCKS = (
     (6, 320, 1),
 )
 _HEAD = 17
+# How many blocks share a width and a stride, which is how other implementations number them.
+BLOCKS_OF_STAGES = (1, 2, 3, 4, 3, 3, 1)
 
 
 def divisible(value: float, least: int = 8) -> int:

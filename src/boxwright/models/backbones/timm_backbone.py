@@ -57,6 +57,8 @@ class TimmBackbone(Backbone):
         # Of several maps of one stride the last, which the most layers have contributed to.
         self.levels = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in strides)
         self.channels = tuple(info.channels()[level] for level in self.levels)
+        # Transformers of windows, such as Swin, keep channels last.
+        self.channels_last = getattr(getattr(self.body, "output_fmt", None), "value", "NCHW") == "NHWC"
         data: dict[str, Any] = getattr(self.body, "pretrained_cfg", None) or {}
         # ImageNet's, where timm does not say with what a network was trained.
         self.mean = tuple(data.get("mean", (0.485, 0.456, 0.406)))
@@ -71,4 +73,6 @@ class TimmBackbone(Backbone):
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return one map per stride, finest first."""
         maps = self.body(inputs)
+        if self.channels_last:
+            maps = [features.permute(0, 3, 1, 2) for features in maps]
         return [maps[level] for level in self.levels]

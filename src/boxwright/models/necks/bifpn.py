@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from boxwright.models.activations import make_activation
 from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import ConvSettings, MaxPool2d, make_conv, separable_conv
+from boxwright.models.layers import ConvSettings, MaxPool2d, Padding, make_conv, separable_conv
 
 Combiner = Callable[[Tensor], Tensor]
 
@@ -104,6 +104,7 @@ class BiFpn(nn.Module):
         extra_levels: int,
         iterations: int,
         combiner: Combiner | None = fast_attention,
+        padding: Padding = "same",
     ) -> None:
         """Build the pyramid.
 
@@ -111,10 +112,15 @@ class BiFpn(nn.Module):
             settings: Convolutions; both halves of separable ones use `kernel`.
             extra_levels: Number of coarser levels to append by pooling.
             combiner: How a node normalizes the weights of its inputs; None adds without weights.
+            padding: Of pooling; "explicit" is PyTorch's, a pixel on every side.
         """
         super().__init__()
+        self.padding = padding
         settings = replace(settings, separable_depthwise=settings.kernel, separable_pointwise=settings.kernel)
         given = len(in_channels)
+
+        def pool() -> nn.Module:
+            return MaxPool2d(3, 2) if padding == "same" else nn.MaxPool2d(3, 2, 1)
 
         def project(number: int) -> list[nn.Module]:
             """Return the projection of a backbone's map to the pyramid's channels, which later maps have already."""
@@ -125,7 +131,7 @@ class BiFpn(nn.Module):
             return [conv, make_norm(depth, settings.norm)]
 
         self.extra = nn.ModuleList(
-            [nn.Sequential(*project(given - 1 + number), MaxPool2d(3, 2)) for number in range(extra_levels)]
+            [nn.Sequential(*project(given - 1 + number), pool()) for number in range(extra_levels)]
         )
         top = given + extra_levels - 1
         nodes: list[BiFpnNode] = []
@@ -147,7 +153,7 @@ class BiFpn(nn.Module):
             for level in range(1, top + 1):
                 # The coarsest level has no node of the way down between its input and its output.
                 between = [(down[level], None)] if level < top else []
-                up.append(add([(current[level], None), *between, (up[-1], MaxPool2d(3, 2))]))
+                up.append(add([(current[level], None), *between, (up[-1], pool())]))
             current = up
         self.nodes = nn.ModuleList(nodes)
         self.outputs = tuple(current)
