@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boxwright.autoconfig.write import schedule_text
+from boxwright.autoconfig.write import fitted_optimizer
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
 
@@ -10,7 +10,7 @@ from boxwright.config.load import dump_message, parse_message
 def stretched(rate: str, before: int, after: int) -> str:
     optimizer = parse_message(f"adam_optimizer {{ learning_rate {{ {rate} }} }}", m.Optimizer)
     text = dump_message(optimizer)
-    found = " ".join(dump_message(schedule_text(optimizer, before, after)).split())
+    found = " ".join(dump_message(fitted_optimizer(optimizer, before, after)).split())
     assert dump_message(optimizer) == text  # the one that is given stays
     return found
 

@@ -33,6 +33,7 @@ EXTENSIONS = {
             "gradient_accumulation_steps",
             "freeze_stage",
             "multi_scale",
+            "recipe_steps",
             "debias_batch_norm",
             "fine_tune_checkpoint_channels",
             "gradient_clipping",

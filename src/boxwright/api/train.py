@@ -17,6 +17,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.run_length import set_num_steps
 from boxwright.data.dataset import Dataset
 from boxwright.data.own_dataset import Collection
 from boxwright.models.detector import Detector
@@ -88,7 +89,7 @@ def train(
         use_own_detector(plan, detector)
     # After the caller's data are known, whose number of samples decides.
     if epochs is not None:
-        plan.train_config.num_steps = steps_of_epochs(plan, epochs, own)[0]  # type: ignore[union-attr]  # it has one, or that raised
+        set_num_steps(plan.train_config, steps_of_epochs(plan, epochs, own)[0])  # type: ignore[arg-type]  # it has one, or that raised
     # Standard output belongs to the caller's program.
     console = Console(stderr=True)
     named = named_listeners(listeners)

@@ -21,6 +21,13 @@ _FEWEST_EPOCHS = 10
 _LEAST_STEPS, _MOST_STEPS = 600, 90_000
 _WARMUP = 0.05
 _BATCH = 16
+# From a detector's weights: a third of the epochs, a quarter of the rate (D-FINE's authors fine-tune N with 2e-4, which
+# they train with 8e-4), statistics kept where a batch has too few images to estimate them, and a backbone that waits
+# until what starts fresh has settled, where few images could spoil it.
+_SHARE_OF_EPOCHS, _LEAST_FINE_TUNING = 1 / 3, 300
+_SHARE_OF_RATE = 0.25
+_FEW_FOR_STATISTICS = 16
+_FEW_FOR_BACKBONE, _BACKBONE_WAITS = 1000, 0.1
 # Classes whose meaning mirroring would change: names with left or right, and single characters.
 _SIDED = re.compile(r"(^|[\W_])(left|right|l|r)([\W_]|$)", re.IGNORECASE)
 
@@ -68,8 +75,40 @@ def choose_input(size: tuple[int, int], small_side: float, aspect: float) -> tup
 
 def choose_length(images: int, batch_size: int) -> Length:
     """Return the length of training from scratch: epochs by the number of images, 600 to 90,000 steps, 5 % warmup."""
-    epochs = next((epochs for most, epochs in _EPOCHS if images <= most), _FEWEST_EPOCHS)
-    steps = min(max(math.ceil(images * epochs / batch_size), _LEAST_STEPS), _MOST_STEPS)
+    steps = min(max(math.ceil(images * _epochs(images) / batch_size), _LEAST_STEPS), _MOST_STEPS)
+    return Length(steps, max(round(steps * _WARMUP), 1), steps * batch_size / images)
+
+
+def _epochs(images: int) -> int:
+    return next((epochs for most, epochs in _EPOCHS if images <= most), _FEWEST_EPOCHS)
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How a run that starts from a detector's weights differs from one that starts from random ones.
+
+    Attributes:
+        rate: What learning rates are multiplied by.
+        keep_statistics: Whether batch normalization keeps the statistics that came with the weights.
+        backbone_from: The step from which the backbone learns.
+    """
+
+    rate: float
+    keep_statistics: bool
+    backbone_from: int
+
+
+def choose_fine_tuning(images: int, batch_size: int, steps: int) -> FineTuning:
+    """Return how a run from a detector's weights differs from one from random weights."""
+    waits = round(steps * _BACKBONE_WAITS) if images < _FEW_FOR_BACKBONE else 0
+    return FineTuning(_SHARE_OF_RATE, batch_size < _FEW_FOR_STATISTICS, waits)
+
+
+def choose_fine_tuning_length(images: int, batch_size: int) -> Length:
+    """Return the length of training from a detector's weights: a third of that from scratch, at least 300 steps."""
+    whole = choose_length(images, batch_size)
+    steps = max(round(images * _epochs(images) * _SHARE_OF_EPOCHS / batch_size), _LEAST_FINE_TUNING)
+    steps = min(steps, whole.steps)
     return Length(steps, max(round(steps * _WARMUP), 1), steps * batch_size / images)
 
 

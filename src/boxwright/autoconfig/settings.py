@@ -10,6 +10,8 @@ from boxwright.base.settings import setting
 
 # Learns from random weights on hundreds of images, even on a CPU.
 DEFAULT_PRESET = "ssd_mobilenet_v2_fpn_small"
+# In place of a file of weights: a run starts from fresh ones.
+NO_WEIGHTS = "none"
 _SIZE = re.compile(r"([0-9]{1,5})(?:[x×]([0-9]{1,5}))?")
 _LEAST_SIDE = 32
 
@@ -25,7 +27,10 @@ class InitSettings:
     minutes: float | None = setting(
         None, "Train for about this long on this machine, instead of --epochs; steps are timed first.", least=0
     )
-    weights: str = setting("", "A checkpoint of the same model to start from, such as a zoo archive.")
+    weights: str = setting(
+        "",
+        "Weights to start from: a checkpoint, zoo archive, .pth, .safetensors or hf://USER/NAME; none for fresh ones.",
+    )
     device: str = setting("auto", "Device to train on: cpu, cuda, one GPU as cuda:1, or auto.")
     allow_paths_outside: bool = setting(
         False, "Let annotations name files outside their folder, as a data.yaml with `path: ../data` does."

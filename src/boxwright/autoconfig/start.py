@@ -9,21 +9,31 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from boxwright.autoconfig.choices import Choice, choose_augmentation, choose_batch, choose_input, choose_length
+from boxwright.autoconfig.choices import (
+    Choice,
+    choose_augmentation,
+    choose_batch,
+    choose_fine_tuning,
+    choose_fine_tuning_length,
+    choose_input,
+    choose_length,
+)
 from boxwright.autoconfig.facts import Facts, read_facts
 from boxwright.autoconfig.recognize import Recognized, open_recognized, recognize
-from boxwright.autoconfig.settings import DEFAULT_PRESET, InitSettings
+from boxwright.autoconfig.settings import DEFAULT_PRESET, NO_WEIGHTS, InitSettings
 from boxwright.autoconfig.split import Split, split_dataset
-from boxwright.autoconfig.write import Plan, config_text, family_of, schedule_text
-from boxwright.base.errors import ConfigError, OutputError, TrainingError
+from boxwright.autoconfig.write import Plan, Start, config_text, family_of, fine_tuning_optimizer, fitted_optimizer
+from boxwright.base.errors import CheckpointError, ConfigError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.builders.detector import build_detector
+from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config import messages as m
 from boxwright.config.load import load_config
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
 from boxwright.loading.find_weights import find_weights
+from boxwright.models.network import is_within
 from boxwright.preflight.anchors import anchors_of, fit_anchors
 from boxwright.preflight.records import Progress, Record
 from boxwright.training.batch_size import fitting_batch
@@ -83,6 +93,8 @@ def init_config(
         DataError: If the data are not recognized, or cannot be read.
         OutputError: If a file exists already, with other content and without `force`.
     """
+    if settings.weights == NO_WEIGHTS:
+        settings = replace(settings, weights="")
     out = Path(out).resolve()
     if out.is_dir():
         raise OutputError(f"{out} is a folder; name a file in it, such as {out / 'pipeline.config'}")
@@ -201,9 +213,13 @@ def _fitted(
     plan, choices = _first_plan(data, base, preset, header, settings)
     with tempfile.TemporaryDirectory() as folder:
         config = _loaded(plan, data.files, Path(folder))
-        if not settings.weights:
-            plan, choice = _with_anchors(plan, config, data)
-            choices += [choice] if choice else []
+        if settings.weights:
+            start, choice = _start_from(settings.weights, config, data)
+            plan = _of_batch(replace(plan, start=start), preset, plan.batch_size, data, settings)
+            choices.append(choice)
+        if plan.start != "detector":  # whose predictors are for its anchors
+            plan, anchors = _with_anchors(plan, config, data)
+            choices += [anchors] if anchors else []
         if settings.steps or settings.minutes is not None:
             plan, choice = _tried(plan, _loaded(plan, data.files, Path(folder)), preset, data, settings)
             choices.append(choice)
@@ -214,6 +230,7 @@ def _fitted(
     requested = settings.epochs is not None or settings.minutes is not None
     why = "as requested" if requested else f"for {data.facts.images} images"
     choices.append(Choice("length", f"{length.steps} steps", f"{length.epochs:.0f} epochs, {why}"))
+    choices += [_fine_tuning_choice(plan)] if plan.fine_tuning is not None else []
     return config_text(plan), choices
 
 
@@ -280,15 +297,46 @@ def _first_plan(
 def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, settings: InitSettings) -> Plan:
     """Return a plan for another batch size, with its length and the preset's rates and schedule for both."""
     images = data.facts.images
-    length = choose_length(images, batch_size)
+    from_detector = plan.start == "detector"
+    length = (choose_fine_tuning_length if from_detector else choose_length)(images, batch_size)
     if settings.epochs is not None:
         steps = steps_through(images, settings.epochs, batch_size)
         length = replace(length, steps=steps, warmup=max(round(steps / 20), 1), epochs=settings.epochs)
     train = load_config(f"preset:{preset}", [f"train_config.batch_size={batch_size}"]).train_config
     if train is None or train.optimizer is None:
         raise ConfigError(f"preset {preset} cannot be trained: it has no optimizer")
-    optimizer = schedule_text(train.optimizer, train.num_steps or length.steps, length.steps)
-    return replace(plan, batch_size=batch_size, length=length, optimizer=optimizer)
+    optimizer = fitted_optimizer(train.optimizer, train.num_steps or length.steps, length.steps)
+    fine_tuning = choose_fine_tuning(images, batch_size, length.steps) if from_detector else None
+    if fine_tuning is not None:
+        optimizer = fine_tuning_optimizer(optimizer, fine_tuning.rate)
+    return replace(plan, batch_size=batch_size, length=length, optimizer=optimizer, fine_tuning=fine_tuning)
+
+
+def _start_from(weights: str, config: m.TrainEvalPipelineConfig, data: _Data) -> tuple[Start, Choice]:
+    """Return what a run from these weights begins with, by what of them the network takes."""
+    detector = build_detector(config, data.training.categories)
+    path, _ = find_weights(weights)
+    try:
+        loaded = load_weights(detector, path, "transfer")
+    except CheckpointError as error:  # the network may still be changed on the command line
+        return "backbone", Choice("weights", weights, f"they do not fit this network: {first_line(error)}")
+    parts = detector.network.parts
+    restored = f"{len(loaded.restored)} tensors restored, {len(loaded.kept)} start fresh"
+    if any(is_within(name, parts.heads) for name in loaded.restored):
+        return "detector", Choice("weights", weights, f"a detector's: {restored}")
+    return "backbone", Choice("weights", weights, f"the backbone's alone: {restored}; a recipe as from scratch")
+
+
+def _fine_tuning_choice(plan: Plan) -> Choice:
+    chosen = plan.fine_tuning
+    if chosen is None:
+        raise TypeError("the plan starts from no detector")
+    parts = [f"rates × {chosen.rate:g}", "a cosine to 0"]
+    if chosen.keep_statistics:
+        parts.append("batch normalization keeps its statistics")
+    if chosen.backbone_from:
+        parts.append(f"the backbone learns from step {chosen.backbone_from}")
+    return Choice("fine-tuning", "a recipe of its own", ", ".join(parts))
 
 
 def _loaded(plan: Plan, files: dict[Path, str], folder: Path) -> m.TrainEvalPipelineConfig:

@@ -6,15 +6,17 @@ import copy
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from boxwright.autoconfig.choices import Length
+from boxwright.autoconfig.choices import FineTuning, Length
 from boxwright.base.errors import ConfigError
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.config.message import Message, find_fields
+from boxwright.config.rates import RATES
+from boxwright.config.run_length import stretch
 
-# Fields that count steps.
-_STEPS = frozenset({"total_steps", "warmup_steps", "hold_base_rate_steps", "decay_steps", "step", "burnin_steps"})
+Start = Literal["scratch", "backbone", "detector"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,8 @@ class Plan:
         optimizer: The preset's, with rates for this batch size and a schedule of this length.
         augmentation: Augmentation steps; None to keep the preset's.
         checkpoint: The weights to start from; empty for random ones.
+        start: What the run begins with: random weights, a classifier's as its backbone, or a detector's.
+        fine_tuning: How the run differs, if it begins with a detector's.
     """
 
     header: str
@@ -46,6 +50,8 @@ class Plan:
     checkpoint: str
     train: m.InputReader
     held_out: m.InputReader
+    start: Start = "scratch"
+    fine_tuning: FineTuning | None = None
 
 
 def family_of(config: m.TrainEvalPipelineConfig) -> str:
@@ -56,14 +62,21 @@ def family_of(config: m.TrainEvalPipelineConfig) -> str:
     return str(family)
 
 
-def schedule_text(optimizer: m.Optimizer, num_steps: int, steps: int) -> m.Optimizer:
-    """Return an optimizer with its learning rate schedule stretched from `num_steps` to `steps`."""
+def fitted_optimizer(optimizer: m.Optimizer, num_steps: int, steps: int) -> m.Optimizer:
+    """Return an optimizer with its schedule and average stretched from `num_steps` to `steps`."""
     stretched = copy.deepcopy(optimizer)
-    for message, name in find_fields(stretched, _STEPS):
-        # 0, which turns warmup or burn-in off, stays 0.
-        if value := getattr(message, name):
-            setattr(message, name, max(round(value * steps / num_steps), 1))
+    stretch(stretched, steps, num_steps)
     return stretched
+
+
+def fine_tuning_optimizer(optimizer: m.Optimizer, factor: float) -> m.Optimizer:
+    """Return an optimizer whose rates are multiplied by a factor, and end at 0 if they follow a cosine."""
+    changed = copy.deepcopy(optimizer)
+    for message, name in find_fields(changed, RATES):
+        setattr(message, name, getattr(message, name) * factor)
+    for message, name in find_fields(changed, {"end_factor", "hold_base_rate_steps"}):
+        setattr(message, name, 0)
+    return changed
 
 
 def config_text(plan: Plan) -> str:
@@ -80,6 +93,7 @@ def config_text(plan: Plan) -> str:
         f"  num_steps: {plan.length.steps}",
         *_block("optimizer", plan.optimizer, "  "),
         *_start(plan.checkpoint),
+        *_frozen(plan.fine_tuning),
         *[f"  data_augmentation_options {{ {step} }}" for step in plan.augmentation or ()],
         "}",
         *_block("train_input_reader", plan.train),
@@ -99,6 +113,11 @@ def _model(plan: Plan) -> list[str]:
     if plan.anchors is not None:
         name = "first_stage_anchor_generator" if plan.family == "faster_rcnn" else "anchor_generator"
         lines += [f"    # {plan.anchors_why}", *_block(name, plan.anchors, "    ")]
+    if plan.fine_tuning is not None and plan.fine_tuning.keep_statistics:
+        lines += [
+            f"    # Batches of {plan.batch_size} are too small to estimate statistics.",
+            "    freeze_batchnorm: true",
+        ]
     return ["model {", f"  {plan.family} {{", *lines, "  }", "}"] if lines else []
 
 
@@ -108,6 +127,13 @@ def _start(checkpoint: str) -> list[str]:
         return []
     fields = m.TrainConfig(fine_tune_checkpoint=checkpoint, fine_tune_checkpoint_type="transfer")
     return textwrap.indent(dump_message(fields).rstrip(), "  ").splitlines()
+
+
+def _frozen(fine_tuning: FineTuning | None) -> list[str]:
+    """Return the stage in which only what starts fresh, and what reads the backbone, learns."""
+    if fine_tuning is None or not fine_tuning.backbone_from:
+        return []
+    return [f'  freeze_stage {{ variables: "^backbone\\\\." until_step: {fine_tuning.backbone_from} }}']
 
 
 def _block(name: str, message: Message, indent: str = "") -> list[str]:

@@ -34,7 +34,8 @@ class FieldWords:
     weights: str = setting(
         "",
         "Weights to start from; sets train_config.fine_tune_checkpoint: a TensorFlow or Boxwright checkpoint, "
-        ".safetensors, torchvision's .pth; or timm, for a timm backbone.",
+        ".safetensors, .pth of timm's, torchvision's, D-FINE's or effdet's names, hf://USER/NAME; timm, to fetch a timm "
+        "backbone's; or none, for fresh ones.",
         _PANEL,
     )
 
@@ -46,6 +47,7 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
         ConfigError: If the configuration has no field for an option; it names the right one.
     """
     from boxwright.config.overrides import apply_override
+    from boxwright.config.run_length import set_num_steps
 
     notes: list[str] = []
     changes: list[str] = []
@@ -59,8 +61,9 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
         apply_override(config, change)
     if words.epochs is not None:  # last: it depends on the batch size
         steps, line = _steps(config, words.epochs)
-        apply_override(config, f"train_config.num_steps={steps}")
-        notes += [line, *_schedule_mismatch(config, steps)]
+        # There is a train_config, or that raised.
+        fitted = set_num_steps(config.train_config, steps)  # type: ignore[arg-type]
+        notes += [line, *([fitted] if fitted else []), *_schedule_mismatch(config, steps)]
     return notes
 
 
@@ -173,6 +176,11 @@ def _input_size(config: TrainEvalPipelineConfig, text: str) -> list[str]:
 
 
 def _weights(config: TrainEvalPipelineConfig, source: str) -> list[str]:
+    if source == "none":
+        family, chosen_model = _model(config)
+        fetched = getattr(getattr(chosen_model, "feature_extractor", None), "pretrained", False)
+        path = f"model.{family}.feature_extractor.pretrained"
+        return ["train_config.fine_tune_checkpoint=", *([f"{path}=false"] if fetched else [])]
     if source != "timm":
         train = config.train_config
         chosen = train is not None and (train.fine_tune_checkpoint_type or train.from_detection_checkpoint)

@@ -14,6 +14,7 @@ from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.preset import from_preset
 from boxwright.config.rates import scale_rates
+from boxwright.config.run_length import stretch_preset
 
 
 def lay_over(changes: Message, base: Message) -> None:
@@ -70,12 +71,16 @@ def finish_loading(config: TrainEvalPipelineConfig) -> None:
         raise config.refusal("preset", "it is named by the file itself, or as preset=NAME alone")
     set_classes(config)
     train = config.train_config
-    if train is None or not train.has("learning_rate_batch_size"):
+    if train is None:
         return
-    if not from_preset(train.location("learning_rate_batch_size")):
-        raise train.refusal(
-            "learning_rate_batch_size", "stands in presets only; set a learning rate that suits batch_size"
-        )
-    if note := scale_rates(train):
-        config.notes.append(note)
-    train.clear("learning_rate_batch_size")
+    for name, scale, instead in (
+        ("learning_rate_batch_size", scale_rates, "set a learning rate that suits batch_size"),
+        ("recipe_steps", stretch_preset, "set schedules that suit num_steps"),
+    ):
+        if not train.has(name):
+            continue
+        if not from_preset(train.location(name)):
+            raise train.refusal(name, f"stands in presets only; {instead}")
+        if note := scale(train):
+            config.notes.append(note)
+        train.clear(name)

@@ -74,7 +74,13 @@ _PRESET = re.compile(r"""\s*preset\s*=\s*["']?([^"'{}]*?)["']?\s*""")
 
 
 def _read_preset(name: str, named_at: Location | None) -> TrainEvalPipelineConfig:
-    return _over_its_preset(load_message(preset_path(name, named_at), TrainEvalPipelineConfig))
+    config = _over_its_preset(load_message(preset_path(name, named_at), TrainEvalPipelineConfig))
+    train = config.train_config
+    if train is not None and train.num_steps:
+        train.set("recipe_steps", train.num_steps, train.location("num_steps"))
+    if train is not None and train.has("batch_size") and not train.has("learning_rate_batch_size"):
+        train.set("learning_rate_batch_size", train.batch_size, train.location("batch_size"))
+    return config
 
 
 def _over_its_preset(config: TrainEvalPipelineConfig, instead: str = "") -> TrainEvalPipelineConfig:

@@ -2,7 +2,8 @@
 
 A batch of k times the images averages over k times as many gradients, so that one step may go as far as k steps did:
 Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017 (1706.02677), section 2.1. It is a rule
-for SGD; presets that learn with Adam do not ask for it.
+for SGD. Adam and RMSProp divide a step by the gradient's own size, so that it does not shrink with the batch; their
+rates stay, and a line says so.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ SCHEDULE_RATES = {
     "manual_step_learning_rate": ("initial_learning_rate",),
     "cosine_decay_learning_rate": ("learning_rate_base", "warmup_learning_rate"),
 }
-_RATES = frozenset(itertools.chain.from_iterable(SCHEDULE_RATES.values()))
+_SCALED = ("momentum_optimizer",)
+_NAMES = {"adam_optimizer": "Adam", "adamw_optimizer": "AdamW", "rms_prop_optimizer": "RMSProp"}
+RATES = frozenset(itertools.chain.from_iterable(SCHEDULE_RATES.values()))
 
 
 def scaled_rate(rate: float, batch_size: int, meant_for: int) -> float:
@@ -47,9 +50,15 @@ def scale_rates(train: TrainConfig) -> str:
         What was done, in a sentence; empty where nothing was.
     """
     meant_for, batch_size = train.learning_rate_batch_size, train.batch_size
-    rates = list(find_fields(train.optimizer, _RATES)) if train.optimizer is not None else []
-    if batch_size == meant_for or not all(from_preset(message.location(name)) for message, name in rates):
+    rates = list(find_fields(train.optimizer, RATES)) if train.optimizer is not None else []
+    if batch_size == meant_for or not rates or not all(from_preset(message.location(name)) for message, name in rates):
         return ""
+    kind = train.optimizer.which("optimizer") if train.optimizer is not None else None
+    if kind not in _SCALED:
+        return (
+            f"learning rates stay those of the preset, for batches of {meant_for}, though train_config.batch_size is "
+            f"{batch_size}: {_NAMES.get(str(kind), kind)} divides steps by the gradients' own size"
+        )
     changes = []
     for message, name in rates:
         before = getattr(message, name)

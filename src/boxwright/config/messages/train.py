@@ -127,6 +127,8 @@ class TrainConfig(Message, path="train_config"):
     debias_batch_norm: bool = field(True, "Ours: batch normalization's moving statistics that began with mean 0 and "
         "variance 1 are used without the share of these that a short run leaves in them; false: with it, as in TF.")
     multi_scale: MultiScale | None = field(None, "Ours: inputs of another size in each batch; default: of one size.")
+    recipe_steps: UInt32 = number(0, "[0, inf)", "Ours: of a preset: its own num_steps, for which its schedules are "
+        "meant; with another num_steps they are stretched.")
     learning_rate_batch_size: UInt32 = number(0, "[0, 1000000]", "Ours: in a preset: the batch size that its learning "
         "rates are meant for; with another batch_size they are scaled in proportion.")
 

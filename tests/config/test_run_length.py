@@ -1,0 +1,93 @@
+"""A preset's recipe for a run of another length, and for another batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import boxwright as bw
+from boxwright.config import messages as m
+from boxwright.config.run_length import set_num_steps
+
+DEIM = 'preset: "deim_d_fine_s_coco"\nnum_classes: 3\n'
+
+
+def trained(tmp_path: Path, text: str, *overrides: str) -> m.TrainConfig:
+    path = tmp_path / "my.config"
+    path.write_text(text)
+    config = bw.load_config(path, overrides)
+    assert config.train_config is not None
+    return config.train_config
+
+
+def steps_of(train: m.TrainConfig) -> list[tuple[int, int]]:
+    return [(step.from_step, step.until_step) for step in train.data_augmentation_options]
+
+
+def test_everything_that_counts_steps_keeps_its_share_of_the_run(tmp_path: Path) -> None:
+    """DEIM's 483,700 steps as 4000, each number by hand: its mosaic would begin at step 14,658 otherwise."""
+    train = trained(tmp_path, f"{DEIM}train_config {{ num_steps: 4000 }}")
+    assert steps_of(train) == [(121, 1939), *[(0, 3636)] * 3, (0, 0), (121, 1939)]
+    assert train.multi_scale is not None
+    assert train.multi_scale.until_step == 3636
+    assert train.optimizer is not None
+    assert train.optimizer.adamw_optimizer is not None
+    cosine = train.optimizer.adamw_optimizer.learning_rate.cosine_decay_learning_rate  # type: ignore[union-attr]
+    assert cosine is not None
+    assert (cosine.total_steps, cosine.warmup_steps, cosine.hold_base_rate_steps) == (4000, 17, 1983)
+    # A window of 10,000 steps of 483,700 is one of 82.7 of 4000.
+    assert train.optimizer.moving_average_decay == pytest.approx(1 - 1 / 82.7, abs=1e-5)
+    assert not train.has("recipe_steps")
+
+
+def test_what_a_file_or_an_override_says_stays(tmp_path: Path) -> None:
+    own = """optimizer { adamw_optimizer { learning_rate { cosine_decay_learning_rate { warmup_steps: 777 } } }
+      moving_average_decay: 0.9995 }"""
+    train = trained(tmp_path, f"{DEIM}train_config {{ {own} }}", "train_config.num_steps=4000",
+                    "train_config.multi_scale.until_step=99")  # fmt: skip
+    assert train.optimizer is not None
+    assert train.optimizer.moving_average_decay == pytest.approx(0.9995)
+    assert train.optimizer.adamw_optimizer is not None
+    cosine = train.optimizer.adamw_optimizer.learning_rate.cosine_decay_learning_rate  # type: ignore[union-attr]
+    assert cosine is not None
+    assert (cosine.total_steps, cosine.warmup_steps) == (4000, 777)
+    assert train.multi_scale is not None
+    assert train.multi_scale.until_step == 99
+
+
+def test_the_presets_own_length_changes_nothing_and_says_nothing() -> None:
+    config = bw.load_config("preset:deim_d_fine_s_coco")
+    assert config.train_config is not None
+    assert steps_of(config.train_config)[0] == (14658, 234521)
+    assert config.notes == []
+
+
+def test_a_later_length_starts_from_the_one_before(tmp_path: Path) -> None:
+    train = trained(tmp_path, f"{DEIM}train_config {{ num_steps: 8000 }}")
+    note = set_num_steps(train, 4000)
+    assert "recipe of 8000 steps is fitted to 4000" in note
+    assert steps_of(train)[1] == (0, 3636)
+    assert set_num_steps(train, 4000) == ""
+
+
+def test_a_file_without_a_preset_says_what_is_done(tmp_path: Path) -> None:
+    train = trained(
+        tmp_path, "train_config { num_steps: 50 data_augmentation_options { caffe_distort { } until_step: 900 } }"
+    )
+    assert set_num_steps(train, 100) == ""
+    assert steps_of(train) == [(0, 900)]
+
+
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [
+        ("d_fine_n_coco", "learning rates stay those of the preset, for batches of 128, though train_config.batch_size is 8: AdamW"),
+        ("ssd_mobilenet_v2_fpn_small", "for batches of 16, though train_config.batch_size is 8: Adam divides"),
+        ("ssd_mobilenet_v2_fpnlite_320", "learning rates are scaled by 8 / 128"),
+    ],
+)  # fmt: skip
+def test_of_another_batch_rates_are_scaled_or_a_line_says_why_not(preset: str, said: str) -> None:
+    notes = bw.load_config(f"preset:{preset}", ["train_config.batch_size=8"]).notes
+    assert len(notes) == 1
+    assert said in notes[0]
