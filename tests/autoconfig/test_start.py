@@ -5,16 +5,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import timm
 import torch
+from safetensors.torch import save_file
 
 import boxwright as bw
 from boxwright.autoconfig.settings import InitSettings
 from boxwright.autoconfig.start import init_config, start_run
 from boxwright.builders.input_reader import build_dataset
+from boxwright.config import messages as m
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.training import rehearsal
@@ -277,3 +281,55 @@ def test_data_that_changed_since_they_were_split(tmp_path: Path) -> None:
         dataset = build_dataset(config.train_input_reader, "train_input_reader")
         for number in range(len(dataset)):
             dataset[number]
+
+
+def test_a_detectors_weights_change_the_recipe(tmp_path: Path) -> None:
+    """A quarter of the rate, a cosine to 0, fewer epochs, kept statistics and a backbone that waits; or what is asked."""
+    data, settings = yolo(tmp_path / "data"), InitSettings(steps=False, batch="4")
+    scratch = bw.load_config(init_config(data, tmp_path / "scratch.config", settings).config)
+    bw.train(
+        scratch, tmp_path / "run", overrides=["train_config.num_steps=1"], workers=0, evaluate=False, preflight=False
+    )
+    started = init_config(data, tmp_path / "tuned.config", replace(settings, weights=str(tmp_path / "run")))
+    tuned = bw.load_config(started.config)
+    first, second = scratch.train_config, tuned.train_config
+    assert first is not None
+    assert second is not None
+    assert base_rate(second) == pytest.approx(base_rate(first) / 4)
+    assert second.num_steps < first.num_steps
+    assert [(list(one.variables), one.until_step) for one in second.freeze_stage] == [
+        (["^backbone\\."], round(second.num_steps / 10))
+    ]
+    assert tuned.model is not None
+    assert tuned.model.ssd is not None
+    assert tuned.model.ssd.freeze_batchnorm
+    said = {choice.what: choice for choice in started.choices}
+    assert said["weights"].why.startswith("a detector's: ")
+    assert said["fine-tuning"].why.startswith("rates × 0.25, a cosine to 0, batch normalization keeps")
+    fresh = init_config(data, tmp_path / "none.config", replace(settings, weights="none"))
+    assert bw.load_config(fresh.config).train_config.num_steps == first.num_steps  # type: ignore[union-attr]
+
+
+def base_rate(train: m.TrainConfig) -> float:
+    assert train.optimizer is not None
+    assert train.optimizer.adam_optimizer is not None
+    cosine = train.optimizer.adam_optimizer.learning_rate.cosine_decay_learning_rate  # type: ignore[union-attr]
+    assert cosine is not None
+    return float(cosine.learning_rate_base)
+
+
+def test_a_classifiers_weights_leave_the_recipe(tmp_path: Path) -> None:
+    """As do those that do not fit: the network may still be changed on the command line."""
+    data, settings = yolo(tmp_path / "data"), InitSettings(steps=False, batch="4", model="ssd_mobilenet_v2_fpnlite_320")
+    body = timm.create_model("mobilenetv2_100")
+    save_file(dict(body.state_dict()), tmp_path / "backbone.safetensors")
+    resnet = timm.create_model("resnet18")
+    save_file(dict(resnet.state_dict()), tmp_path / "other.safetensors")
+    plain = bw.load_config(init_config(data, tmp_path / "plain.config", settings).config)
+    for name, why in (("backbone", "the backbone's alone: "), ("other", "they do not fit this network: ")):
+        weights = str(tmp_path / f"{name}.safetensors")
+        started = init_config(data, tmp_path / f"{name}.config", replace(settings, weights=weights))
+        found = bw.load_config(started.config).train_config
+        assert found is not None
+        assert found.optimizer == plain.train_config.optimizer  # type: ignore[union-attr]
+        assert next(choice.why for choice in started.choices if choice.what == "weights").startswith(why)

@@ -29,7 +29,7 @@ class InitSettings:
     )
     weights: str = setting(
         "",
-        "Weights to start from: a checkpoint, zoo archive, .pth, .safetensors or hf://USER/NAME; none for fresh ones.",
+        "Weights to start from: a checkpoint, archive, .pth, .safetensors or hf://USER/NAME; none for fresh ones.",
     )
     device: str = setting("auto", "Device to train on: cpu, cuda, one GPU as cuda:1, or auto.")
     allow_paths_outside: bool = setting(
