@@ -10,7 +10,8 @@ import boxwright as bw
 from boxwright.builders.training import build_training
 from boxwright.preflight.examine import examine, examine_quickly
 from boxwright.preflight.finding import Finding
-from boxwright.preflight.start import check_average, check_frozen
+from boxwright.preflight.schedule import check_never
+from boxwright.preflight.start import check_average, check_frozen, check_statistics
 from tests.d_fines import D_FINE
 
 FROZEN = "feature_extractor { freeze_batchnorm: true }"
@@ -65,3 +66,33 @@ def test_what_an_average_is_of(small_config: Path, steps: int, decay: float, cou
     (found,) = check_average(plan, evaluated=True)
     assert f"mostly of the last {count} of {steps} steps; batch" in found.found
     assert list(check_average(plan, evaluated=False)) == []
+
+
+def test_statistics_that_cannot_follow(small_config: Path) -> None:
+    """Decay 0.9 averages 10 updates: of 20 that is more than 0.4, of 40 not; a batch in parts updates more often."""
+
+    def found(*overrides: str) -> list[Finding]:
+        config = bw.load_config(small_config, list(overrides))
+        return list(check_statistics(build_training(config), bw.build_detector(config)))
+
+    (short,) = found("train_config.num_steps=20")
+    assert (short.check, short.verdict) == ("statistics", "warning")
+    assert "averages 10 updates (decay 0.9), and the run has 20" in short.found
+    assert found("train_config.num_steps=40") == []
+    assert found("train_config.num_steps=20", "train_config.gradient_accumulation_steps=2") == []
+    assert found("train_config.num_steps=20", "model.ssd.freeze_batchnorm=true") == []
+
+
+def test_what_a_run_does_not_reach(small_config: Path) -> None:
+    config = bw.load_config(
+        small_config,
+        [
+            "train_config { num_steps: 100 data_augmentation_options { random_vertical_flip { } from_step: 100 } }",
+            "train_config { freeze_stage { variables: 'neck' until_step: 100 } multi_scale { until_step: 100 } }",
+        ],
+    )
+    assert config.train_config is not None
+    never, frozen_to_the_end = check_never(config.train_config, 100)
+    assert never.found == "never happens in 100 steps: train_config.data_augmentation_options[1].from_step 100"
+    assert frozen_to_the_end.found == "never learns in 100 steps: train_config.freeze_stage[0].until_step 100"
+    assert list(check_never(config.train_config, 101)) == []

@@ -31,8 +31,8 @@ from boxwright.preflight.images import (
 from boxwright.preflight.input_frame import InputFrame
 from boxwright.preflight.labels import check_balance, check_counts, check_label_map, check_record_texts
 from boxwright.preflight.records import Progress, Record, read_records, silent, spread
-from boxwright.preflight.schedule import check_schedule
-from boxwright.preflight.start import check_average, check_frozen
+from boxwright.preflight.schedule import check_never, check_schedule
+from boxwright.preflight.start import check_average, check_frozen, check_statistics
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def examine(
         yield Finding("configuration", "fatal", str(error), "boxwright config check")
         return
     yield Finding("configuration", "fine", "model, training and data can be built")
-    yield from _schedule(plan)
+    yield from _schedule(config, plan)
+    yield from check_statistics(plan, detector)
     yield from check_average(plan, evaluated=_evaluates_average(config))
     yield from _checkpoint(plan, detector, checkpoint)
     yield from check_frozen(plan, detector, checkpoint)
@@ -122,7 +123,7 @@ def examine_quickly(
     config: m.TrainEvalPipelineConfig, plan: TrainingPlan, dataset: Dataset, detector: Detector
 ) -> list[Finding]:
     """Return warnings and fatal findings of the checks that take only seconds, on few samples."""
-    findings = [*_schedule(plan), *check_frozen(plan, detector)]
+    findings = [*_schedule(config, plan), *check_statistics(plan, detector), *check_frozen(plan, detector)]
     indices = spread(len(dataset), _QUICK)
     records, unreadable = read_records(dataset, indices, workers=min(plan.stream.workers, 1), patience=_QUICK_SECONDS)
     findings += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
@@ -134,7 +135,7 @@ def _evaluates_average(config: m.TrainEvalPipelineConfig) -> bool:
     return config.eval_config is not None and config.eval_config.use_moving_averages
 
 
-def _schedule(plan: TrainingPlan) -> Iterable[Finding]:
+def _schedule(config: m.TrainEvalPipelineConfig, plan: TrainingPlan) -> Iterable[Finding]:
     if plan.num_steps == ENDLESS:
         yield Finding(
             "learning_rate",
@@ -142,8 +143,10 @@ def _schedule(plan: TrainingPlan) -> Iterable[Finding]:
             "train_config.num_steps is not set: training continues until it is stopped",
             "set it, so that the learning rate can be checked",
         )
-    else:
-        yield from check_schedule(plan.optimizer.schedule, plan.num_steps)
+        return
+    yield from check_schedule(plan.optimizer.schedule, plan.num_steps)
+    if config.train_config is not None:
+        yield from check_never(config.train_config, plan.num_steps)
 
 
 def _read(dataset: Dataset, most: int, what: str, progress: Progress) -> tuple[list[Record], list[str]]:

@@ -1,4 +1,4 @@
-"""The learning rate over a run."""
+"""The learning rate over a run, and what a run is too short for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from boxwright.config import messages as m
+from boxwright.config.message import find_fields
 from boxwright.optimization.schedules import Constant, Schedule, mismatch
-from boxwright.preflight.finding import Finding
+from boxwright.preflight.finding import Finding, some
 
 # A schedule is sampled, as a run may have millions of steps.
 _POINTS = 1000
@@ -57,4 +59,28 @@ def check_schedule(schedule: Schedule, num_steps: int) -> Iterable[Finding]:
     else:
         yield Finding(
             "learning_rate", "fine", f"{rates[0]:.3g} at first, at most {top:.3g}, {rates[-1]:.3g} at the end"
+        )
+
+
+def check_never(config: m.TrainConfig, num_steps: int) -> Iterable[Finding]:
+    """Yield a finding where something is to begin, or a freeze to end, at a step that the run does not reach."""
+    late = [(part, name) for part, name in find_fields(config, {"from_step"}) if getattr(part, name) >= num_steps]
+    waiting = [
+        (stage, name)
+        for freeze in config.freeze_stage
+        for stage, name in find_fields(freeze, {"until_step"})
+        if getattr(stage, name) >= num_steps
+    ]
+    if late:
+        names = [f"{part.path_of(name)} {getattr(part, name)}" for part, name in late]
+        yield Finding(
+            "steps",
+            "warning",
+            f"never happens in {num_steps} steps: {some(names)}",
+            "fit it to num_steps; a preset's are fitted where a file names the preset",
+        )
+    if waiting:
+        names = [f"{part.path_of(name)} {getattr(part, name)}" for part, name in waiting]
+        yield Finding(
+            "steps", "warning", f"never learns in {num_steps} steps: {some(names)}", "end the stage within the run"
         )

@@ -8,9 +8,13 @@ from torch import nn
 
 from boxwright.builders.training import ENDLESS, TrainingPlan
 from boxwright.models.detector import Detector
+from boxwright.models.initial_statistics import normalized_layers, shares_of_layers
 from boxwright.optimization.trainable import Trainable, by_part
 from boxwright.preflight.finding import Finding
 from boxwright.tensorflow.variables import names_of
+
+# Of its updates, which statistics may be averaged over.
+_MOST_OF_A_RUN = 0.4
 
 
 def check_frozen(plan: TrainingPlan, detector: Detector, checkpoint: str = "") -> Iterable[Finding]:
@@ -43,6 +47,32 @@ def check_frozen(plan: TrainingPlan, detector: Detector, checkpoint: str = "") -
             "warning",
             f"the run starts from random weights, and {len(still)} variables ({by_part(still)}) stay so to its end",
             "set fine_tune_checkpoint, or remove freeze_variables",
+        )
+
+
+def check_statistics(plan: TrainingPlan, detector: Detector) -> Iterable[Finding]:
+    """Yield a finding where batch normalization's statistics are averaged over more of the run than its end.
+
+    The window of a decay is 1 / (1 - decay) updates. Statistics over half of a run are those of weights long past; and
+    of those that came with weights, of other data, much is left.
+    """
+    steps, network = plan.num_steps, detector.network
+    if steps < 1 or steps == ENDLESS:
+        return
+    decays: dict[float, int] = {}
+    for group in shares_of_layers(network, dict.fromkeys(normalized_layers(network), 1.0), {}).groups:
+        if group.decay < 1:
+            decays[group.decay] = decays.get(group.decay, 0) + len(group.layers)
+    updates = steps * plan.accumulation
+    slow = {decay: count for decay, count in decays.items() if 1 / (1 - decay) > updates * _MOST_OF_A_RUN}
+    if slow:
+        decay, count = max(slow.items())
+        yield Finding(
+            "statistics",
+            "warning",
+            f"batch normalization of {count} layers averages {1 / (1 - decay):.0f} updates (decay {decay:.4g}), and "
+            f"the run has {updates}: what is evaluated lags behind the weights",
+            f"set decay in batch_norm to {max(1 - 10 / updates, 0.9):.3g} or less, or train longer",
         )
 
 
