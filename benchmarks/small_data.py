@@ -223,13 +223,13 @@ def _session(path: Path, given: Pixels) -> Callable[[], Any]:
     return partial(session.run, None, {session.get_inputs()[0].name: given})
 
 
-def about() -> dict[str, Any]:
+def about(script: str = "small_data.py") -> dict[str, Any]:
     """Return what every row says of when and where it was measured."""
     known = {key: value for key, value in processor().items() if key != "flags"}
     versions = {name: version(name) for name in ("torch", "torchvision", "onnxruntime")}
     # Without the folders of this machine.
     words = [Path(word).name if os.sep in word else word for word in sys.argv[1:]]
-    command = shlex.join(["python", "benchmarks/small_data.py", *words])
+    command = shlex.join(["python", f"benchmarks/{script}", *words])
     return {"date": date.today().isoformat(), "command": command, **known, **versions}
 
 

@@ -10,8 +10,8 @@ from boxwright.autoconfig.choices import choose_augmentation, choose_batch, choo
 @pytest.mark.parametrize(
     ("size", "small_side", "expected"),
     [
-        # Blood cells: 640×480, the smallest tenth below 81 pixels; in 384 pixels they cover 48.
-        ((480, 640), 81 / 640, (288, 384)),
+        # Blood cells: 640×480, the smallest tenth below 81 pixels; in 320 pixels they cover 40.
+        ((480, 640), 81 / 640, (240, 320)),
         # Large objects: a small input suffices, and 256 is the least.
         ((480, 640), 0.5, (192, 256)),
         # Small objects: 12 pixels a side want 12 / 0.02 = 600 pixels, which 640 has.
@@ -20,7 +20,7 @@ from boxwright.autoconfig.choices import choose_augmentation, choose_batch, choo
         ((3000, 4000), 0.005, (768, 1024)),
         # No more than one and a half times the image's own 320: 448 of 480.
         ((320, 320), 0.02, (448, 448)),
-        # Small images stay small: 48 / 0.4 = 120 pixels would do, their own side is the least.
+        # Small images stay small: 40 / 0.4 = 100 pixels would do, their own side is the least.
         ((96, 96), 0.4, (128, 128)),
         # Upright.
         ((800, 600), 0.5, (256, 192)),
@@ -63,7 +63,7 @@ def test_length(images: int, batch: int, steps: int, epochs: float) -> None:
 
 def test_batch() -> None:
     assert [choose_batch(images) for images in (1, 4, 20, 64, 1000)] == [1, 1, 5, 16, 16]
-    assert choose_batch(1000, most=64) == 64
+    assert [choose_batch(images, on_cpu=True) for images in (20, 64, 1000)] == [5, 8, 8]
 
 
 def test_augmentation() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 # The side, in input pixels, of all but the smallest tenth of the objects: at least one and a half cells of the finest
 # feature map, whose stride is 8; and, while inputs are cheap, enough for accurate boxes.
-_LEAST_OBJECT, _GOOD_OBJECT = 12, 48
+_LEAST_OBJECT, _GOOD_OBJECT = 12, 40
 _CHEAP_INPUT = 384
 _SIDES = (128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LEAST_INPUT = 256
@@ -20,7 +20,8 @@ _EPOCHS = ((200, 200), (1000, 150), (5000, 60), (20_000, 30), (100_000, 15))
 _FEWEST_EPOCHS = 10
 _LEAST_STEPS, _MOST_STEPS = 600, 90_000
 _WARMUP = 0.05
-_BATCH = 16
+# On a CPU a step takes as long as its images, and more steps learn more in the same time; a GPU is not busy with few.
+_BATCH_ON_CPU, _BATCH = 8, 16
 # From a detector's weights: a third of the epochs, a quarter of the rate (D-FINE's authors fine-tune N with 2e-4, which
 # they train with 8e-4), statistics kept where a batch has too few images to estimate them, and a backbone that waits
 # until what starts fresh has settled, where few images could spoil it.
@@ -54,7 +55,7 @@ def choose_input(size: tuple[int, int], small_side: float, aspect: float) -> tup
     """Return the (height, width) of a network's input for images of a size.
 
     The longer side is the first of 128, 192, 256, 320, 384, 448, 512, 640, 768, 896 and 1024 in which all but a tenth
-    of the objects have sides of 12 pixels; up to 384, of 48 pixels. It is at least 256 (or the images' own side, if
+    of the objects have sides of 12 pixels; up to 384, of 40 pixels. It is at least 256 (or the images' own side, if
     smaller) and at most one and a half times the images' own. The shorter side follows the images' aspect ratio.
 
     Args:
@@ -112,9 +113,9 @@ def choose_fine_tuning_length(images: int, batch_size: int) -> Length:
     return Length(steps, max(round(steps * _WARMUP), 1), steps * batch_size / images)
 
 
-def choose_batch(images: int, most: int = _BATCH) -> int:
-    """Return the batch size: `most`, or a quarter of the images if that is less."""
-    return max(min(most, images // 4), 1)
+def choose_batch(images: int, *, on_cpu: bool = False) -> int:
+    """Return the batch size: 16, on a CPU 8, or a quarter of the images if that is less."""
+    return max(min(_BATCH_ON_CPU if on_cpu else _BATCH, images // 4), 1)
 
 
 def choose_augmentation(images: int, names: Sequence[str], aspect: float) -> tuple[list[str], str]:

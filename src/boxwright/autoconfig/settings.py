@@ -9,7 +9,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.settings import setting
 
 # Learns from random weights on hundreds of images, even on a CPU.
-DEFAULT_PRESET = "ssd_mobilenet_v2_fpn_small"
+DEFAULT_PRESET = "ssd_hgnetv2_fpn_small"
 # In place of a file of weights: a run starts from fresh ones.
 NO_WEIGHTS = "none"
 _SIZE = re.compile(r"([0-9]{1,5})(?:[x×]([0-9]{1,5}))?")

@@ -32,6 +32,7 @@ from boxwright.config.load import load_config
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
+from boxwright.device import usable_device
 from boxwright.loading.find_weights import find_weights
 from boxwright.models.network import is_within
 from boxwright.preflight.anchors import anchors_of, fit_anchors
@@ -39,7 +40,6 @@ from boxwright.preflight.records import Progress, Record
 from boxwright.training.batch_size import fitting_batch
 from boxwright.training.length import steps_through
 
-_MOST_BATCH = 16
 # Anchors are changed if this many more of the objects reach the threshold.
 _WORTH = 0.02
 _FEW_HELD_OUT = 0.1
@@ -290,7 +290,9 @@ def _first_plan(
         train=data.train,
         held_out=data.held_out,
     )
-    batch = settings.batch_size() or choose_batch(facts.images, _MOST_BATCH)
+    # The recipes of other presets are for large batches.
+    on_cpu = own and usable_device(settings.device).type == "cpu"
+    batch = settings.batch_size() or choose_batch(facts.images, on_cpu=on_cpu)
     return _of_batch(plan, preset, batch, data, settings), choices
 
 
