@@ -283,5 +283,5 @@ def test_torch_reads_what_is_sealed(whole: Path) -> None:
 def test_an_exported_file_is_named_as_what_it_is(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"detector{suffix}"
     path.write_bytes(b"something")
-    with pytest.raises(bw.CheckpointError, match=r"is an exported model.* pass the run, or its checkpoint"):
+    with pytest.raises(bw.CheckpointError, match=r"is exported, for detection alone.* pass the run or checkpoint"):
         bw.restore_detector(path)

@@ -24,6 +24,7 @@ EXTENSIONS = {
         *("class_weight", "group_by_aspect_ratio", "sample_list", "load_confidences"),
     },
     "ClassWeight": {"name", "weight"},
+    "SsdAnchorGenerator": {"first_release"},
     "RandomHorizontalFlip": {"dense_pose_symmetry"},
     "RandomVerticalFlip": {"dense_pose_symmetry"},
     "TrainEvalPipelineConfig": {"preset", "num_classes"},

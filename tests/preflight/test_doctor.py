@@ -150,10 +150,10 @@ def of_a_center_net(planted: Planted) -> None:
 
 
 def test_a_center_net_has_no_anchors_to_judge(planted: Planted) -> None:
-    """All other checks are the same."""
+    """All other checks are the same; its statistics average over a hundred updates, too many for so few steps."""
     of_a_center_net(planted)
     found = planted.found()
-    assert bad(found) == []
+    assert bad(found) == ["warning statistics"]
     assert "anchors" not in found
     assert {"configuration", "learning_rate", "checkpoint", "num_classes", "small_boxes", "leak"} <= set(found)
 

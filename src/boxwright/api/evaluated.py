@@ -57,7 +57,7 @@ def open_evaluated(path: Path, config: TrainEvalPipelineConfig, settings: Evalua
     from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_export
 
     opened = open_model(path, device=device, tf32=settings.tf32, config=config)
-    data = open_evaluation_data(config, settings, opened.categories)
+    data = open_evaluation_data(config, settings, opened.categories, opened.opened.num_classes)
 
     def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
         return varied(lambda number: data.dataset[number].image, len(data.dataset)), data.dataset.name
@@ -77,7 +77,7 @@ def _as_it_is(path: Path, config: TrainEvalPipelineConfig, settings: EvaluationS
         from boxwright.exporters.runtime_choice import RuntimeRequest, choose_export
 
         choose_export(opened, RuntimeRequest(settings.runtime))  # raises if it is of another runtime
-    data = open_evaluation_data(config, settings, opened.categories)
+    data = open_evaluation_data(config, settings, opened.categories, opened.opened.num_classes)
     return EvaluatedModel(opened, data, path, RUNTIMES.get(path.suffix, TORCH))
 
 

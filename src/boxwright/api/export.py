@@ -13,14 +13,20 @@ from numpy.typing import NDArray
 from boxwright.api.pictures import is_one, pictures_of
 from boxwright.base.errors import ExportError
 from boxwright.builders.input_reader import build_dataset
+from boxwright.config.data_paths import placeholder_of_data
 from boxwright.config.load import dump_message
 from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.export import FORMATS, About, export
 from boxwright.exporters.parity import Report
 from boxwright.exporters.pictures import varied
 from boxwright.loading.configuration import run_folder
 from boxwright.loading.open_model import OpenModel
 from boxwright.models.detector import Detector
+
+_COLORS = 3
+# Made pictures: how many of each (height, width).
+_MADE, _SIZES = 4, ((480, 640), (640, 480), (300, 300))
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def export_model(
 
 
 def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tuple[Sequence[NDArray[np.uint8]], str]:
-    """Return pictures of a configuration's data, and the name of their reader.
+    """Return pictures of a configuration's data, and the name of their reader; made ones for the zoo's placeholders.
 
     Args:
         config: The configuration.
@@ -89,7 +95,7 @@ def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tup
         uint8 [H, W, 3] each, or of as many channels as the reader gives, and the reader's name.
 
     Raises:
-        ExportError: If the configuration names no data.
+        ExportError: If the configuration names no data, or leaves them to its user and colors are not all it takes.
     """
     readers = [(reader, "eval_input_reader") for reader in config.eval_input_reader]
     if config.train_input_reader is not None:
@@ -99,5 +105,27 @@ def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tup
             "the configuration names no data on which to compare the export; pass pictures: images=[…], or --images"
         )
     reader, name = readers[0]
+    if left := placeholder_of_data(reader):
+        return made_pictures(left, detector.image_channels)
     dataset = build_dataset(reader, name, detector.categories)
     return varied(lambda number: dataset[number].image, len(dataset)), name
+
+
+def made_pictures(left: str, channels: int) -> tuple[Sequence[NDArray[np.uint8]], str]:
+    """Return made pictures of three sizes, for a configuration that leaves its data to its user; and what they are.
+
+    Args:
+        left: The path that stands for the data.
+        channels: How many channels the detector's images have.
+
+    Returns:
+        uint8 [H, W, 3] each, and their source.
+
+    Raises:
+        ExportError: If the detector takes more than colors.
+    """
+    if channels > _COLORS:
+        raise ExportError(f"{left} stands for your data, and no images of {channels} channels are made: pass some")
+    made = [ShapesDataset(_MADE, seed=number, size=size) for number, size in enumerate(_SIZES)]
+    pictures = [shapes[number].image for number in range(_MADE) for shapes in made]
+    return pictures, f"made shapes, as {left} stands for your data; --images names others"

@@ -36,6 +36,7 @@ def _ssd(config: m.SsdAnchorGenerator) -> AnchorGenerator:
         base_size=(config.base_anchor_height, config.base_anchor_width),
         strides=_pairs(config.height_stride, config.width_stride),
         offsets=_pairs(config.height_offset, config.width_offset),
+        first_release=config.first_release,
     )
 
 

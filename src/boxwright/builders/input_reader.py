@@ -8,6 +8,7 @@ from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import as_here, is_file
 from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
+from boxwright.config.data_paths import is_placeholder, require_data
 from boxwright.config.preset import packaged
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.class_hierarchy import ClassHierarchy
@@ -31,11 +32,17 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
     if config is None:
         raise ConfigError(f"{path} is missing from the configuration")
     refuse_unsupported(config, path)
-    if config.tf_record_input_reader is not None and not (known or config.label_map_path):
-        raise config.refusal("label_map_path", "missing; records name classes by number")
+    if config.tf_record_input_reader is not None and not (known or _names_classes(config)):
+        there = f"{config.label_map_path} stands for your label map" if config.label_map_path else "missing"
+        raise config.refusal("label_map_path", f"{there}; records name classes by number")
     if config.use_keypoint_label_map and is_file(label_map := packaged(as_here(config.label_map_path))):
         _keypoint_names(config, load_label_map(label_map))
     return config
+
+
+def _names_classes(reader: m.InputReader) -> bool:
+    """Return whether a reader names a label map, which the zoo's placeholder does not."""
+    return bool(reader.label_map_path) and not is_placeholder(reader.label_map_path)
 
 
 def _keypoint_names(reader: m.InputReader, categories: Categories) -> KeypointNames | None:
@@ -49,9 +56,14 @@ def _keypoint_names(reader: m.InputReader, categories: Categories) -> KeypointNa
 
 
 def build_dataset(config: m.InputReader | None, path: str, categories: Categories | None = None) -> Dataset:
-    """Open the data of a reader; `categories` are the classes if it names no label map."""
+    """Open the data of a reader; `categories` are the classes if it names no label map, or the zoo's placeholder.
+
+    Raises:
+        ConfigError: If the zoo's configuration leaves the data to its user, who has not named them.
+    """
     reader = check_reader(config, path, known=categories is not None)
-    categories = load_label_map(as_here(reader.label_map_path)) if reader.label_map_path else categories
+    require_data(reader, path)
+    categories = load_label_map(as_here(reader.label_map_path)) if _names_classes(reader) else categories
     dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
     if not reader.sample_list:
         return dataset

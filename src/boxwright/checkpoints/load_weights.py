@@ -119,6 +119,8 @@ def load_weights(
     wanted = _learned(network)
     kept = _kept(wanted, weights, scope, network.parts)
     restored = {name: weights.values[name].to(value) for name, value in wanted.items() if name not in kept}
+    if any(is_within(name, network.parts.box_outputs) for name in restored):
+        weights.check_anchors()
     check_finite(restored, "mapping" if isinstance(source, Mapping) else str(source))
     unused = dict(weights.unused)
     for name in weights.values:

@@ -9,20 +9,27 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import as_here, is_file, shown
 from boxwright.builders.detector import build_detector
 from boxwright.builders.tensorflow_version import tensorflow_version, with_version_of
+from boxwright.checkpoints.coco_classes import coco_classes_by_id
 from boxwright.checkpoints.d_fine_files import inferred
 from boxwright.checkpoints.initial_shares import debiased
 from boxwright.checkpoints.load_weights import check_finite, load_weights
-from boxwright.checkpoints.sources import is_tensorflow, tensorflow_source
+from boxwright.checkpoints.sources import is_tensorflow, refuse_export, tensorflow_source
 from boxwright.checkpoints.store import config_of, find_checkpoint, nearby
+from boxwright.checkpoints.stored_anchors import with_stored_anchors
 from boxwright.checkpoints.weights_folder import CONFIG, WEIGHTS, is_weights_folder, step_in
 from boxwright.checkpoints.zoo_archive import is_archive, unpacked
 from boxwright.config import messages as m
+from boxwright.config.data_paths import is_placeholder
 from boxwright.config.load import load_config
 from boxwright.data.label_map import load_label_map
 from boxwright.models.detector import Detector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
 from boxwright.types import Categories
+
+_COCO_IDS = 90
+# Suffixes of files that nothing tells the meaning of an extractor, or that are no source of weights.
+_WITHOUT_CONFIG = (".pth", ".safetensors", *EXPORTS)
 
 
 def restore_detector(
@@ -53,11 +60,7 @@ def restore_detector(
     Raises:
         CheckpointError: If there is no checkpoint, or no average in it.
     """
-    if Path(checkpoint).suffix in EXPORTS and os.path.isfile(checkpoint):
-        raise CheckpointError(
-            f"{shown(checkpoint)} is an exported model, for detection (boxwright predict, or "
-            "runtime.exported.open_exported); it cannot be restored; pass the run, or its checkpoint"
-        )
+    refuse_export(checkpoint)
     with unpacked(checkpoint) as path:
         return _restore(path, config, use_average=use_average, categories=categories)
 
@@ -139,6 +142,7 @@ def _restore_tensorflow(
 ) -> tuple[Detector, m.TrainEvalPipelineConfig, int]:
     if config is None or config.model is None:
         config = load_config(find_config(path))
+    config = with_stored_anchors(config, path)
     detector = build_detector(config, categories or _label_map(config, path.parent))
     load_weights(detector, path, use_average=_wants_average(config, asked=use_average))
     return detector.eval(), config, step_of(open_tensorflow(path))
@@ -156,6 +160,7 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
     Raises:
         CheckpointError: If there is no checkpoint, or no configuration.
     """
+    refuse_export(checkpoint)
     with unpacked(checkpoint) as path:
         if (theirs := tensorflow_source(path)) is not None:
             return load_config(find_config(theirs))
@@ -168,7 +173,7 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
 def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
     """Return a warning if one of our checkpoints uses the other TensorFlow's meaning of its extractor; else empty."""
     path = Path(source)
-    if is_tensorflow(path) or is_archive(path) or path.suffix in (".pth", ".safetensors") or not os.path.exists(path):
+    if is_tensorflow(path) or is_archive(path) or path.suffix in _WITHOUT_CONFIG or not os.path.exists(path):
         return ""
     if is_weights_folder(path) and not is_file(path / CONFIG):  # such as transformers'
         return ""
@@ -205,7 +210,17 @@ def find_config(checkpoint: str | Path) -> Path:
 def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | None:
     """Return the classes, which are optional, as they only provide names."""
     readers = [*config.eval_input_reader, *([config.train_input_reader] if config.train_input_reader else [])]
-    paths = [Path(as_here(reader.label_map_path)) for reader in readers if reader.label_map_path]
-    paths.append(folder / "label_map.pbtxt")
+    named = [reader.label_map_path for reader in readers if reader.label_map_path]
+    paths = [*(Path(as_here(path)) for path in named), folder / "label_map.pbtxt"]
     found = next((path for path in paths if is_file(path)), None)
-    return None if found is None else load_label_map(found)
+    if found is not None:
+        return load_label_map(found)
+    # Of the zoo's detectors, those of 90 classes are COCO's; only they leave the label map to their user.
+    of_the_zoo = any(map(is_placeholder, named))
+    return coco_classes_by_id() if of_the_zoo and _num_classes(config) == _COCO_IDS else None
+
+
+def _num_classes(config: m.TrainEvalPipelineConfig) -> int:
+    """Return the number of classes of a configuration's model; 0 if it has none."""
+    family = config.model.which("model") if config.model is not None else None
+    return int(getattr(getattr(config.model, family), "num_classes", 0)) if family else 0

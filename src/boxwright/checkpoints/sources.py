@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import is_folder
+from boxwright.base.files import is_file, is_folder, read_file, shown
 from boxwright.checkpoints.d_fine_classes import d_fine_classes
 from boxwright.checkpoints.d_fine_names import from_transformers, is_transformers, transformers_names
 from boxwright.checkpoints.effdet_names import effdet_classes, is_effdet
@@ -19,11 +19,15 @@ from boxwright.checkpoints.initial_shares import debiased
 from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
 from boxwright.checkpoints.safetensors_file import read_safetensors
 from boxwright.checkpoints.store import config_of, find_checkpoint
+from boxwright.checkpoints.stored_anchors import check_stored_anchors, has_ssd_anchors
 from boxwright.checkpoints.weights_folder import WEIGHTS, is_weights_folder
 from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.models.d_fine import DFine
 from boxwright.ops.box_coder import BoxCoder
+from boxwright.runtime.foreign_file import foreign_file
+from boxwright.runtime.formats import EXPORTS
 from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow
+from boxwright.tensorflow.graph_anchors import anchors_beside
 from boxwright.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.types import Categories
 
@@ -38,6 +42,7 @@ class SourceWeights:
         categories: The classes that it was trained on; None if unknown.
         missing: Modules that this kind of source never has, each with the reason.
         is_classifier: Whether it is an image classifier, and so has nothing but the backbone.
+        check_anchors: Raises a CheckpointError if a TensorFlow graph stores other anchors than the network's.
     """
 
     values: dict[str, Tensor]
@@ -46,6 +51,7 @@ class SourceWeights:
     categories: Categories | None = None
     missing: dict[str, str] = field(default_factory=dict)
     is_classifier: bool = False
+    check_anchors: Callable[[], None] = lambda: None
 
 
 def tensorflow_source(source: str | Path) -> Path | None:
@@ -58,6 +64,15 @@ def tensorflow_source(source: str | Path) -> Path | None:
 def is_tensorflow(source: str | Path) -> bool:
     """Return whether a path is a TensorFlow checkpoint."""
     return tensorflow_source(source) is not None
+
+
+def refuse_export(source: str | Path) -> None:
+    """Raise a CheckpointError for an exported file, Boxwright's or another's, which has no weights to restore."""
+    path = Path(source)
+    if path.suffix not in EXPORTS or not is_file(path):
+        return
+    own = "is exported, for detection alone (boxwright predict): pass the run or checkpoint that it was exported from"
+    raise CheckpointError(f"{shown(path)} {foreign_file(read_file(path, CheckpointError), path.suffix) or own}")
 
 
 def read_source(
@@ -79,13 +94,17 @@ def read_source(
     """
     if isinstance(source, Mapping):
         return _theirs(from_tensorflow(network, source, use_average=use_average))
+    refuse_export(source)
     with unpacked(source) as path:
         return _read(network, path, use_average=use_average, coder=coder)
 
 
 def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder | None) -> SourceWeights:
     if (theirs := tensorflow_source(path)) is not None:
-        return _theirs(from_tensorflow(network, open_tensorflow(theirs), use_average=use_average))
+        # Here, as an archive is unpacked for a moment only.
+        stored = anchors_beside(theirs) if has_ssd_anchors(network) else ()
+        weights = _theirs(from_tensorflow(network, open_tensorflow(theirs), use_average=use_average))
+        return replace(weights, check_anchors=lambda: check_stored_anchors(network, stored, theirs))
     if path.suffix == ".safetensors":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but safetensors files have none")

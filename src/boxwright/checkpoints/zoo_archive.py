@@ -21,7 +21,18 @@ _ENDINGS = (".tar.gz", ".tgz", ".tar")
 # Reads of members' content are far smaller, as is any honest header.
 _MOST_AT_ONCE = 1 << 24
 # Files to extract from an archive.
-_WANTED = ("*.config", "*.index", "*.data-*", "checkpoint", "*.pb", "*.ckpt", "*.pbtxt", "*.safetensors", "ckpt-*.pt")
+_WANTED = (
+    "*.config",
+    "*.index",
+    "*.data-*",
+    "*.meta",
+    "checkpoint",
+    "*.pb",
+    "*.ckpt",
+    "*.pbtxt",
+    "*.safetensors",
+    "ckpt-*.pt",
+)
 
 
 def is_archive(source: str | Path) -> bool:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from boxwright.base.errors import ConfigError
 from boxwright.config.message import Message
 from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.preset import folder_of
@@ -17,6 +18,46 @@ _FIELDS = frozenset(
         *("class_descriptions", "image_labels", "keypoint_label_map_path"),
     )
 )
+
+
+# What the configurations of TensorFlow's model zoo say in place of each path.
+_PLACEHOLDER = "PATH_TO_BE_CONFIGURED"
+
+
+def is_placeholder(path: str) -> bool:
+    """Return whether a path is one that the model zoo leaves to its user."""
+    return path.startswith(_PLACEHOLDER)
+
+
+def placeholder_of_data(reader: Message) -> str:
+    """Return the first path of a reader's data that is left to its user; empty if there is none.
+
+    A label map is none of the data: classes may be known without it.
+    """
+    named = ((name, getattr(message, name)) for message, name in _paths(reader) if name != "label_map_path")
+    values = (path for _, value in named for path in (value if isinstance(value, list) else [value]))
+    return next((path for path in values if is_placeholder(path)), "")
+
+
+def require_data(reader: Message, path: str) -> None:
+    """Raise a ConfigError if a reader's data are left to its user.
+
+    Args:
+        path: The reader's, in the configuration.
+    """
+    if left := placeholder_of_data(reader):
+        given = 'coco_input_reader { annotations: "val.json" image_folder: "val" }'
+        # Without file and line: an archive's configuration was unpacked for a moment.
+        raise ConfigError(
+            f"{path}: {left} stands for your data; name them, as in --set '{path.partition('[')[0]} {{ {given} }}'"
+        )
+
+
+def forget_placeholders(config: TrainEvalPipelineConfig) -> None:
+    """Remove evaluation readers of placeholders where others name their data: an override appends to the zoo's."""
+    named = [reader for reader in config.eval_input_reader if not placeholder_of_data(reader)]
+    if named and len(named) < len(config.eval_input_reader):
+        config.set("eval_input_reader", named, config.location("eval_input_reader"))
 
 
 def find_data_beside(config: TrainEvalPipelineConfig) -> None:

@@ -16,7 +16,7 @@ import yaml
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import cause, shown
-from boxwright.config.data_paths import find_data_beside
+from boxwright.config.data_paths import find_data_beside, forget_placeholders
 from boxwright.config.interpret import interpret
 from boxwright.config.json_format import parse_json
 from boxwright.config.layers import finish_loading, lay_over, set_classes
@@ -65,6 +65,7 @@ def load_config(path: str | Path, overrides: Sequence[str] | Mapping[str, Any] =
             apply_override(config, override)
     apply_tf_overrides(config, by_tf_name)
     finish_loading(config)
+    forget_placeholders(config)
     find_data_beside(config)
     config.set_path()
     return config

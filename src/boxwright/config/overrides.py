@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from boxwright.base.errors import ConfigError, shortened
+from boxwright.config.data_paths import forget_placeholders
 from boxwright.config.field import Field
 from boxwright.config.interpret import field_named, merge, set_field, unknown_field
 from boxwright.config.message import Message
+from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.text_format import parse_text
 from boxwright.config.tree import Block, Items, Location, Scalar, Value, check_size
 
@@ -64,6 +66,8 @@ def with_overrides(config: M, overrides: Sequence[str]) -> M:
     changed = copy.deepcopy(config)
     for override in overrides:
         apply_override(changed, override)
+    if isinstance(changed, TrainEvalPipelineConfig):
+        forget_placeholders(changed)
     return changed
 
 

@@ -89,7 +89,8 @@ def decode_example(
     """Return the sample of a record's features, with boxes in pixels.
 
     The class text of an object decides its class (by name, then by display name); the class label is used only if there
-    are no texts. Objects of classes that are not in the label map are dropped, and reported in `unknown`.
+    are no texts, or the classes are numbers. Objects of classes that are not in the label map are dropped, and reported
+    in `unknown`.
 
     Args:
         unknown: Receives the class names that are not in the label map, each with its first location.
@@ -275,7 +276,8 @@ def _labels(
         return np.zeros(0, np.int64)
     texts, key = _bytes(features, "image/object/class/text", where), "image/object/class/text"
     ids: list[int] = []
-    if not len(texts):
+    if not len(texts) or categories.are_numbers:
+        texts = []
         key = "image/object/class/label"
         ids = _wholes(features, key, where)
     if len(texts or ids) != count:

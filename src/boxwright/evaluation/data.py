@@ -32,14 +32,24 @@ class EvaluationData:
 
 
 def open_evaluation_data(
-    config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None
+    config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None, num_classes: int = 0
 ) -> EvaluationData:
     """Return the data that the settings choose; a missing reader, or other classes than `trained`, is a ConfigError.
 
     Data whose only class is "object" are counted without classes.
+
+    Args:
+        trained: The detector's classes; None if they have no names: those of records are then numbers.
+        num_classes: How many classes the detector has; 0 if unknown.
     """
     reader, where = _reader(config, settings)
-    dataset = build_dataset(reader, where, trained)
+    numbered = trained is None and num_classes and reader.tf_record_input_reader is not None
+    dataset = build_dataset(reader, where, Categories.numbered(num_classes) if numbered else trained)
+    if num_classes and dataset.categories.num_slots > num_classes:
+        last = dataset.categories.items[-1]
+        raise ConfigError(
+            f"{where}: the data have class {last.name!r}, number {last.label + 1}; the detector has {num_classes}"
+        )
     plan = build_evaluation(config, reader)
     if _without_classes(dataset.categories, trained):
         # Its labels are not the detector's: no loss can be computed from them.

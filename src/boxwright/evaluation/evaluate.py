@@ -54,7 +54,11 @@ def evaluate_on_reader(
         keep: Gets each evaluated image, such as `ImageResults.add`.
     """
     return evaluate_on_data(
-        open_evaluation_data(config, settings, detector.categories), detector, settings, progress, keep
+        open_evaluation_data(config, settings, detector.categories, detector.num_classes),
+        detector,
+        settings,
+        progress,
+        keep,
     )
 
 
@@ -81,7 +85,7 @@ def evaluate_share(
     share: tuple[int, int],
 ) -> list[EvaluatedImage]:
     """Return the evaluated images of a share (number from 0, count) of the data that the settings choose."""
-    data = open_evaluation_data(config, settings, detector.categories)
+    data = open_evaluation_data(config, settings, detector.categories, detector.num_classes)
     number, count = share
     return list(_evaluated_images(detector, data, settings, share=lambda batches: batches[number::count]))
 

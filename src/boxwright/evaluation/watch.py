@@ -60,7 +60,7 @@ def watch(
             newest = _newest_step(Path(checkpoint_dir))
             if newest > last and (opened := _open(Path(checkpoint_dir), config, settings)):
                 step = opened.step
-                data = data or open_evaluation_data(config, settings, opened.categories)
+                data = data or open_evaluation_data(config, settings, opened.categories, opened.opened.num_classes)
                 detector = at_scales(opened.detector, settings.multi_scale)
                 evaluation = evaluate_on_dataset(detector, data.dataset, data.plan, workers=settings.workers)
                 numbers = evaluation.metrics | ({} if rates is None else {"learning_rate": rates(step)})

@@ -70,11 +70,12 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     At the end both are as before.
     """
     with ExitStack() as stack:
-        for network in (module, *module.children()):
+        parts = list(module.modules())
+        for network in parts:
             if isinstance(network, Network) and network.initial_shares:
                 stack.enter_context(initial_taken_out(network))
         # Setting the modes of a network's hundreds of modules takes longer than reading them: 1.5 ms an image.
-        if any(part.training for part in module.modules()):
+        if any(part.training for part in parts):
             stack.callback(module.train, module.training)
             module.eval()
         yield
@@ -88,8 +89,8 @@ class Network(nn.Module):
             bias learn; "" for the whole network.
         learns_masks: Whether training needs instance masks; if not, no batch carries them, as they are large.
         norm_calls: How often a training pass calls layers of normalization that it calls more than once, by name.
-        initial_shares: What statistics that training moves still hold of their initial values; whoever uses the network
-            takes that out (`evaluation_mode`).
+        initial_shares: What statistics that training moves still hold of their initial values; `evaluation_mode` takes
+            that out.
     """
 
     frozen_statistics: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from boxwright.base.errors import ExportError
 from boxwright.base.files import is_file, read_file, shown
+from boxwright.runtime.foreign_file import foreign_file
 from boxwright.runtime.pt2_members import sealed_parts, unpacked_members
 from boxwright.runtime.seal import is_whole, seals_in
 
@@ -72,11 +73,21 @@ def read_export_file(path: str | Path) -> ExportFile:
 
 
 def read_checked(path: str | Path, *, allow_edited: bool = False) -> ExportFile:
-    """Return an export's bytes, which must be unmodified; ExportError as `read_export_file` and `check_seal`."""
+    """Return an export's bytes, which must be unmodified; ExportError as `read_export_file` and `check_seal`.
+
+    Another program's file is an ExportError, whether or not it may be edited.
+    """
     file = read_export_file(path)
-    if not allow_edited:
+    if allow_edited:
+        _refuse_foreign(file)
+    else:
         check_seal(file)
     return file
+
+
+def _refuse_foreign(file: ExportFile) -> None:
+    if what := foreign_file(file.data, file.suffix):
+        raise ExportError(f"{file.name} {what}")
 
 
 def is_as_written(file: ExportFile) -> bool:
@@ -93,7 +104,8 @@ def check_seal(file: ExportFile) -> None:
     if seals_in(_parts(file)):
         what = "is not as it was written: it is damaged, or was edited"
     else:
-        what = "has no checksum: it was written by another program or an early Boxwright, or it is damaged"
+        _refuse_foreign(file)
+        what = "has no checksum: an early Boxwright wrote it, or it is damaged"
     raise ExportError(f"{file.name} {what}; export it again, or {_TRUST}")
 
 

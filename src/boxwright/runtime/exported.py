@@ -43,6 +43,11 @@ class ExportedDetector:
         """The file's metadata."""
         return self.session.metadata
 
+    @property
+    def num_classes(self) -> int:
+        """How many classes it detects."""
+        return self.metadata.num_classes
+
     def detect(self, images: Images) -> list[FoundObjects]:
         """Detect objects in images of any sizes; consecutive images of one size share a batch.
 

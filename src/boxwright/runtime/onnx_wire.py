@@ -22,6 +22,8 @@ _MESSAGES: dict[str, dict[int, str]] = {
     "tensor": {},
 }
 _EXTERNAL_DATA, _DATA_LOCATION = 13, 14
+# Fields of a model.
+_PRODUCER, _VERSION, _GRAPH, _METADATA = 2, 3, 7, 14
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 _DEEPEST, _FIELDS = 64, 2**29
 
@@ -43,6 +45,34 @@ def has_external_data(data: bytes) -> bool:
             if inner and kind == _LENGTH:
                 waiting.append((inner, value, stop, depth + 1))
     return False
+
+
+def described(data: bytes) -> tuple[str, dict[str, str]]:
+    """Return an ONNX model's producer with its version, and its metadata.
+
+    Raises:
+        ValueError: If it is malformed, or has no graph.
+    """
+    producer, version, has_graph = "", "", False
+    metadata: dict[str, str] = {}
+    for number, kind, value, stop in _fields(data, 0, len(data)):
+        if kind != _LENGTH:
+            continue
+        if number == _METADATA:
+            pair = {n: _text(data, v, s) for n, k, v, s in _fields(data, value, stop) if k == _LENGTH}
+            metadata[pair.get(1, "")] = pair.get(2, "")
+        elif number == _PRODUCER:
+            producer = _text(data, value, stop)
+        elif number == _VERSION:
+            version = _text(data, value, stop)
+        has_graph = has_graph or number == _GRAPH
+    if not has_graph:
+        raise ValueError("it has no graph")
+    return f"{producer} {version}".strip(), metadata
+
+
+def _text(data: bytes, start: int, stop: int) -> str:
+    return data[start:stop].decode("utf-8", "replace")
 
 
 def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:

@@ -22,7 +22,7 @@ _SCALARS = {
 }
 # Message → (field, number, type); a type with * is repeated. Numbers are those of tensor_bundle.proto,
 # tensor_shape.proto, tensor_slice.proto, trackable_object_graph.proto, saved_tensor_slice.proto, tensor.proto,
-# graph.proto, node_def.proto and attr_value.proto.
+# graph.proto, meta_graph.proto, node_def.proto and attr_value.proto.
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "Dim": (("size", 1, "int64"),),
     "Shape": (("dim", 2, "Dim*"), ("unknown_rank", 3, "bool")),
@@ -64,8 +64,9 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "SavedTensorSlices": (("meta", 1, "SlicesMeta"), ("data", 2, "SavedSlice")),
     "AttrValue": (("tensor", 8, "Tensor"),),
     "Attr": (("key", 1, "string"), ("value", 2, "AttrValue")),
-    "NodeDef": (("name", 1, "string"), ("op", 2, "string"), ("attr", 5, "Attr*")),
+    "NodeDef": (("name", 1, "string"), ("op", 2, "string"), ("input", 3, "string*"), ("attr", 5, "Attr*")),
     "GraphDef": (("node", 1, "NodeDef*"),),
+    "MetaGraphDef": (("graph", 2, "GraphDef"),),
 }
 
 
@@ -102,3 +103,4 @@ BundleEntry: Any = _CLASSES["BundleEntry"]
 ObjectGraphProto: Any = _CLASSES["ObjectGraphProto"]
 SavedTensorSlices: Any = _CLASSES["SavedTensorSlices"]
 GraphDef: Any = _CLASSES["GraphDef"]
+MetaGraphDef: Any = _CLASSES["MetaGraphDef"]

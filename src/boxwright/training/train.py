@@ -157,9 +157,7 @@ def _prepare(
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     _check_processes(plan, processes)
     _log_unsupported_fields(config, processes)
-    if plan.fine_tune.source and not CheckpointStore(model_dir).paths():
-        # Before the data are read; a run that is resumed needs none.
-        processes.from_leader(partial(find_weights, plan.fine_tune.source, plan.fine_tune.folder))
+    _find_first_weights(plan, model_dir, processes)
     if dataset is None:
         dataset = build_dataset(config.train_input_reader, "train_input_reader")
     # Before anything is written: a mistake there must not leave a folder behind.
@@ -203,6 +201,12 @@ def _prepare(
         stop_requested=resources.enter_context(stop_requests()),
         writer=resources.enter_context(BackgroundWriter(processes.log.info)),
     )
+
+
+def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:
+    """Raise if a new run's weights are nowhere, before its data are read; a run that is resumed needs none."""
+    if plan.fine_tune.source and not CheckpointStore(model_dir).paths():
+        processes.from_leader(partial(find_weights, plan.fine_tune.source, plan.fine_tune.folder))
 
 
 def _log_unsupported_fields(config: m.TrainEvalPipelineConfig, processes: Processes) -> None:

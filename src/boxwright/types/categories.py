@@ -51,6 +51,10 @@ class Category:
         return self.display_name or self.name
 
 
+def _numbered(label: int) -> str:
+    return f"class {label + 1}"
+
+
 @dataclass(frozen=True)
 class Categories:
     """The classes of a data set, ordered by label.
@@ -90,6 +94,16 @@ class Categories:
     def _by_id(self) -> dict[int, Category]:
         return {item.id: item for item in self.items}
 
+    @classmethod
+    def numbered(cls, count: int) -> Categories:
+        """Return so many classes that have no names but their numbers, from 1."""
+        return cls(tuple(Category(label, label + 1, _numbered(label)) for label in range(count)))
+
+    @cached_property
+    def are_numbers(self) -> bool:
+        """Whether the classes are named by their numbers."""
+        return all(item.name == _numbered(item.label) for item in self.items)
+
     def __iter__(self) -> Iterator[Category]:
         return iter(self.items)
 
@@ -103,7 +117,7 @@ class Categories:
 
     def by_label(self, label: int) -> Category:
         """Return the class of a label; a label in a gap gets a category named after its number."""
-        return self._by_label.get(label) or Category(label, label + 1, f"class {label + 1}")
+        return self._by_label.get(label) or Category(label, label + 1, _numbered(label))
 
     def by_name(self, name: str) -> Category | None:
         """Return the class of a name, or None."""
@@ -153,5 +167,5 @@ def ids(categories: Categories | None, labels: Sequence[int]) -> list[int]:
 def titles(categories: Categories | None, labels: Sequence[int]) -> list[str]:
     """Return a name for each label; "class 3" for a label without a category."""
     if categories is None:
-        return [f"class {label + 1}" for label in labels]
+        return [_numbered(label) for label in labels]
     return [categories.by_label(label).title for label in labels]

@@ -50,7 +50,13 @@ class SsdAnchorGenerator(Message):
     width_offset: list[int] = field([],
         "Horizontal position of the first anchor center, px, one per layer; half a stride when unset.")
 
+    first_release: bool = field(False,
+        "Ours: anchors of the API's first release, June to November 2017: the interpolated one is a square and follows "
+        "the square, where later releases append it; sizes are fractions of the image's own height and width.")
+
     rules = (
+        refuse("interpolated_scale_aspect_ratio", "first_release: true interpolates squares alone; remove this field",
+            when=lambda c: c.first_release and c.interpolated_scale_aspect_ratio != 1),
         refuse("scales", "{num_layers} layers, but scales are {scales}",
             when=lambda c: c.scales and len(c.scales) != c.num_layers),
         refuse("height_stride", ONE_A_LAYER, when=lambda c: not _one_a_layer(c, c.height_stride, c.width_stride)),

@@ -1,0 +1,123 @@
+"""Anchors in a checkpoint's graph against those of a configuration: other ones mean boxes at other places.
+
+The TF Object Detection API's first release had an SSD's interpolated anchor second; since November 2017 it is the last.
+Weights do not tell them apart, but graphs store their anchors.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+from boxwright.base.errors import CheckpointError
+from boxwright.base.files import shown
+from boxwright.builders.anchor_generator import build_anchor_generator
+from boxwright.config import messages as m
+from boxwright.models.ssd import SSD
+from boxwright.ops.anchors.ssd import SsdAnchorGenerator
+from boxwright.tensorflow.graph_anchors import Levels, anchors_beside, are_same
+
+_LOG = logging.getLogger("boxwright")
+_SWITCH = "model.ssd.anchor_generator.ssd_anchor_generator.first_release"
+# What the names of the zoo's archives of the first release end in.
+_FIRST = "_11_06_2017"
+
+
+def with_stored_anchors(config: m.TrainEvalPipelineConfig, path: Path) -> m.TrainEvalPipelineConfig:
+    """Return a configuration whose SSD has its anchors in the order of a checkpoint's graph.
+
+    Args:
+        config: The configuration; unchanged if the checkpoint has no graph.
+        path: A TensorFlow checkpoint: its prefix, or a frozen graph.
+
+    Raises:
+        CheckpointError: If the graph's anchors are others than the configuration's in any order.
+    """
+    wanted = _ssd_anchors(config)
+    stored = () if wanted is None else anchors_beside(path)
+    if wanted is None or not (stored or _is_first(path)):
+        return config
+    other = copy.deepcopy(config)
+    switched: Any = _ssd_anchors(other)
+    switched.first_release = not wanted.first_release
+    if not stored:
+        if wanted.has("first_release"):
+            return config
+        _tell(path, "its name says so")
+        return other
+    if are_same(stored, _boxes(wanted)):
+        return config
+    if wanted.has("first_release") or not are_same(stored, _boxes(switched)):
+        switch = switched.first_release if are_same(stored, _boxes(switched)) else None
+        raise _differ(path, stored, _boxes(wanted), switch=switch)
+    _tell(path, "its graph has them so")
+    return other
+
+
+def has_ssd_anchors(network: object) -> bool:
+    """Return whether a network's anchors are those of which TensorFlow has had two orders."""
+    return isinstance(network, SSD) and isinstance(network.anchors.generator, SsdAnchorGenerator)
+
+
+def check_stored_anchors(network: object, stored: Levels, path: Path) -> None:
+    """Raise a CheckpointError if a checkpoint's graph has other anchors than an SSD, or the same in another order.
+
+    Args:
+        network: The network that the checkpoint's predictors are loaded into.
+        stored: The graph's anchors; empty if unknown.
+        path: The checkpoint, for the error.
+    """
+    generator = network.anchors.generator if isinstance(network, SSD) else None
+    if not (stored and isinstance(generator, SsdAnchorGenerator)) or are_same(stored, generator.boxes):
+        return
+    switch = not generator.stretched if _same_sets(stored, generator.boxes) else None
+    raise _differ(path, stored, generator.boxes, switch=switch)
+
+
+def _ssd_anchors(config: m.TrainEvalPipelineConfig) -> m.SsdAnchorGenerator | None:
+    ssd = config.model.ssd if config.model is not None else None
+    return ssd.anchor_generator.ssd_anchor_generator if ssd is not None and ssd.anchor_generator is not None else None
+
+
+def _boxes(anchors: m.SsdAnchorGenerator) -> Levels:
+    """Return what a configuration describes; empty for what builds no such generator."""
+    generator = build_anchor_generator(m.AnchorGenerator(ssd_anchor_generator=anchors))
+    return generator.boxes if isinstance(generator, SsdAnchorGenerator) else ()
+
+
+def _is_first(path: Path) -> bool:
+    return any(part.endswith(_FIRST) for part in path.parts)
+
+
+def _tell(path: Path, reason: str) -> None:
+    _LOG.info("%s: anchors are in the order of the API's first release, as %s (%s=true)", path.name, reason, _SWITCH)
+
+
+def _same_sets(first: Levels, second: Levels) -> bool:
+    """Return whether two layouts have the same anchors at each location, in any order."""
+    if [len(level) for level in first] != [len(level) for level in second]:
+        return False
+    levels = zip(first, second, strict=True)
+    return all(any(are_same([[one]], [[two]]) for two in other) for level, other in levels for one in level)
+
+
+def _differ(path: Path, stored: Levels, wanted: Levels, *, switch: bool | None) -> CheckpointError:
+    """Return the error for anchors that differ.
+
+    Args:
+        switch: What `first_release` has to be; None if no order makes them the same.
+    """
+    levels = itertools.zip_longest(stored, wanted, fillvalue=())
+    number, found, expected = next((n, a, b) for n, (a, b) in enumerate(levels, 1) if not are_same([a], [b]))
+    hint = "is it of another configuration?" if switch is None else f"set {_SWITCH}={str(switch).lower()}"
+    return CheckpointError(
+        f"{shown(path)}: boxes would be at other places: on map {number}, its graph lays anchors {_said(found)} "
+        f"(scale:aspect ratio), and the configuration {_said(expected)}; {hint}"
+    )
+
+
+def _said(level: tuple[tuple[float, float], ...]) -> str:
+    return " ".join(f"{scale:.4g}:{ratio:.3g}" for scale, ratio in level) or "none"
