@@ -21,11 +21,17 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks")]
-from small_data_table import table  # noqa: E402  # a script beside this one
+import first_training_table  # noqa: E402  # a script beside this one
+from small_data_table import table  # noqa: E402
 
 PAGES = ("README.md", "benchmarks/README.md", "docs/d_fine.md", "docs/small_data.md")
 # By the name of the file of `results`.
-TABLES = {"small-data-cpu": table}
+TABLES = {
+    "small-data-cpu": table,
+    "first-training-budgets-cpu": first_training_table.budgets,
+    "first-training-variants-cpu": first_training_table.variants,
+    "first-training-statistics-cpu": first_training_table.statistics,
+}
 _TABLE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n.*?<!-- end of table -->", re.DOTALL)
 _FIGURE = re.compile(r"<!-- (?P<path>[^:>]+(?: > [^:>]+)+): (?P<form>[^>]+?) -->(?P<text>[^<\n]*)<!-- -->")
 _FORM = re.compile(r"(?P<inverse>1/)?(?:(?P<factor>[\d.e+-]+)\*)?(?P<spec>[,.\d]*[dfg])")

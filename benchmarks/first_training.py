@@ -236,7 +236,8 @@ def known(kind: str, key: Row) -> bool:
 
 def keep(kind: str, row: Row) -> None:
     """Write a row beside those that are there."""
-    _path(kind).write_text(json.dumps({"rows": [*rows_of(kind), {**row, **about("first_training.py")}]}, indent=1) + "\n")
+    rows = [*rows_of(kind), {**row, **about("first_training.py")}]
+    _path(kind).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     print(json.dumps(row), flush=True)
 
 

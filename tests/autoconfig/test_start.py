@@ -19,6 +19,7 @@ from boxwright.autoconfig.settings import InitSettings
 from boxwright.autoconfig.start import init_config, start_run
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
+from boxwright.config.load import dump_message
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.training import rehearsal
@@ -308,6 +309,32 @@ def test_a_detectors_weights_change_the_recipe(tmp_path: Path) -> None:
     assert said["fine-tuning"].why.startswith("rates × 0.25, a cosine to 0, batch normalization keeps")
     fresh = init_config(data, tmp_path / "none.config", replace(settings, weights="none"))
     assert bw.load_config(fresh.config).train_config.num_steps == first.num_steps  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        "d_fine_n_coco",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("faster_rcnn_resnet50_v1_640", "refinedet_mobilenet_v2_bccd", "center_net_resnet101_v2_512")
+        ),
+    ],
+)
+def test_a_recipe_from_weights_in_every_family(preset: str, tmp_path: Path) -> None:
+    """D-FINE's constant 8e-4 becomes a cosine from 2e-4; what keeps statistics is written where the family has it."""
+    detector = bw.build_detector(bw.load_config(f"preset:{preset}"))
+    save_file(detector.network.state_dict(), tmp_path / "weights.safetensors")
+    settings = InitSettings(steps=False, batch="4", model=preset, weights=str(tmp_path / "weights.safetensors"))
+    config = bw.load_config(init_config(yolo(tmp_path / "data"), tmp_path / "tuned.config", settings).config)
+    built = bw.build_detector(config)
+    assert config.train_config is not None
+    assert config.train_config.freeze_stage
+    if preset == "d_fine_n_coco":
+        assert built.network.frozen_statistics
+        text = dump_message(config.train_config.optimizer or m.Optimizer())
+        assert "learning_rate_base: 0.0002" in text
+        assert "end_factor: 0" in text
 
 
 def base_rate(train: m.TrainConfig) -> float:

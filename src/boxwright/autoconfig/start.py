@@ -22,7 +22,15 @@ from boxwright.autoconfig.facts import Facts, read_facts
 from boxwright.autoconfig.recognize import Recognized, open_recognized, recognize
 from boxwright.autoconfig.settings import DEFAULT_PRESET, NO_WEIGHTS, InitSettings
 from boxwright.autoconfig.split import Split, split_dataset
-from boxwright.autoconfig.write import Plan, Start, config_text, family_of, fine_tuning_optimizer, fitted_optimizer
+from boxwright.autoconfig.write import (
+    KEEPING_STATISTICS,
+    Plan,
+    Start,
+    config_text,
+    family_of,
+    fine_tuning_optimizer,
+    fitted_optimizer,
+)
 from boxwright.base.errors import CheckpointError, ConfigError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.builders.detector import build_detector
@@ -310,6 +318,8 @@ def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, settings: I
     optimizer = fitted_optimizer(train.optimizer, train.num_steps or length.steps, length.steps)
     fine_tuning = choose_fine_tuning(images, batch_size, length.steps) if from_detector else None
     if fine_tuning is not None:
+        keep = fine_tuning.keep_statistics and plan.family in KEEPING_STATISTICS
+        fine_tuning = replace(fine_tuning, keep_statistics=keep)
         optimizer = fine_tuning_optimizer(optimizer, fine_tuning.rate)
     return replace(plan, batch_size=batch_size, length=length, optimizer=optimizer, fine_tuning=fine_tuning)
 

@@ -16,6 +16,11 @@ from boxwright.config.message import Message, find_fields
 from boxwright.config.rates import RATES
 from boxwright.config.run_length import stretch
 
+# By family, what lets batch normalization keep its statistics; Faster R-CNN's do by default, and CenterNet's learn.
+KEEPING_STATISTICS = {
+    **dict.fromkeys(("ssd", "refinedet", "srn", "align_det"), "freeze_batchnorm: true"),
+    "d_fine": "feature_extractor { freeze_batchnorm: true }",
+}
 Start = Literal["scratch", "backbone", "detector"]
 
 
@@ -114,10 +119,8 @@ def _model(plan: Plan) -> list[str]:
         name = "first_stage_anchor_generator" if plan.family == "faster_rcnn" else "anchor_generator"
         lines += [f"    # {plan.anchors_why}", *_block(name, plan.anchors, "    ")]
     if plan.fine_tuning is not None and plan.fine_tuning.keep_statistics:
-        lines += [
-            f"    # Batches of {plan.batch_size} are too small to estimate statistics.",
-            "    freeze_batchnorm: true",
-        ]
+        why = f"    # Batches of {plan.batch_size} are too small to estimate statistics."
+        lines += [why, f"    {KEEPING_STATISTICS[plan.family]}"]
     return ["model {", f"  {plan.family} {{", *lines, "  }", "}"] if lines else []
 
 
