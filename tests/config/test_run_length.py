@@ -91,3 +91,23 @@ def test_of_another_batch_rates_are_scaled_or_a_line_says_why_not(preset: str, s
     notes = bw.load_config(f"preset:{preset}", ["train_config.batch_size=8"]).notes
     assert len(notes) == 1
     assert said in notes[0]
+
+
+def test_steps_of_a_schedule_rise_in_the_shortest_run() -> None:
+    train = bw.load_config("preset:refinedet320_vgg16_voc", ["train_config.num_steps=3"]).train_config
+    assert train is not None
+    momentum = train.optimizer.momentum_optimizer  # type: ignore[union-attr]
+    schedule = momentum.learning_rate.manual_step_learning_rate.schedule  # type: ignore[union-attr]
+    steps = [one.step for one in schedule]
+    assert len(steps) > 1
+    assert steps == sorted(set(steps))
+
+
+def test_what_is_set_in_python_stays() -> None:
+    train = bw.load_config("preset:ssd_mobilenet_v2_fpnlite_320").train_config
+    assert train is not None
+    cosine = train.optimizer.momentum_optimizer.learning_rate.cosine_decay_learning_rate  # type: ignore[union-attr]
+    assert cosine is not None
+    cosine.warmup_steps = 50
+    assert "total_steps 50000 → 1000" in set_num_steps(train, 1000)
+    assert (cosine.total_steps, cosine.warmup_steps) == (1000, 50)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from boxwright.builders.training import build_training
 from boxwright.models.batch_norm import BatchNorm2d
 from boxwright.models.initial_statistics import (
     decay_of,
-    impossible_share,
+    impossible_shares,
     shares_of_layers,
     shares_of_new,
     take_out_initial,
@@ -27,8 +26,9 @@ from boxwright.training.losses import LossModule
 from boxwright.training.recompute import recompute_blocks
 from tests.center_nets import CENTER_NET
 from tests.d_fines import D_FINE
-from tests.exporters.small_detectors import FAMILIES, build, some_first
+from tests.exporters.small_detectors import FAMILIES, SRN, build, some_first
 from tests.training.test_sharding import step_of
+from tests.two_stage_models import FASTER_RCNN
 
 
 class Normalized(Network):
@@ -37,7 +37,7 @@ class Normalized(Network):
     def __init__(self, calls: int = 1, decay: float = 0.9) -> None:
         super().__init__()
         self.norm, self.calls = BatchNorm2d(1, momentum=1 - decay), calls
-        self.norm_calls = MappingProxyType({"norm": calls})
+        self.norm.calls_per_pass = calls  # type: ignore[assignment]
 
     def forward(self, inputs: Tensor, *_: Any) -> Tensor:
         for _number in range(self.calls):
@@ -109,11 +109,21 @@ def test_what_came_with_weights_or_saw_nothing_stays() -> None:
     assert decay_of(cumulative) == 0
 
 
+def test_calls_that_nobody_names_leave_statistics_as_they_are() -> None:
+    network = Normalized(calls=3).train()
+    network.norm.calls_per_pass = 1  # type: ignore[assignment]
+    network.initial_shares = shares_of_new(network).after(2)
+    for mean in (1, 2):
+        network(batch(mean, 0.01))
+    with pytest.warns(UserWarning, match="batch normalization of norm holds less of mean 0"):
+        assert without_initial(network.state_dict(), network.initial_shares.by_layer()) == {}
+
+
 def test_a_layer_that_began_otherwise_is_noticed() -> None:
     shares = {"norm": 0.81}
     state = Normalized().state_dict()
-    assert impossible_share({**state, "norm.running_var": torch.tensor([0.811])}, shares) == ""
-    assert impossible_share({**state, "norm.running_var": torch.tensor([0.7])}, shares) == "norm"
+    assert impossible_shares({**state, "norm.running_var": torch.tensor([0.811])}, shares) == []
+    assert impossible_shares({**state, "norm.running_var": torch.tensor([0.7])}, shares) == ["norm"]
 
 
 def test_layers_updated_together_share_a_number() -> None:
@@ -125,7 +135,19 @@ def test_layers_updated_together_share_a_number() -> None:
     assert sorted(shares.by_layer()) == sorted(names)
 
 
-MORE = {"d_fine": D_FINE, "center_net": CENTER_NET}
+NORMED = "conv_hyperparams { activation: RELU batch_norm { decay: 0.9 } }"
+MORE = {
+    "d_fine": D_FINE,
+    "center_net": CENTER_NET,
+    # Whose convolutions and norms all levels share, and with them statistics.
+    "faster_rcnn, normalized proposals": FASTER_RCNN.replace(
+        "first_stage_box_predictor_conv_hyperparams {",
+        "first_stage_box_predictor_conv_hyperparams { batch_norm { decay: 0.9 } ",
+        1,
+    ),
+    "srn, normalized": SRN.replace("depth: 16", f"depth: 16 {NORMED}"),
+    "srn, normalized, one head": SRN.replace("depth: 16", f"depth: 16 share_head: true {NORMED}"),
+}
 
 
 @pytest.mark.parametrize("family", [*some_first(FAMILIES), *MORE, "ssd, recomputed", "mask_rcnn, paper, recomputed"])

@@ -242,3 +242,19 @@ def test_a_detector_in_a_loop_of_ones_own_detects_without_the_start(small_config
         torch.testing.assert_close(own.detector.detect([image])[0].scores, expected_scores)
         assert own.detector.training is mode
         assert all(torch.equal(value, raw[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize(("first", "then"), [("true", "false"), ("false", "true")])
+def test_a_resumed_run_uses_what_its_configuration_says_now(
+    small_config: Path, tmp_path: Path, first: str, then: str
+) -> None:
+    """Shares are counted whatever is used, so that evaluations of both runs are those of what is restored."""
+    settings = bw.RunSettings(workers=0, preflight=False)
+    for steps, value in ((2, first), (3, then)):
+        overrides = [f"train_config.num_steps={steps}", f"train_config.debias_batch_norm={value}"]
+        content = trained(small_config, tmp_path / "run", *overrides, settings=settings)
+    assert [*{*content[SHARES].values()}] == pytest.approx([DECAY**3])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [line["Loss/total_loss"] for line in lines if "evaluation" in line][-1]
+    config = bw.load_config(tmp_path / "run" / "pipeline.config")
+    assert bw.evaluate(config, tmp_path / "run")["Loss/total_loss"] == pytest.approx(evaluated, rel=1e-6)

@@ -37,6 +37,7 @@ from boxwright.builders.detector import build_detector
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config import messages as m
 from boxwright.config.load import load_config
+from boxwright.config.message import find_fields
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
@@ -343,7 +344,9 @@ def _fine_tuning_choice(plan: Plan) -> Choice:
     chosen = plan.fine_tuning
     if chosen is None:
         raise TypeError("the plan starts from no detector")
-    parts = [f"rates × {chosen.rate:g}", "a cosine to 0"]
+    parts = [f"rates × {chosen.rate:g}"]
+    if next(find_fields(plan.optimizer, {"learning_rate_base"}), None) is not None:
+        parts.append("a cosine to 0")
     if chosen.keep_statistics:
         parts.append("batch normalization keeps its statistics")
     if chosen.backbone_from:

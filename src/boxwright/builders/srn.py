@@ -101,12 +101,19 @@ def _network(config: m.Srn, backbone: Backbone, columns: ClassColumns, coder: Bo
     pyramid = SecondStepPyramid(backbone.channels, depth, settings, align_corners=config.align_corners)
     output = HeadOutput(columns.count, class_bias=FOCAL_BIAS)
 
+    one_step = config.two_step_classification is None and config.two_step_regression is None
+
     def head() -> ReceptiveFieldHead:
         return ReceptiveFieldHead(
-            depth, anchors.anchors_per_location[0], output, settings, enhance=config.receptive_field_enhancement
+            depth,
+            anchors.anchors_per_location[0],
+            output,
+            settings,
+            enhance=config.receptive_field_enhancement,
+            calls_per_pass=len(anchors.anchors_per_location) * (2 if config.share_head and not one_step else 1),
         )
 
-    if config.two_step_classification is None and config.two_step_regression is None:
+    if one_step:
         return SSD(backbone, pyramid, head(), anchors)
     coarser = CoarserMaps(backbone.channels, settings)
     return SRN(

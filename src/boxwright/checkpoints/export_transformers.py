@@ -18,6 +18,7 @@ from boxwright.config import messages as m
 from boxwright.models.backbones.hgnetv2 import HgNetLayout
 from boxwright.models.d_fine import DFine
 from boxwright.models.detector import Detector
+from boxwright.models.network import evaluation_mode
 from boxwright.ops.resize import resize_antialiased
 from boxwright.preprocessing.image_resizer import FixedShapeResizer
 
@@ -57,13 +58,14 @@ def write_transformers(detector: Detector, config: m.TrainEvalPipelineConfig, fo
         )
     if resizer.channels != 3:
         raise CheckpointError("--format transformers: its D-FINE takes red, green and blue alone")
-    tensors = {**to_transformers(network.state_dict()), **_points(layouts)}
+    with evaluation_mode(detector):  # which takes the start out of statistics in training
+        packed = pack_safetensors({**to_transformers(network.state_dict()), **_points(layouts)}, format="pt")
     said = _config(network, layouts, model)
     said |= {"backbone_config": _backbone(layouts.backbone, len(layouts.strides)), **_labels(detector)}
     path = make_folder(Path(folder)) / "model.safetensors"
     write_whole(path.with_name("config.json"), _text(said))
     write_whole(path.with_name("preprocessor_config.json"), _text(_preprocessing(resizer)))
-    return write_whole(path, pack_safetensors(tensors, format="pt"))
+    return write_whole(path, packed)
 
 
 def _points(layouts: Layouts) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.data.label_map import write_label_map
 from boxwright.models.detector import Detector
+from boxwright.models.network import evaluation_mode
 from boxwright.tensorflow.bundle_writer import write_bundle
 from boxwright.tensorflow.object_graph import ATTRIBUTE
 from boxwright.tensorflow.variables import to_tensorflow
@@ -29,13 +30,14 @@ def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step:
     Raises:
         CheckpointError: If TF has no such network, or the disk is full.
     """
-    arrays, aliases = to_tensorflow(detector.network)
-    if aliases is None:
-        return write_bundle(prefix, {**arrays, "global_step": np.array(step, np.int64)}, None)
-    # `tf.train.Checkpoint` counts its saves in a variable of its own, and misses it otherwise.
-    counters = {"step": step, "save_counter": 1}
-    numbers = {f"{name}{ATTRIBUTE}": np.array(value, np.int64) for name, value in counters.items()}
-    return write_bundle(prefix, {**arrays, **numbers}, aliases)
+    with evaluation_mode(detector):  # which takes the start out of statistics in training
+        arrays, aliases = to_tensorflow(detector.network)
+        if aliases is None:
+            return write_bundle(prefix, {**arrays, "global_step": np.array(step, np.int64)}, None)
+        # `tf.train.Checkpoint` counts its saves in a variable of its own, and misses it otherwise.
+        counters = {"step": step, "save_counter": 1}
+        numbers = {f"{name}{ATTRIBUTE}": np.array(value, np.int64) for name, value in counters.items()}
+        return write_bundle(prefix, {**arrays, **numbers}, aliases)
 
 
 def write_description(folder: str | Path, config: m.TrainEvalPipelineConfig, categories: Categories | None) -> None:
@@ -61,6 +63,7 @@ def write_safetensors(detector: Detector, path: str | Path) -> Path:
 
 def safetensors_of(detector: Detector) -> bytes:
     """Return the bytes of a file of the weights with our names."""
-    state = detector.network.state_dict()
-    # Nothing reads PyTorch's counts of batches, and TF's checkpoints have none.
-    return pack_safetensors({n: v for n, v in state.items() if not n.endswith("num_batches_tracked")})
+    with evaluation_mode(detector):  # which takes the start out of statistics in training
+        state = detector.network.state_dict()
+        # Nothing reads PyTorch's counts of batches, and TF's checkpoints have none.
+        return pack_safetensors({n: v for n, v in state.items() if not n.endswith("num_batches_tracked")})

@@ -21,7 +21,7 @@ from boxwright.builders.training import fine_tune_of
 from boxwright.config import messages as m
 from boxwright.models.initial_statistics import (
     InitialShares,
-    impossible_share,
+    impossible_shares,
     normalized_layers,
     shares_of_layers,
     without_initial,
@@ -58,10 +58,10 @@ def stored_shares(content: Mapping[str, Any], config: m.TrainEvalPipelineConfig,
     They are empty where a checkpoint of an earlier version does not let them be known, and a warning says so.
     """
     if SHARES in content:
-        return {SHARES: content[SHARES], AVERAGE_SHARES: content[AVERAGE_SHARES]}
+        return {SHARES: content[SHARES], AVERAGE_SHARES: content.get(AVERAGE_SHARES, {})}
     shares, problem = _derived(content, config)
-    if not problem and (layer := impossible_share(content["network"], shares.by_layer())):
-        problem = f"those of {layer} did not begin with mean 0 and variance 1"
+    if not problem and (layers := impossible_shares(content["network"], shares.by_layer())):
+        problem = f"those of {layers[0]} did not begin with mean 0 and variance 1"
     if problem:
         warnings.warn(
             f"{path}: statistics of batch normalization are used as they are: {problem}; after a short run they are "
@@ -82,7 +82,9 @@ def _derived(content: Mapping[str, Any], config: m.TrainEvalPipelineConfig) -> t
     fresh = [name for name in normalized_layers(network) if not _came_with_weights(name, network.parts, config)]
     shares = shares_of_layers(network, dict.fromkeys(fresh, 1.0), {})
     passes = train.gradient_accumulation_steps
-    if shares and content["parts"] > passes:
+    if all(group.share < _NEGLIGIBLE for group in shares.after(passes * content["step"]).groups):
+        return InitialShares(), ""
+    if content["parts"] > passes:
         return InitialShares(), "memory was short, and batches were learned from in an unknown number of parts"
     plan = build_optimizer(train.optimizer, tensorflow_version(config.model))
     if plan.average_decay is None or not plan.average_statistics:

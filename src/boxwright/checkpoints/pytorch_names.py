@@ -105,7 +105,7 @@ def from_pytorch(
 
 
 def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path, coder: BoxCoder | None) -> Names | None:
-    backbone = network.backbone
+    backbone = getattr(network, "backbone", None)
     if is_effdet(state):
         return effdet(network, coder, state, path)
     if "arm_loc.0.weight" in state and isinstance(network, RefineDet) and isinstance(backbone, Vgg16):
@@ -136,7 +136,7 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path, coder: 
 def _unknown(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> CheckpointError:
     """Return the error for names of no known layout."""
     example = ", ".join(list(state)[:3]) or "none"
-    backbone = network.backbone
+    backbone = getattr(network, "backbone", None)
     kind = f"timm/{backbone.name}" if isinstance(backbone, TimmBackbone) else type(backbone).__name__
     return CheckpointError(
         f"{path}: its names ({example}, …) are not of a layout known for a {type(network).__name__} on a {kind}; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def has_ssd_anchors(network: object) -> bool:
 
 
 def check_stored_anchors(network: object, stored: Levels, path: Path) -> None:
-    """Raise a CheckpointError if a checkpoint's graph has other anchors than an SSD, or the same in another order.
+    """Raise a CheckpointError if a checkpoint's graph has an SSD's anchors in another order; warn if it has others.
 
     Args:
         network: The network that the checkpoint's predictors are loaded into.
@@ -73,8 +74,10 @@ def check_stored_anchors(network: object, stored: Levels, path: Path) -> None:
     generator = network.anchors.generator if isinstance(network, SSD) else None
     if not (stored and isinstance(generator, SsdAnchorGenerator)) or are_same(stored, generator.boxes):
         return
-    switch = not generator.stretched if _same_sets(stored, generator.boxes) else None
-    raise _differ(path, stored, generator.boxes, switch=switch)
+    if _same_sets(stored, generator.boxes):
+        raise _differ(path, stored, generator.boxes, switch=not generator.stretched)
+    # Other anchors are meant, as of a configuration that was changed; its predictors adapt to them.
+    warnings.warn(str(_differ(path, stored, generator.boxes, switch=None)), stacklevel=2)
 
 
 def _ssd_anchors(config: m.TrainEvalPipelineConfig) -> m.SsdAnchorGenerator | None:
@@ -89,11 +92,11 @@ def _boxes(anchors: m.SsdAnchorGenerator) -> Levels:
 
 
 def _is_first(path: Path) -> bool:
-    return any(part.endswith(_FIRST) for part in path.parts)
+    return path.parent.name.endswith(_FIRST)
 
 
 def _tell(path: Path, reason: str) -> None:
-    _LOG.info("%s: anchors are in the order of the API's first release, as %s (%s=true)", path.name, reason, _SWITCH)
+    _LOG.warning("%s: anchors are in the order of the API's first release, as %s (%s=true)", path.name, reason, _SWITCH)
 
 
 def _same_sets(first: Levels, second: Levels) -> bool:

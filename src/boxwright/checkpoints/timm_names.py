@@ -135,7 +135,7 @@ def _converted(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _of_ours(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> MappedTensors | None:
     """Return a file's tensors for a backbone of ours that computes what timm's of the same family does."""
-    backbone = network.backbone
+    backbone = getattr(network, "backbone", None)
     sources = {name: name for name in state}
     if isinstance(backbone, EfficientNet) and is_efficientnet_pytorch(state):
         state, sources = _renamed(state, [f"blocks.{stage}.{place}" for stage, place in backbone.places])

@@ -97,6 +97,7 @@ class Message:
         if present is not None:
             raise self.refusal(name, f"excludes {present} (oneof {self.fields[name].oneof} of {self.proto_name})")
         self.__dict__[name] = value
+        self._locations.pop(name, None)
 
     def set(self, name: str, value: Any, location: Location | None) -> None:
         """Set a field, clear the other members of its oneof, and remember the place.

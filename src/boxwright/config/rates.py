@@ -62,7 +62,7 @@ def scale_rates(train: TrainConfig) -> str:
     changes = []
     for message, name in rates:
         before = getattr(message, name)
-        setattr(message, name, scaled_rate(before, batch_size, meant_for))
+        message.set(name, scaled_rate(before, batch_size, meant_for), message.location(name))
         changes.append(f"{name} {before:g} → {getattr(message, name):g}")
     return (
         f"learning rates are scaled by {batch_size} / {meant_for}, as the preset's are for batches of {meant_for} and "

@@ -31,17 +31,22 @@ def stretch(message: Message, steps: int, meant_for: int, *, presets_only: bool 
     Returns:
         What was changed, a phrase each.
     """
-    changes = []
+    changes, step_before = [], (0, 0)
     for part, name in find_fields(message, _STEPS | {_DECAY}):
-        before = getattr(part, name)
+        before, where = getattr(part, name), part.location(name)
         # 0, which turns warm-up, burn-in or a limit off, stays 0.
-        if not before or (presets_only and not from_preset(part.location(name))):
+        if not before or (presets_only and not from_preset(where)):
             continue
         if name == _DECAY:
             after = min(max(1 - (1 - before) * meant_for / steps, _LEAST_DECAY), 1.0) if before < 1 else before
         else:
             after = max(round(before * steps / meant_for), 1)
-        setattr(part, name, after)
+        if name == "step":  # of a list of steps, which rise and have to do so still
+            after = max(after, step_before[1] + 1) if before > step_before[0] else after
+            step_before = before, after
+        if name == "until_step":
+            after = max(after, getattr(part, "from_step", 0) + 1)
+        part.set(name, after, where)
         changes.append(f"{name} {before:g} → {getattr(part, name):g}")
     return changes
 
@@ -61,7 +66,7 @@ def stretch_preset(train: TrainConfig) -> str:
 def set_num_steps(train: TrainConfig, steps: int) -> str:
     """Change the length of a run, and with it what a preset's recipe says; return as `stretch_preset`."""
     meant_for = train.num_steps
-    train.num_steps = steps
+    train.set("num_steps", steps, train.location("num_steps"))
     return _stretched(train, steps, meant_for)
 
 

@@ -8,6 +8,7 @@ section 3). Training never reads the statistics, so that only their use changes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -107,24 +108,41 @@ def shares_of_layers(network: Network, shares: Mapping[str, float], averages: Ma
     layers: dict[tuple[float, float, float], list[str]] = {}
     for name, norm in _norms(network):
         if name in shares:
-            decay = 1.0 if name in frozen else decay_of(norm) ** network.norm_calls.get(name, 1)
+            decay = 1.0 if name in frozen else decay_of(norm) ** calls_per_pass(network, name)
             layers.setdefault((decay, shares[name], averages.get(name, shares[name])), []).append(name)
     return InitialShares(tuple(UpdatedTogether(tuple(names), *key) for key, names in layers.items()))
+
+
+def calls_per_pass(network: nn.Module, name: str) -> int:
+    """Return how often a training pass calls a layer: a module that is called several times has `calls_per_pass`."""
+    calls, module = 1, network
+    for part in name.split("."):
+        module = module.get_submodule(part)
+        calls *= getattr(module, "calls_per_pass", 1)
+    return calls
 
 
 def without_initial(tensors: Mapping[str, Tensor], shares: Mapping[str, float]) -> dict[str, Tensor]:
     """Return the statistics among some tensors, by name, without the share of their initial values.
 
-    Statistics that never saw a batch are left out: they consist of nothing else.
+    Statistics that never saw a batch are left out: they consist of nothing else. So are those of layers whose variance
+    shows that they hold less, as where a network calls a layer more often than it says; a warning names the first.
 
     Args:
         tensors: Of a network, by name.
         shares: By the names of layers.
     """
-    changed = {}
+    changed: dict[str, Tensor] = {}
+    impossible = impossible_shares(tensors, shares)
+    if impossible:
+        warnings.warn(
+            f"batch normalization of {impossible[0]} holds less of mean 0 and variance 1 than was counted, and is used "
+            "as it is; a module that a pass calls several times needs calls_per_pass",
+            stacklevel=3,
+        )
     for layer, share in shares.items():
         mean, variance = f"{layer}.{_MEAN}", f"{layer}.{_VARIANCE}"
-        if share <= _MOST and mean in tensors and variance in tensors:
+        if layer not in impossible and share <= _MOST and mean in tensors and variance in tensors:
             # In float64: of a variance of 6e-4 beside a share of 0.9, float32 would keep three digits.
             changed[mean] = (tensors[mean].double() / (1 - share)).to(tensors[mean])
             rest = (tensors[variance].double() - share).clamp(min=0)
@@ -144,8 +162,8 @@ def initial_taken_out(network: Network) -> Iterator[None]:
     """Let a network in training be used: its statistics are without their initial values until the end."""
     shares, layers = network.initial_shares, network.initial_shares.by_layer()
     kept = {f"{layer}.{kind}": network.get_buffer(f"{layer}.{kind}").clone() for layer in layers for kind in _KINDS}
-    take_out_initial(network)
     try:
+        take_out_initial(network)
         yield
     finally:
         with torch.no_grad():
@@ -153,14 +171,15 @@ def initial_taken_out(network: Network) -> Iterator[None]:
         network.initial_shares = shares
 
 
-def impossible_share(tensors: Mapping[str, Tensor], shares: Mapping[str, float]) -> str:
-    """Return the first layer whose variance is below its share of the initial 1, so that it began otherwise; or ""."""
+def impossible_shares(tensors: Mapping[str, Tensor], shares: Mapping[str, float]) -> list[str]:
+    """Return the layers whose variance is below its share of the initial 1, so that the share is another one."""
+    found = []
     for layer, share in shares.items():
         variance = tensors.get(f"{layer}.{_VARIANCE}")
         # A batch's variance is at least 0; the rest is for rounding.
         if variance is not None and bool((variance < share * (1 - 1e-3)).any()):
-            return layer
-    return ""
+            found.append(layer)
+    return found
 
 
 def normalized_layers(network: nn.Module) -> list[str]:

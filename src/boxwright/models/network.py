@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -72,7 +71,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         parts = list(module.modules())
         for network in parts:
-            if isinstance(network, Network) and network.initial_shares:
+            if isinstance(network, Network) and network.debiases and network.initial_shares:
                 stack.enter_context(initial_taken_out(network))
         # Setting the modes of a network's hundreds of modules takes longer than reading them: 1.5 ms an image.
         if any(part.training for part in parts):
@@ -88,15 +87,14 @@ class Network(nn.Module):
         frozen_statistics: Parts whose batch normalization keeps its stored statistics in training, while gain and
             bias learn; "" for the whole network.
         learns_masks: Whether training needs instance masks; if not, no batch carries them, as they are large.
-        norm_calls: How often a training pass calls layers of normalization that it calls more than once, by name.
-        initial_shares: What statistics that training moves still hold of their initial values; `evaluation_mode` takes
-            that out.
+        initial_shares: What statistics that training moves still hold of their initial values.
+        debiases: Whether `evaluation_mode` takes that out.
     """
 
     frozen_statistics: tuple[str, ...] = ()
     learns_masks: bool = False
-    norm_calls: Mapping[str, int] = MappingProxyType({})
     initial_shares: InitialShares = InitialShares()
+    debiases: bool = True
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyTorch's signature
         """Set the mode of all but frozen normalization, which stays in evaluation mode."""

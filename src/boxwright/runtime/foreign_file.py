@@ -10,6 +10,7 @@ import io
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable
 
 from boxwright.base.errors import shortened
@@ -37,7 +38,7 @@ def foreign_file(data: bytes, suffix: str) -> str:
         return f"is {instead}"
     try:
         said = _READERS[suffix](data)
-    except (ValueError, struct.error, zipfile.BadZipFile, NotImplementedError, RuntimeError):
+    except (ValueError, struct.error, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
         return ""
     if said is None:
         return ""

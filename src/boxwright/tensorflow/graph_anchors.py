@@ -30,6 +30,9 @@ _GRAPH = "frozen_inference_graph.pb"
 def anchors_in(graph: Any) -> Levels:
     """Return the anchors of an SSD's graph, finest map first; empty if it stores none in a known way."""
     nodes = {node.name: node for node in graph.node if _SCOPE in node.name.split("/")}
+    # A graph of several clones lays the same anchors in each: the first one's are read.
+    first = next((name.split(_SCOPE)[0] for name in nodes), "")
+    nodes = {name: node for name, node in nodes.items() if name.split(_SCOPE)[0] == first}
     levels = []
     for node in nodes.values():
         if node.op not in _DIVISIONS or len(node.input) != 2:

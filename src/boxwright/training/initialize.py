@@ -39,8 +39,10 @@ def initialize(detector: Detector, config: m.TrainEvalPipelineConfig, plan: Trai
     """Load a new run's first weights: those of its fine-tune checkpoint, or of the backbone's library."""
     start = plan.fine_tune
     if start.source:
-        # One of several processes downloads.
-        source, note = processes.from_leader(partial(find_weights, start.source, start.folder))
+        # One of several processes downloads; others find it in the cache, or on their own machine.
+        find = partial(find_weights, start.source, start.folder)
+        processes.from_leader(find)
+        source, note = find()
         if note:
             processes.log.warning(note)
         if warning := other_meaning(source, config):

@@ -176,7 +176,7 @@ def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | Non
     Returns:
         The state at step 0.
     """
-    detector.network.initial_shares = shares_of_new(detector.network) if plan.debias else InitialShares()
+    detector.network.initial_shares, detector.network.debiases = shares_of_new(detector.network), plan.debias
     groups, said = grouped(detector.network, plan.optimizer.groups, names_of(detector.network))
     decay = plan.optimizer.average_decay
     statistics = detector.network.named_statistics() if plan.optimizer.average_statistics else ()

@@ -96,7 +96,8 @@ def train(
         else:
             with _saving_before_stopping(run, processes):
                 run.loop()
-            take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
+            if run.plan.debias:  # what is on disk goes on; what the caller holds is used
+                take_out_initial(run.state.detector.network)
         return run.state.step
 
 
@@ -205,8 +206,13 @@ def _prepare(
 
 def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:
     """Raise if a new run's weights are nowhere, before its data are read; a run that is resumed needs none."""
-    if plan.fine_tune.source and not CheckpointStore(model_dir).paths():
-        processes.from_leader(partial(find_weights, plan.fine_tune.source, plan.fine_tune.folder))
+
+    def find() -> None:
+        if not CheckpointStore(model_dir).paths() and find_training(model_dir) is None:
+            find_weights(plan.fine_tune.source, plan.fine_tune.folder)
+
+    if plan.fine_tune.source:
+        processes.from_leader(find)  # whose folder decides: others' may have no checkpoints
 
 
 def _log_unsupported_fields(config: m.TrainEvalPipelineConfig, processes: Processes) -> None:

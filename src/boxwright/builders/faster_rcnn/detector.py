@@ -134,7 +134,7 @@ def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, propose: Pr
     crossing: Crossing = "clip" if config.clip_anchors_to_image else "prune"
     if config.first_stage_keep_crossing_anchors:
         crossing = "keep"
-    return RegionProposalNetwork(RegionProposalHead(convolve, predict), anchors, crossing, propose)
+    return RegionProposalNetwork(RegionProposalHead(convolve, predict, levels), anchors, crossing, propose)
 
 
 def _anchors(config: m.FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenerator:

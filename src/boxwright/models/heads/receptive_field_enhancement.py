@@ -47,7 +47,14 @@ class ReceptiveFieldHead(AnchorHead):
     """Predict boxes and classes by convolutions shared by all levels: 3×3, enhancement, 3×3, 1×1."""
 
     def __init__(
-        self, channels: int, anchors_per_location: int, output: HeadOutput, settings: ConvSettings, *, enhance: bool
+        self,
+        channels: int,
+        anchors_per_location: int,
+        output: HeadOutput,
+        settings: ConvSettings,
+        *,
+        enhance: bool,
+        calls_per_pass: int,
     ) -> None:
         """Build both towers and the last convolutions.
 
@@ -55,9 +62,10 @@ class ReceptiveFieldHead(AnchorHead):
             channels: Channels of every level, and of the towers.
             anchors_per_location: Anchors at each location, the same at all levels.
             enhance: Whether the towers have the enhancement between their convolutions.
+            calls_per_pass: On how many maps a training pass uses each tower.
         """
         super().__init__()
-        self.output = output
+        self.output, self.calls_per_pass = output, calls_per_pass
 
         def tower() -> nn.Sequential:
             middle = [ReceptiveFieldEnhancement(channels, settings)] if enhance else []

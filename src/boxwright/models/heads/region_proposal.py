@@ -13,13 +13,15 @@ from boxwright.models.heads.outputs import AnchorHead
 class RegionProposalHead(AnchorHead):
     """One convolution for all levels, then box codes and two class logits for each anchor."""
 
-    def __init__(self, convolve: nn.Module, predict: AnchorHead) -> None:
+    def __init__(self, convolve: nn.Module, predict: AnchorHead, levels: int) -> None:
         """Assemble the head.
 
         Args:
             predict: From its maps to codes and logits; columns are background, object.
+            levels: How many maps there are.
         """
         super().__init__()
+        convolve.calls_per_pass = levels  # type: ignore[assignment]  # what counts updates of statistics reads it
         self.convolve, self.predict, self.output = convolve, predict, predict.output
 
     @property
