@@ -116,7 +116,9 @@ def test_a_file_system_that_cannot_lock(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_failed_start_leaves_no_name(small_config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An error ends a run in order: the next start has nobody to take the place of."""
     settings = bw.RunSettings(evaluate=False, workers=0, preflight=False)
-    bad = bw.load_config(small_config, ["train_config.num_steps=1", "train_config.fine_tune_checkpoint=none"])
+    (tmp_path / "damaged.pth").write_bytes(b"no weights")
+    start = f"train_config.fine_tune_checkpoint='{tmp_path / 'damaged.pth'}'"
+    bad = bw.load_config(small_config, ["train_config.num_steps=1", start])
     with pytest.raises(bw.BoxwrightError):
         bw.train(bad, tmp_path / "m", settings)
     assert (tmp_path / "m" / LOCK).read_text() == ""
