@@ -82,13 +82,14 @@ def _derived(content: Mapping[str, Any], config: m.TrainEvalPipelineConfig) -> t
     fresh = [name for name in normalized_layers(network) if not _came_with_weights(name, network.parts, config)]
     shares = shares_of_layers(network, dict.fromkeys(fresh, 1.0), {})
     passes = train.gradient_accumulation_steps
-    if all(group.share < _NEGLIGIBLE for group in shares.after(passes * content["step"]).groups):
+    at_the_end = shares.after(passes * content["step"])
+    if all(group.share < _NEGLIGIBLE for group in at_the_end.groups):
         return InitialShares(), ""
     if content["parts"] > passes:
         return InitialShares(), "memory was short, and batches were learned from in an unknown number of parts"
     plan = build_optimizer(train.optimizer, tensorflow_version(config.model))
     if plan.average_decay is None or not plan.average_statistics:
-        return shares.after(passes * content["step"]), ""
+        return at_the_end, ""
     for step in range(content["step"]):
         shares = shares.after(passes, average_decay(plan.average_decay, step))
         if all(group.share < _NEGLIGIBLE and group.average_share < _NEGLIGIBLE for group in shares.groups):

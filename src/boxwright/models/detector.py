@@ -150,8 +150,7 @@ class Detector(nn.Module):
         Returns:
             The detector itself.
         """
-        if self.network.debiases:
-            take_out_initial(self.network)
+        take_out_initial(self.network)
         self.eval().requires_grad_(False)
         # Folded kernels have other values, and an evaluation reports the loss of the weights that were trained.
         self._penalty = self.regularization()

@@ -152,7 +152,12 @@ def without_initial(tensors: Mapping[str, Tensor], shares: Mapping[str, float]) 
 
 @torch.no_grad()
 def take_out_initial(network: Network) -> None:
-    """Take the initial values out of a network's statistics, for good: they then are as if they came with weights."""
+    """Take the initial values out of a network's statistics, for good: they then are as if they came with weights.
+
+    Nothing changes in a network that does not debias.
+    """
+    if not network.debiases:
+        return
     network.load_state_dict(without_initial(network.state_dict(), network.initial_shares.by_layer()), strict=False)
     network.initial_shares = InitialShares()
 

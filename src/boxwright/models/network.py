@@ -71,7 +71,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         parts = list(module.modules())
         for network in parts:
-            if isinstance(network, Network) and network.debiases and network.initial_shares:
+            if isinstance(network, Network) and network.initial_shares and network.debiases:
                 stack.enter_context(initial_taken_out(network))
         # Setting the modes of a network's hundreds of modules takes longer than reading them: 1.5 ms an image.
         if any(part.training for part in parts):

@@ -96,8 +96,7 @@ def train(
         else:
             with _saving_before_stopping(run, processes):
                 run.loop()
-            if run.plan.debias:  # what is on disk goes on; what the caller holds is used
-                take_out_initial(run.state.detector.network)
+            take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
         return run.state.step
 
 
