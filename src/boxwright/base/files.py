@@ -49,6 +49,16 @@ def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> byte
         raise error(f"{shown(path)}: {cause(problem)}") from None
 
 
+@contextmanager
+def reading_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file for reading; errors are a DataError as `read_file` raises it."""
+    try:
+        with Path(path).open("rb") as file:
+            yield file
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{shown(path)}: {cause(problem)}") from None
+
+
 def size_of(path: str | Path) -> int:
     """Return a file's size in bytes; 0 if it is unavailable (reading the file will report why)."""
     try:

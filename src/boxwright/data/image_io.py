@@ -17,7 +17,10 @@ import io
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import simplejpeg
@@ -25,12 +28,14 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import read_file
+from boxwright.base.files import read_file, reading_file
 from boxwright.base.limits import IMAGE_PIXELS
+from boxwright.data.picture_files import picture_format
 from boxwright.data.png import check_png
 
 # An allowlist: some of Pillow's formats start other programs (EPS) or are unmaintained. JPEG includes MPO.
-FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM")
+_AVIF = ("AVIF",) if find_spec("PIL.AvifImagePlugin") else ()
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM", *_AVIF)
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 
 
@@ -39,19 +44,21 @@ def decode_image(
 ) -> NDArray[np.uint8]:
     """Decode an image file, uint8 [H, W, 3].
 
-    Annotations refer to pixels as stored, as TensorFlow and COCO read them. So an EXIF orientation is ignored unless
-    `upright` is set, or the annotation's own size shows that it was drawn on the upright image.
-
     Args:
-        declared: The (height, width) that the annotation states, if any.
+        upright: Whether an EXIF orientation turns the image, as viewers show it; otherwise pixels stay as stored, as
+            TensorFlow reads them.
+        declared: The (height, width) that an annotation states, if any. Where it is that of the stored or of the turned
+            image alone, it decides in place of `upright`: boxes refer to that image.
 
     Raises:
         DataError: If the bytes are not an image of a format in `FORMATS`, are truncated or damaged, or the image has no
             pixels, or more than `limits.IMAGE_PIXELS`.
     """
     with _opened(data, where) as image:
-        turn = upright or _drawn_upright(image, declared)
-        orientation = _orientation(image) if turn else 1
+        orientation = _orientation(image)
+        shown_upright = upright_by_size((image.height, image.width), orientation, declared)
+        if not (upright if shown_upright is None else shown_upright):
+            orientation = 1
         pixels = _decode_jpeg(data) if image.format in ("JPEG", "MPO") else None
         if image.format == "PNG":
             check_png(data)
@@ -66,18 +73,33 @@ def _opened(data: bytes, where: str) -> Iterator[Image.Image]:
     """Open an image of an accepted format and size; errors here or while it is used become a `DataError`."""
     if not isinstance(data, bytes):
         raise DataError(f"{where}: expected the bytes of an image file, found {type(data).__name__}")
-    if not data:
+    with _opened_file(io.BytesIO(data), where) as image:
+        yield image
+
+
+@contextmanager
+def _opened_file(file: BinaryIO, where: str) -> Iterator[Image.Image]:
+    """Open an image as `_opened`, reading no more of its file than is needed."""
+    head = file.read(32)
+    if not head:
         raise DataError(f"{where}: the image is empty (0 bytes)")
+    file.seek(0)
     _raise_pillow_limit(IMAGE_PIXELS.value)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # Pillow's warnings about odd EXIF data
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 _check_size(image, where)
                 yield image
     except UnidentifiedImageError:
-        raise DataError(f"{where}: not an image of a known format (starts with {data[:8]!r})") from None
+        name = picture_format(head)
+        what = (
+            f"{name} cannot be decoded here: store the picture as JPEG or PNG, or update Pillow"
+            if name
+            else f"not an image of a known format (starts with {head[:8]!r})"
+        )
+        raise DataError(f"{where}: {what}") from None
     except DataError:
         raise
     except Image.DecompressionBombError as error:
@@ -104,6 +126,31 @@ def image_size(data: bytes, where: str) -> tuple[int, int]:
     """Return (height, width) from an image file's header; a `DataError` as for `decode_image`."""
     with _opened(data, where) as image:
         return image.height, image.width
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What an image file says before its pixels.
+
+    Attributes:
+        size: (height, width) as stored.
+        orientation: EXIF's, 1 to 8; 1 if the file has none.
+    """
+
+    size: tuple[int, int]
+    orientation: int
+
+    def size_for(self, declared: tuple[int, int] | None, *, upright: bool) -> tuple[int, int]:
+        """Return the (height, width) of the image as `decode_image` returns it."""
+        by_size = upright_by_size(self.size, self.orientation, declared)
+        turned = self.orientation >= 5 and (upright if by_size is None else by_size)
+        return self.size[::-1] if turned else self.size
+
+
+def read_header(path: str | Path) -> ImageHeader:
+    """Return an image file's size and orientation; a `DataError` as for `decode_image`."""
+    with reading_file(path) as file, _opened_file(file, str(path)) as image:
+        return ImageHeader((image.height, image.width), _orientation(image))
 
 
 # EXIF orientation to the transform that makes pixels upright.
@@ -138,10 +185,16 @@ def _orientation(image: Image.Image) -> int:
     return next((known for known in _TURNS if value == known), 1)
 
 
-def _drawn_upright(image: Image.Image, declared: tuple[int, int] | None) -> bool:
-    if declared != (image.width, image.height) or image.width == image.height:
-        return False
-    return _orientation(image) in (5, 6, 7, 8)
+def upright_by_size(stored: tuple[int, int], orientation: int, declared: tuple[int, int] | None) -> bool | None:
+    """Return whether a declared (height, width) is that of the upright image; None if it does not tell.
+
+    Args:
+        stored: (height, width) of the pixels as stored.
+        orientation: EXIF's; 5 to 8 exchange height and width.
+    """
+    if orientation not in (5, 6, 7, 8) or stored[0] == stored[1] or declared is None:
+        return None
+    return {stored: False, stored[::-1]: True}.get(declared)
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:

@@ -1,0 +1,253 @@
+"""Pictures in folders: which files are pictures, and which of them an annotation means.
+
+Annotations name pictures as the machine that wrote them did: with backslashes, drive letters, addresses, folders of
+another machine, in another case or another Unicode form. A name means the file of that name if it exists, and otherwise
+the one file in the folder that its last parts name.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_folder, shown
+
+# Of formats that are decoded; files with other endings are recognized by their first bytes.
+PICTURE_ENDINGS = frozenset(
+    {
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".mpo",
+        ".png",
+        ".bmp",
+        ".dib",
+        ".gif",
+        ".tif",
+        ".tiff",
+        ".webp",
+        ".avif",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+    }
+)
+# Of files that lie beside pictures and are never opened to find out whether they are some.
+_OTHER_ENDINGS = frozenset(
+    {
+        ".txt",
+        ".xml",
+        ".json",
+        ".jsonl",
+        ".csv",
+        ".yaml",
+        ".yml",
+        ".pbtxt",
+        ".config",
+        ".names",
+        ".data",
+        ".md",
+        ".html",
+        ".py",
+        ".record",
+        ".tfrecord",
+        ".parquet",
+        ".zip",
+        ".tar",
+        ".gz",
+        ".pt",
+        ".pth",
+        ".onnx",
+        ".npy",
+        ".npz",
+        ".cache",
+        ".db",
+    }
+)
+_HEAD = 32
+_CONTAINERS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
+_MAGIC = (
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"GIF8", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
+    (b"\xff\x0a", "JPEG XL"),
+    (b"\0\0\0\x0cJXL ", "JPEG XL"),
+)
+
+
+def is_left_over(name: str) -> bool:
+    """Return whether a file or folder is a system's own: `._a.jpg` and `__MACOSX` of macOS, or hidden."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def picture_format(head: bytes) -> str:
+    """Return the format of a picture by its first 32 bytes, such as "JPEG"; empty if they are of no known one."""
+    if head[4:8] == b"ftyp":
+        return _CONTAINERS.get(head[8:12], "")
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WEBP"
+    if len(head) > 2 and head[:1] == b"P" and head[1:2] in b"123456" and head[2:3].isspace():
+        return "PPM"
+    return next((name for start, name in _MAGIC if head.startswith(start)), "")
+
+
+def is_picture(path: Path) -> bool:
+    """Return whether a file is a picture, by its ending or, with an unknown one, by its first bytes."""
+    ending = path.suffix.lower()
+    if ending in PICTURE_ENDINGS:
+        return True
+    if ending in _OTHER_ENDINGS:
+        return False
+    try:
+        with path.open("rb") as file:
+            return bool(picture_format(file.read(_HEAD)))
+    except OSError:
+        return False
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """Return the pictures in a folder and below it, sorted; links are followed, systems' left-overs are not listed."""
+    return sorted(path for path in _files_below(folder) if is_picture(path))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    seen = set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        # A link to a folder above would be walked forever.
+        real = os.path.realpath(parent)
+        folders[:] = [] if real in seen else sorted(name for name in folders if not is_left_over(name))
+        if real not in seen:
+            yield from (Path(parent, name) for name in names if not is_left_over(name))
+        seen.add(real)
+
+
+def parts_of_name(name: str) -> tuple[str, ...]:
+    r"""Return the folders and the file that an annotation's name has on any system, or as an address.
+
+    `C:\Users\x\p1.png`, `..\images\p1.png` and `https://host/a%20b/p1.png?token=1` give their parts without drive,
+    `..` and query.
+    """
+    if "://" in name:
+        name = unquote(urlsplit(name).path)
+    plain = name.replace("\\", "/")
+    if plain[1:2] == ":":
+        plain = plain[2:]
+    return tuple(part for part in plain.split("/") if part not in ("", ".", ".."))
+
+
+def _plain(text: str) -> str:
+    """Return a name as systems compare it that ignore case and Unicode forms."""
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+class PictureFiles:
+    """The pictures in a folder by the names that annotations give them; folders are listed once, when first needed."""
+
+    def __init__(self, folder: Path, *, allow_outside: bool = False) -> None:
+        """Keep the folder.
+
+        Args:
+            folder: What names are relative to.
+            allow_outside: Whether a name may lead outside the folder.
+        """
+        self.folder, self._allow_outside = folder, allow_outside
+        self._listed: dict[Path, frozenset[str]] = {}
+        self._by_name: dict[str, list[Path]] | None = None
+        self._by_stem: dict[str, list[Path]] | None = None
+
+    def find(self, name: str, where: str) -> tuple[Path, str]:
+        """Return the picture that a name means, and what was assumed to find it; empty if it is named exactly.
+
+        Args:
+            name: As the annotation has it.
+            where: The annotation, for errors.
+
+        Raises:
+            DataError: If no picture has this name, several may be meant, or it lies outside the folder.
+        """
+        if "\0" in name:
+            raise DataError(f"{where}: {shown(name)!r} is not a file name: it has a null byte")
+        path = self.folder / name
+        outside = self._is_outside(path)
+        if name and (self._allow_outside or not outside) and self._exists(path):
+            return path, ""
+        parts = parts_of_name(name)
+        for start in range(len(parts)):
+            candidates = self._named("/".join(parts[start:]))
+            if len(candidates) > 1:
+                names = " or ".join(shown(one.relative_to(self.folder)) for one in candidates[:2])
+                raise DataError(f"{where}: {shown(name)!r} may be {names} in {shown(self.folder)}; rename one of them")
+            if candidates:
+                return candidates[0], self._assumption(name, candidates[0])
+        if outside and not self._allow_outside and os.path.lexists(path):
+            raise DataError(
+                f"{where}: {shown(name)!r} lies outside {shown(self.folder)}; if that is intended, set "
+                "allow_paths_outside in the reader, or pass it when opening the data"
+            )
+        raise DataError(f"{where}: no picture {shown(name)!r} in {shown(self.folder)}")
+
+    def with_stem(self, stem: str) -> list[Path]:
+        """Return the pictures whose name without ending, or with their folder below this one, is a text."""
+        if self._by_stem is None:
+            self._by_stem = defaultdict(list)
+            for path in pictures_in(self.folder) if is_folder(self.folder) else ():
+                self._by_stem[path.stem].append(path)
+        parts = parts_of_name(stem)
+        named = self._by_stem.get(parts[-1], []) if parts else []
+        if len(parts) > 1 or len(named) > 1:
+            exact = [path for path in named if path.relative_to(self.folder).with_suffix("").parts == parts]
+            return exact or ([] if len(parts) > 1 else named)
+        return named
+
+    def _is_outside(self, path: Path) -> bool:
+        # Compared as paths: as text, /data-old would begin like /data.
+        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(self.folder))
+        return relative.split(os.sep)[0] == os.pardir
+
+    def _exists(self, path: Path) -> bool:
+        if path.parent not in self._listed:
+            try:
+                self._listed[path.parent] = frozenset(os.listdir(path.parent))
+            except (OSError, ValueError):
+                self._listed[path.parent] = frozenset()
+        return path.name in self._listed[path.parent]
+
+    def _named(self, name: str) -> list[Path]:
+        """Return the files below the folder whose last parts are a name in any case and Unicode form."""
+        if self._by_name is None:
+            self._by_name = defaultdict(list)
+            for path in _files_below(self.folder) if is_folder(self.folder) else ():
+                self._by_name[_plain(path.name)].append(path)
+        wanted = tuple(_plain(part) for part in name.split("/"))
+        named = []
+        for path in self._by_name.get(wanted[-1], ()):
+            own = tuple(_plain(part) for part in path.relative_to(self.folder).parts)
+            if own[-len(wanted) :] == wanted:
+                named.append(path)
+        # a.JPG and a.jpg are two files where case counts; the name decides then.
+        exact = [path for path in named if path.name == name.rsplit("/", 1)[-1]]
+        return exact or named
+
+    def _assumption(self, name: str, path: Path) -> str:
+        if "://" in name:
+            return "pictures named by an address, read from the folder"
+        plain = name.replace("\\", "/")
+        if plain.startswith("/") or plain[1:2] == ":":
+            return "pictures named by another machine's path, read from the folder"
+        own = path.relative_to(self.folder).as_posix()
+        if own == "/".join(parts_of_name(name)):
+            return "pictures named with backslashes, or by .."
+        if _plain(own).endswith(_plain("/".join(parts_of_name(name)))) and _plain(own) != own:
+            return "pictures whose name differs in upper and lower case or Unicode's form"
+        return "pictures that lie in another folder than their annotation says"
