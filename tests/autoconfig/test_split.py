@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
-from boxwright.autoconfig.split import split_dataset
+from boxwright.autoconfig.split import choose_held_out, split_dataset
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco
 from boxwright.preflight.images import near_groups, read_fingerprints
+from boxwright.types import Categories, Category, Sample
 from tests.autoconfig.datasets import shapes
 
 
@@ -94,3 +96,58 @@ def test_plain_pictures_that_differ_in_color_alone_are_no_reason_to_fail(tmp_pat
     (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(bw.DataError, match="4 images in 1 groups of near-duplicates"):
         split_dataset(CocoDataset(tmp_path / "a.json", tmp_path))
+
+
+class Pictures:
+    """Files without annotations."""
+
+    name = "pictures"
+    categories = Categories((Category(0, 1, "thing"),))
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Sample:
+        raise NotImplementedError
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        return self.files[index].read_bytes(), self.files[index].name
+
+
+def frames(folder: Path, name: str, seed: int, count: int, step: int) -> None:
+    """Write pictures that a camera takes while it moves sideways over one scene."""
+    scene = np.random.default_rng(seed).integers(0, 255, (12, 60, 3), np.uint8)
+    wide = Image.fromarray(scene).resize((600, 120), Image.Resampling.BICUBIC)
+    for number in range(count):
+        wide.crop((number * step, 0, number * step + 160, 120)).save(folder / f"{name}{number:04d}.png")
+
+
+@pytest.mark.parametrize("name", ["clip_", "a video.mp4-", "shot (1) frame "])
+def test_frames_of_a_video_are_on_one_side(name: str, tmp_path: Path) -> None:
+    for seed in range(6):
+        frames(tmp_path, f"{chr(97 + seed)}_{name}", seed, 8, 5)
+    prints = read_fingerprints(Pictures(sorted(tmp_path.glob("*.png"))), range(48))
+    by_looks, by_video = near_groups(prints), near_groups(prints, frames=True)
+    assert sorted(len(group) for group in by_video) == [8] * 6, [len(group) for group in by_looks]
+    assert len(by_looks) > 6, "a test of nothing: copies are on one side anyway"
+    held_out = choose_held_out(by_video, prints)
+    assert len(held_out) == 8
+    assert len({prints.names[row][0] for row in held_out}) == 1
+
+
+def test_numbered_pictures_that_show_other_things_are_no_video(tmp_path: Path) -> None:
+    for number in range(20):
+        scene = np.random.default_rng(number).integers(0, 255, (12, 16, 3), np.uint8)
+        Image.fromarray(scene).resize((160, 120), Image.Resampling.BICUBIC).save(tmp_path / f"img{number}.png")
+    prints = read_fingerprints(Pictures(sorted(tmp_path.glob("*.png"))), range(20))
+    assert len(near_groups(prints, frames=True)) == 20
+
+
+def test_one_video_alone_is_split_all_the_same(tmp_path: Path) -> None:
+    frames(tmp_path, "clip", 1, 30, 12)
+    split = split_dataset(Pictures(sorted(tmp_path.glob("*.png"))))
+    assert split.held_out
+    assert len(split.train) > len(split.held_out)

@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from boxwright.base.limits import IMAGE_PIXELS, LIMITS, Limit
 from boxwright.checkpoints.zoo_archive import unpacked
 from boxwright.config import messages as m
 from boxwright.config import parse_message
+from boxwright.data import archives
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.dense_pose import PointList
 from boxwright.data.image_io import decode_image, encode_png
@@ -209,7 +212,7 @@ def test_stems_are_names_and_all_different() -> None:
 
 
 def test_limits_are_raised_by_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 17
+    assert len({limit.variable for limit in LIMITS}) == len(LIMITS) == 19
     assert "BOXWRIGHT_MAX_IMAGE_PIXELS" in IMAGE_PIXELS.exceeded(10**9)
     assert not IMAGE_PIXELS.exceeded(10**8)
     monkeypatch.setenv("BOXWRIGHT_MAX_IMAGE_PIXELS", "2e9")
@@ -283,6 +286,19 @@ def _archive(folder: Path) -> None:
 
 BOX = Sample(np.zeros((4, 4, 3), np.uint8), np.array([[0, 0, 3, 3]], np.float32), np.zeros(1, np.int64))
 POINTS = PointList(np.array([2]), *[np.zeros(2)] * 5)
+
+
+def _archive_of_data(folder: Path) -> None:
+    """Unpack an archive of two files that is new each time, as others are in the cache."""
+    new = Path(tempfile.mkdtemp(dir=folder))
+    with zipfile.ZipFile(new / "a.zip", "w") as packed:
+        packed.writestr("a", "1")
+        packed.writestr("b", "2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOXWRIGHT_CACHE", str(new))
+        archives.unpacked(new / "a.zip")
+
+
 USES: dict[str, Callable[[Path], object]] = {
     "image_pixels": lambda _: decode_image(encode_png(np.zeros((2, 2, 3), np.uint8)), "x"),
     "mask_pixels": lambda _: check_mask_memory(2, (2, 2), "x"),
@@ -300,5 +316,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "index_bytes": lambda _: read_table(write_table({b"key": b"value"}), "x"),
     "checkpoint_bytes": _first_format,
     "archive_files": _archive,
+    "data_files": _archive_of_data,
+    "data_bytes": _archive_of_data,
     "pattern_seconds": lambda _: None,
 }

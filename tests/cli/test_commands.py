@@ -169,7 +169,7 @@ def test_demo_trains_and_ends_with_the_ap_line(which: list[str], tmp_path: Path)
         (["evaluate", "--model_dir", "nothing"], "error: nothing: no such folder or checkpoint"),
         (["predict", "nothing.jpg", "--model_dir", "m", "--out", "o"], "error: nothing.jpg: no such file"),
         (["convert", "nothing", "x.json"], "error: no file matches 'nothing'"),
-        (["inspect", "."], "error: .: no known format"),
+        (["inspect", "empty"], "error: empty: no known format"),
         (["train", "--config", "good.config", "--model_dir", "m", "--device", "warp"], "device 'warp' cannot be used"),
         (
             ["inspect", "voc", "--sheet", "no/such/folder/x.png"],
@@ -189,6 +189,7 @@ def test_errors_are_one_line_and_status_one(
     (tmp_path / "bad.config").write_text(SMALL_MODEL.replace("num_classes", "numclasses"))
     (tmp_path / "good.config").write_text(small_config.read_text())
     (tmp_path / "voc").symlink_to(shapes_data / "voc")
+    (tmp_path / "empty").mkdir()
     monkeypatch.setattr("sys.argv", ["boxwright", *arguments])
     with errors.capture() as captured, pytest.raises(SystemExit) as stopped:
         main()

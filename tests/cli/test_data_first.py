@@ -26,7 +26,7 @@ def test_init_says_what_it_chose_and_what_is_next(tmp_path: Path) -> None:
     output = run("init", data, "--out", out, "--no_steps")
     first = [line.split()[0] for line in output.splitlines() if line.strip() and not line.startswith(" ")]
     assert first == [
-        "data", "split", "classes", "model", "input", "augmentation", "anchors", "batch", "length", "written:", "next:",
+        "data", "account", "held", "split", "classes", "model", "input", "augmentation", "anchors", "batch", "length", "written:", "next:",
     ]  # fmt: skip
     assert output.splitlines()[-1] == f"next: boxwright train --config {out} --model_dir model"
     assert run("config", "check", out)

@@ -16,9 +16,9 @@ from boxwright.cli.main import app
 from boxwright.config import load_config, parse_message
 from boxwright.config.overrides import apply_override
 from boxwright.data.convert import write_tfrecords
-from boxwright.data.formats import open_dataset
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
+from boxwright.data.open_dataset import open_dataset
 from boxwright.data.record_classes import classes_of_records
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example_writer import encode_example

@@ -21,7 +21,14 @@ EXTENSIONS = {
     "InputReader": {
         *("coco_input_reader", "voc_input_reader", "yolo_input_reader", "open_images_input_reader"),
         *("wider_face_input_reader", "fddb_input_reader"),
-        *("class_weight", "group_by_aspect_ratio", "sample_list", "load_confidences"),
+        *(
+            "class_weight",
+            "group_by_aspect_ratio",
+            "hide_ignored_regions",
+            "ignore_exif",
+            "sample_list",
+            "load_confidences",
+        ),
     },
     "ClassWeight": {"name", "weight"},
     "SsdAnchorGenerator": {"first_release"},

@@ -109,7 +109,12 @@ ERRORS = [
     ("train_config { batch_size: 08 }", "train_config.batch_size: expected an integer, found '08'"),
     ("train_config { batch_size: -1 }", "train_config.batch_size: should be greater than or equal to 1, found -1"),
     ("train_config { fine_tune_checkpoint: 'abc\n }", "this string is not closed on its line"),
-    ("train_config { fine_tune_checkpoint: '\\q' }", "unknown escape '\\q' in a string"),
+    ("train_config { fine_tune_checkpoint: '\\q' }", "unknown escape '\\q' in a string; write / in a path"),
+    (
+        'train_config { fine_tune_checkpoint: "C:\\temp\\x" }',
+        'f:1:38: backslashes begin escapes in strings; write the path as "C:/temp/x"',
+    ),
+    ('train_config { fine_tune_checkpoint: "D:\\new\\101 (1).pt" }', 'write the path as "D:/new/101 (1).pt"'),
     ("train_config { fine_tune_checkpoint: abc }", "expected a string, found 'abc'"),
     ("train_config { sync_replicas: yes }", "expected true or false, found 'yes'"),
     (
@@ -218,3 +223,12 @@ def test_maps_are_maps() -> None:
     named = "keypoint_label_to_std: {nose: 0.5, left eye: 1}"
     keypoints = parse_message(named, m.CenterNetKeypointEstimation, format="yaml")
     assert keypoints.mapping("keypoint_label_to_std") == {"nose": 0.5, "left eye": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [(r"C:\\temp\\x", "C:\\temp\\x"), ("C:/temp/x", "C:/temp/x"), (r"a:\n", "a:\n"), (r"ab:\tb", "ab:\tb")],
+)
+def test_strings_with_a_colon_that_are_no_windows_paths(written: str, wanted: str) -> None:
+    config = parse_message(f'fine_tune_checkpoint: "{written}"', m.TrainConfig)
+    assert config.fine_tune_checkpoint == wanted

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from boxwright.data.annotation_tools import Tool
-from boxwright.data.formats import open_dataset
+from boxwright.data.open_dataset import open_dataset
 from boxwright.data.tool_files import write_for_tool
 from tests.data.test_annotation_tools import TASKS, pictures
 

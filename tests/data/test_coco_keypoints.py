@@ -16,8 +16,8 @@ from boxwright.config import messages as m
 from boxwright.config import parse_message
 from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.convert import write_coco, write_tfrecords
-from boxwright.data.formats import open_dataset
 from boxwright.data.label_map import load_label_map
+from boxwright.data.open_dataset import open_dataset
 from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.types import Categories, Category

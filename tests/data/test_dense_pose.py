@@ -34,9 +34,9 @@ from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.convert import write_tfrecords, write_voc
 from boxwright.data.dense_pose import read_symmetry
-from boxwright.data.formats import open_dataset
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
+from boxwright.data.open_dataset import open_dataset
 from boxwright.data.pictures import draw_sample
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
 from boxwright.data.tf_example_writer import encode_example

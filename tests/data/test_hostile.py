@@ -22,8 +22,8 @@ from boxwright.base.files import MARKER
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco, write_tfrecords, write_voc
 from boxwright.data.example_messages import Example
-from boxwright.data.formats import open_dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
+from boxwright.data.open_dataset import open_dataset
 from boxwright.data.reading import checked_sample, reading
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tfrecord import TFRecordFile, write_records
@@ -537,7 +537,8 @@ def test_lists_name_whole_stems(tmp_path: Path, lines: str, wanted: list[str]) -
     [
         ("../../outside\n", "l.txt: line 1: .*lies outside"),
         ("a\n/etc/hostname\n", "l.txt: line 2: .*lies outside"),
-        (b"caf\xe9\n", "l.txt: not UTF-8"),
+        (b"caf\xe9\n", "1 images have no annotation in .*: café"),
+        (b"caf\x81\n", "l.txt: not UTF-8"),
         ("x" * 5000, "1 images have no annotation"),
         ("a\0b", "null byte"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from boxwright.base.errors import DataError
-from boxwright.data.image_io import decode_image, encode_png, read_image
+from boxwright.data.image_io import ImageHeader, decode_image, encode_png, header_of, read_header, read_image
 
 RAMP = (np.arange(6 * 8).reshape(6, 8) * 5).astype(np.uint8)
 
@@ -57,12 +57,14 @@ def test_sixteen_bits_keep_their_upper_half() -> None:
     assert np.array_equal(pixels[..., 0], RAMP)
 
 
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif(orientation: int) -> None:
+def test_exif(orientation: int, kind: str) -> None:
     """Stored pixels unless asked for upright, or unless the annotation's size says upright."""
     exif = Image.Exif()
     exif[0x0112] = orientation
-    data = encoded(Image.fromarray(np.stack([RAMP] * 3, -1)), exif=exif)
+    data = encoded(Image.fromarray(np.stack([RAMP] * 3, -1)), kind, exif=exif, lossless=True)
+    assert header_of(data, "here") == ImageHeader((6, 8), orientation)
     stored = decode_image(data, "here")
     assert np.array_equal(stored[..., 0], RAMP)
     upright = decode_image(data, "here", upright=True)
@@ -73,6 +75,22 @@ def test_exif(orientation: int) -> None:
     turned = orientation in (5, 6, 7, 8)
     assert decode_image(data, "here", declared=(8, 6)).shape[:2] == ((8, 6) if turned else (6, 8))
     assert decode_image(data, "here", declared=(6, 8)).shape[:2] == (6, 8)
+
+
+def test_exif_after_a_pngs_pixels(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encoded(Image.fromarray(RAMP), exif=exif)
+    start = data.index(b"eXIf") - 4
+    length = int.from_bytes(data[start : start + 4], "big") + 12
+    late = data[:start] + data[start + length : -12] + data[start : start + length] + data[-12:]
+    for whole in (data, late):
+        assert header_of(whole, "here") == ImageHeader((6, 8), 6)
+        assert decode_image(whole, "here", upright=True).shape == (8, 6, 3)
+    # A header is read without the pixels, which may be damaged.
+    pixels = data.index(b"IDAT")
+    (tmp_path / "a.png").write_bytes(data[: pixels + 10])
+    assert read_header(tmp_path / "a.png") == ImageHeader((6, 8), 6)
 
 
 def test_first_frame_of_an_animation() -> None:

@@ -21,7 +21,8 @@ from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco, write_tfrecords, write_voc
 from boxwright.data.dataset import source_sizes
 from boxwright.data.fddb import FddbDataset, ellipse_boxes
-from boxwright.data.formats import detect_format, open_dataset
+from boxwright.data.open_dataset import open_dataset
+from boxwright.data.recognize import recognize
 from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.wider_face import FACE_LANDMARKS, WiderFaceDataset
@@ -194,7 +195,7 @@ def test_paths_stay_in_the_folder_and_images_are_there(wider: Path) -> None:
     data = WiderFaceDataset(annotations(wider))
     with pytest.raises(DataError, match="line 1"):
         _ = data[0]
-    with pytest.raises(DataError, match=r"line 3: no image .*1\.jpg"):
+    with pytest.raises(DataError, match=r"line 3: no picture 'gone/1\.jpg' in "):
         _ = data[1]
     with pytest.raises(DataError, match="no such file"):
         WiderFaceDataset(wider / "none.txt")
@@ -238,18 +239,18 @@ def test_what_is_known_of_faces_survives_conversion(wider: Path, tmp_path: Path)
 
 
 def test_formats_are_told_apart(wider: Path, tmp_path: Path) -> None:
-    assert detect_format(annotations(wider)) == "wider_face"
+    assert recognize(annotations(wider)).train.format == "wider_face"
     (tmp_path / "label.txt").write_text(LANDMARKS)
-    assert detect_format(tmp_path / "label.txt") == "wider_face"
+    assert recognize(tmp_path / "label.txt").train.format == "wider_face"
     (tmp_path / "fold.txt").write_text("2002/08/11/big/img_591\n1\n10 8 0 20 20  1\n")
-    assert detect_format(tmp_path / "fold.txt") == "fddb"
+    assert recognize(tmp_path / "fold.txt").train.format == "fddb"
     (tmp_path / "other.txt").write_text("a b c\n")
-    assert detect_format(tmp_path / "other.txt") == "tfrecord"
+    with pytest.raises(bw.DataError, match="no known format"):
+        recognize(tmp_path / "other.txt")
     assert len(open_dataset(annotations(wider))) == 4
     (tmp_path / "label.txt").write_bytes(b"\xef\xbb\xbf" + LANDMARKS.encode())
-    assert detect_format(tmp_path / "label.txt") == "wider_face"
+    assert recognize(tmp_path / "label.txt").train.format == "wider_face"
     (tmp_path / "fold.txt").write_text("\n2002/08/11/big/img_591\n1\n10 8 0 20 20  1\n")
-    assert detect_format(tmp_path / "f*ld.txt") == "fddb"
     assert len(open_dataset(tmp_path / "f*ld.txt", image_folder=tmp_path)) == 1
 
 
@@ -299,6 +300,8 @@ def test_fddb(tmp_path: Path) -> None:
     assert data[0].id == "2002/08/11/big/img_591"
     assert len(data[1].boxes) == 0
     assert data.encoded(0)[1] == "2002_08_11_big_img_591.jpg"
+    empty = data.without_pixels(0)
+    assert (empty.image.shape, empty.boxes.tolist()) == ((48, 64, 0), data[0].boxes.tolist())
     config = parse_message(f'fddb_input_reader {{ annotations: "{tmp_path}/*ellipseList.txt" }}', m.InputReader)
     assert len(build_dataset(config, "train_input_reader")) == 2
 
@@ -319,6 +322,31 @@ def test_fddb_that_is_wrong_names_the_line(tmp_path: Path, text: str, problem: s
     (tmp_path / "fold.txt").write_text(text)
     with pytest.raises(DataError, match=problem):
         FddbDataset(tmp_path / "fold.txt")
+
+
+def test_faces_are_on_upright_pictures_unless_exif_is_ignored(wider: Path, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for path in (wider / "WIDER_val" / "images" / PARADE, tmp_path / "img_1.jpg"):
+        Image.new("RGB", (64, 48)).save(path, exif=exif)
+    (tmp_path / "fold.txt").write_text("img_1\n1\n10 5 0 20 30 1\n")
+    for reader, path in ((WiderFaceDataset, annotations(wider)), (FddbDataset, tmp_path / "fold.txt")):
+        assert reader(path)[0].image.shape == (64, 48, 3)
+        assert reader(path).without_pixels(0).image.shape == (64, 48, 0)
+        assert reader(path, ignore_exif=True)[0].image.shape == (48, 64, 3)
+        assert reader(path, ignore_exif=True).without_pixels(0).image.shape == (48, 64, 0)
+
+
+def test_faces_pictures_may_be_named_as_on_another_machine(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new("RGB", (64, 48)).save(tmp_path / "a" / "x.jpg")
+    (tmp_path / "faces.txt").write_text("a\\x.jpg\n1\n10 12 20 30 1 0 0 0 2 1\nnone.jpg\n0\n")
+    data = WiderFaceDataset(tmp_path / "faces.txt", tmp_path)
+    assert data[0].boxes.tolist() == [[10, 12, 30, 42]]
+    assert list(data.notices.assumed.lines()) == ["pictures named with backslashes, or by ..: 1 (a\\x.jpg)"]
+    for read in (data.without_pixels, data.encoded):
+        with pytest.raises(DataError, match="line 4: no picture 'none.jpg'"):
+            read(1)
 
 
 def test_reader_of_a_configuration(wider: Path) -> None:

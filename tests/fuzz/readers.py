@@ -53,6 +53,7 @@ from tests.fuzz.annotation_tools import TOOL_READERS
 from tests.fuzz.context import CONTEXT_READERS
 from tests.fuzz.exports import EXPORT_READERS
 from tests.fuzz.keypoints import KEYPOINT_READERS
+from tests.fuzz.layouts import LAYOUT_READERS
 from tests.fuzz.reader import AcceptedError, Reader
 
 CLASSES = Categories((Category(0, 1, "circle"), Category(1, 2, "square"), Category(2, 3, "a b")))
@@ -545,5 +546,6 @@ READERS: dict[str, Reader] = {
     **KEYPOINT_READERS,
     **CONTEXT_READERS,
     **TOOL_READERS,
+    **LAYOUT_READERS,
 }
 warnings.filterwarnings("ignore", message=".*is not in the label map.*")

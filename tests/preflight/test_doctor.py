@@ -137,7 +137,7 @@ def test_nothing_where_nothing_is_wrong(planted: Planted) -> None:
     assert bad(found) == []
     assert set(found) == {
         *("fields", "configuration", "learning_rate", "checkpoint", "readable", "label_map", "num_classes"),
-        *("class_balance", "empty_images", "max_number_of_boxes", "boxes", "small_boxes", "anchors", "orientation"),
+        *("class_balance", "empty_images", "max_number_of_boxes", "boxes", "small_boxes", "anchors", "account"),
         *("duplicates", "leak"),
     }
     assert [row.verdict for row in found["checkpoint"]] == ["note"], "fresh weights"
@@ -228,6 +228,14 @@ def turned_image(planted: Planted) -> None:
         image.convert("RGB").save(planted.image(6), "JPEG", exif=exif)
 
 
+def test_pictures_whose_orientation_nothing_shows_are_counted(planted: Planted) -> None:
+    turned_image(planted)
+    found = planted.found()
+    assert [row.verdict for row in found["assumed"]] == ["note"]
+    assert "EXIF orientation" in found["assumed"][0].found
+    assert "--ignore_exif" in found["assumed"][0].found
+
+
 def missing_class(planted: Planted) -> None:
     path = planted.folder / "map.pbtxt"
     path.write_text(f'{path.read_text()}\nitem {{ id: 5 name: "unicorn" }}')
@@ -299,7 +307,6 @@ def other_evaluation_classes(planted: Planted) -> None:
     "tiny_box--",
     "copied_image--",
     "leaked_image--",
-    "turned_image--",
     "too_many_classes--",
     "too_few_classes--",
     "other_evaluation_classes--",
@@ -317,7 +324,6 @@ def other_evaluation_classes(planted: Planted) -> None:
         (copied_image, "warning duplicates", "1 pair of images of the training data are the same, 1 to the byte"),
         (recompressed_image, "warning duplicates", "1 pair of images of the training data are the same, 0 to the byte"),
         (leaked_image, "warning leak", "1 pair of images are the same in training and evaluation data"),
-        (turned_image, "warning orientation", "1 of 24 images"),
         (missing_class, "warning class_balance", "no object of unicorn"),
         (too_many_classes, "warning num_classes", "set num_classes to 4"),
         (too_few_classes, "fatal configuration", "num_classes: 3, but"),
@@ -544,7 +550,7 @@ def test_a_planted_leak_of_raccoons(planted: Planted, tmp_path: Path) -> None:
 @pytest.mark.slow  # test_a_planted_leak_of_raccoons, and planted boxes above
 def test_blood_cells(planted: Planted) -> None:
     found = of_two_lists(planted, real("bccd"), ["Platelets", "RBC", "WBC"], "trainval", "test")
-    assert "2 of 3943 boxes: no area (BloodImage_00338, BloodImage_00343)" in found["boxes"][0].found
+    assert "of 3943 boxes: no area: 2 (BloodImage_00338, BloodImage_00343)" in found["boxes"][0].found
     assert "BloodImage_00037.jpg ≈ BloodImage_00038.jpg" in found["duplicates"][0].found
     assert found["leak"][0].verdict == "fine"
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import boxwright as bw
-from boxwright.autoconfig.recognize import open_recognized, recognize
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco
+from boxwright.data.open_dataset import open_recognized
+from boxwright.data.recognize import recognize
 from boxwright.data.shapes import ShapesDataset
 from boxwright.preflight.repair import repair
 
@@ -25,11 +26,19 @@ def test_what_is_wrong_is_put_right_and_what_was_there_stays(tmp_path: Path) -> 
     train_file, train = data(tmp_path / "train", 1, 10)
     eval_file, held_out = data(tmp_path / "eval", 2, 6)
     images = tmp_path / "train" / "images"
-    # The third image's first box crosses the border by 10 pixels, and it gets one without area.
+    # The third image's first box crosses the border by 10 pixels, its second is given by exchanged corners; the eighth
+    # image gets a box without area.
     third = [row for row in train["annotations"] if row["image_id"] == train["images"][2]["id"]]
     third[0]["bbox"] = [70, 10, 20, 30]
-    train["annotations"].append({**third[0], "id": 9999, "bbox": [5, 5, 0, 10]})
-    train["annotations"][-1].pop("segmentation", None)
+    exchanged = {
+        "image_id": third[0]["image_id"],
+        "category_id": 1,
+        "iscrowd": 0,
+        "id": 9998,
+        "bbox": [40, 50, -20, -30],
+    }
+    flat = {**exchanged, "id": 9999, "image_id": train["images"][7]["id"], "bbox": [5, 5, 0, 10]}
+    train["annotations"] += [exchanged, flat]
     third[0].pop("segmentation", None)
     third[0]["area"] = 600
     # The fourth cannot be read, the sixth is the fifth again.
@@ -46,17 +55,20 @@ def test_what_is_wrong_is_put_right_and_what_was_there_stays(tmp_path: Path) -> 
         "training: unreadable samples, removed": 1,
         "training: copies of other images with different annotations, removed; compare with the first": 1,
         "evaluation: near-duplicates of training images, removed": 1,
-        "boxes without area or outside their image, removed": 1,
+        "training: images with a box that cannot be repaired, removed": 1,
+        "boxes with exchanged corners, swapped": 1,
         "boxes across the border, clipped": 1,
     }
     assert {path: path.read_bytes() for path in before} == before
     new_train, new_held_out = open_recognized(recognize(tmp_path / "mended"))
     assert new_held_out is not None
-    assert (len(new_train), len(new_held_out)) == (8, 5)
-    samples = {new_train[number].filename.rpartition("/")[2]: new_train[number] for number in range(8)}
+    assert (len(new_train), len(new_held_out)) == (7, 5)
+    samples = {new_train[number].filename.rpartition("/")[2]: new_train[number] for number in range(7)}
     clipped = samples[train["images"][2]["file_name"].rpartition("/")[2]]
     assert [70.0, 10.0, 80.0, 40.0] in clipped.boxes.tolist()
-    assert len(clipped.boxes) == len(third)
+    assert [20.0, 20.0, 40.0, 50.0] in clipped.boxes.tolist()
+    assert len(clipped.boxes) == len(third) + 1
+    assert Path(train["images"][7]["file_name"]).name not in samples, "it must not become background"
     assert clipped.areas[clipped.boxes.tolist().index([70.0, 10.0, 80.0, 40.0])] == pytest.approx(300)
     assert [item.name for item in new_train.categories] == [row["name"] for row in train["categories"]]
     assert (tmp_path / "mended" / "label_map.pbtxt").is_file()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.read_settings import LOST, MOST_LOST, ReadSettings
 from boxwright.base.settings import setting
 
 # Learns from random weights on hundreds of images, even on a CPU.
@@ -32,9 +33,8 @@ class InitSettings:
         "Weights to start from: a checkpoint, archive, .pth, .safetensors or hf://USER/NAME; none for fresh ones.",
     )
     device: str = setting("auto", "Device to train on: cpu, cuda, one GPU as cuda:1, or auto.")
-    allow_paths_outside: bool = setting(
-        False, "Let annotations name files outside their folder, as a data.yaml with `path: ../data` does."
-    )
+    most_lost: float = setting(MOST_LOST, LOST[0].upper() + LOST[1:], least=0)
+    reading: ReadSettings = field(default_factory=ReadSettings)
     steps: bool = setting(True, "Try training steps, to find a batch size that fits in memory.")
 
     @property

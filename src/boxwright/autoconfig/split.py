@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from boxwright.base.errors import DataError
@@ -28,16 +28,23 @@ class Split:
     unreadable: tuple[str, ...]
 
 
-def split_dataset(dataset: Dataset, progress: Progress | None = None) -> Split:
+def split_dataset(dataset: Dataset, progress: Progress | None = None, without: Collection[int] = ()) -> Split:
     """Return a deterministic split with a fifth of the images, at most 5000, held out; both sides in the data's order.
+
+    Args:
+        progress: Shows the images that are compared.
+        without: Indices of samples that are on neither side.
 
     Raises:
         DataError: If there are fewer than two distinct images.
     """
-    indices = range(len(dataset))
+    indices = [number for number in range(len(dataset)) if number not in without]
     prints = read_fingerprints(dataset, progress("compare images", indices) if progress else indices)
-    groups = near_groups(prints)
+    groups = near_groups(prints, frames=True)
     held_out = choose_held_out(groups, prints)
+    if not held_out:  # one video, or copies: parts of it are better than nothing to evaluate on
+        groups = near_groups(prints)
+        held_out = choose_held_out(groups, prints)
     if not held_out or len(held_out) == len(prints.names):
         raise DataError(
             f"{dataset.name}: {len(prints.names)} images in {len(groups)} groups of near-duplicates; at least two are "

@@ -6,7 +6,8 @@ import copy
 import os
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from boxwright.autoconfig.choices import (
@@ -19,7 +20,6 @@ from boxwright.autoconfig.choices import (
     choose_length,
 )
 from boxwright.autoconfig.facts import Facts, read_facts
-from boxwright.autoconfig.recognize import Recognized, open_recognized, recognize
 from boxwright.autoconfig.settings import DEFAULT_PRESET, NO_WEIGHTS, InitSettings
 from boxwright.autoconfig.split import Split, split_dataset
 from boxwright.autoconfig.write import (
@@ -31,21 +31,25 @@ from boxwright.autoconfig.write import (
     fine_tuning_optimizer,
     fitted_optimizer,
 )
-from boxwright.base.errors import CheckpointError, ConfigError, OutputError, TrainingError, first_line
+from boxwright.base.errors import CheckpointError, ConfigError, DataError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.builders.detector import build_detector
+from boxwright.builders.input_reader import reader_of
 from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config import messages as m
 from boxwright.config.load import load_config
 from boxwright.config.message import find_fields
+from boxwright.data.account import Account, take_account, without_pixels
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
+from boxwright.data.open_dataset import open_recognized
+from boxwright.data.recognize import Recognized, recognize
 from boxwright.device import usable_device
 from boxwright.loading.find_weights import find_weights
 from boxwright.models.network import is_within
 from boxwright.preflight.anchors import anchors_of, fit_anchors
-from boxwright.preflight.records import Progress, Record
+from boxwright.preflight.records import Progress, Record, silent
 from boxwright.training.batch_size import fitting_batch
 from boxwright.training.length import steps_through
 
@@ -119,7 +123,8 @@ def init_config(
         raise ConfigError("epochs and minutes both set the run's length; remove one")
     if settings.weights:
         find_weights(settings.weights)  # before the data are read, which may take minutes
-    opened = _open(recognize(data, allow_paths_outside=settings.allow_paths_outside), stem, progress)
+    recognized = recognize(data, **asdict(settings.reading))
+    opened = _open(recognized, stem, settings, progress)
     header = _header(data, settings)
     text, choices = _fitted(opened, base, preset, header, settings)
     files = {**opened.files, out: text}
@@ -170,28 +175,34 @@ def _header(data: str | Path, settings: InitSettings) -> str:
     return f"Written by boxwright init {Path(data).resolve()} --model {settings.preset}"
 
 
-def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
+def _open(recognized: Recognized, stem: Path, settings: InitSettings, progress: Progress | None) -> _Data:
     """Open data, split them if they have no split, and write their label map."""
-    everything, evaluation = open_recognized(found)
+    everything, evaluation = open_recognized(recognized)
     label_map = stem.with_name(f"{stem.name}.label_map.pbtxt")
     files = {label_map: label_map_text(everything.categories)}
-    choices = [Choice("data", found.kind, f"{len(everything)} images; {'; '.join(found.notes) or 'all of them used'}")]
-    train, held_out = found.train, found.held_out
-    training: Dataset = everything
-    if held_out is None or evaluation is None:
-        split = split_dataset(everything, progress)
-        lists = {name: stem.with_name(f"{stem.name}.{name}.txt") for name in ("train", "val")}
-        title = "number and file name of each sample; written by boxwright init"
-        files[lists["train"]] = sample_list_text(split.train, f"for training: {title}")
-        files[lists["val"]] = sample_list_text(split.held_out, f"held out for evaluation: {title}")
-        train, held_out = copy.deepcopy(found.train), copy.deepcopy(found.train)
-        train.sample_list, held_out.sample_list = str(lists["train"]), str(lists["val"])
-        training = ListedDataset(everything, split.train, lists["train"])
+    choices = [Choice("data", recognized.kind, "; ".join(recognized.notes))]
+    account, unreadable = _account("account", everything, settings, choices, progress)
+    train, held_out = reader_of(recognized.train), reader_of(recognized.held_out or recognized.train)
+    rows: dict[str, Sequence[tuple[int, str]]] = {}
+    if evaluation is None:
+        split = split_dataset(everything, progress, unreadable)
+        account.refuse_losses(settings.most_lost, everything.name, len(split.unreadable))
+        rows = {"train": split.train, "val": split.held_out}
         choices.append(_split_choice(split))
     else:
-        choices.append(
-            Choice("split", f"{len(everything)} to train, {len(evaluation)} to evaluate", "the data's own lists")
-        )
+        _, held_out_unreadable = _account("held out", evaluation, settings, choices, progress)
+        if unreadable or held_out_unreadable:
+            rows = {"train": _readable(everything, unreadable), "val": _readable(evaluation, held_out_unreadable)}
+        counts = f"{account.samples} to train, {len(evaluation) - len(held_out_unreadable)} to evaluate"
+        choices.append(Choice("split", counts, "the data's own lists"))
+    training: Dataset = everything
+    if rows:
+        title = "number and file name of each sample; written by boxwright init"
+        for name, purpose, reader in (("train", "for training", train), ("val", "held out for evaluation", held_out)):
+            path = stem.with_name(f"{stem.name}.{name}.txt")
+            files[path] = sample_list_text(rows[name], f"{purpose}: {title}")
+            reader.sample_list = str(path)
+        training = ListedDataset(everything, rows["train"], train.sample_list)
     facts, records = read_facts(training, progress)
     classes = ", ".join(f"{name} {count}" for name, count in facts.counts.most_common(6))
     more = f" and {len(facts.counts) - 6} more" if len(facts.counts) > 6 else ""
@@ -199,7 +210,33 @@ def _open(found: Recognized, stem: Path, progress: Progress | None) -> _Data:
     for reader in (train, held_out):
         reader.label_map_path = str(label_map)
     held_out.shuffle = False
+    if account.ignored:
+        train.hide_ignored_regions = True
+        choices.append(Choice("regions", f"{account.ignored} hidden", "to ignore: neither objects nor background"))
     return _Data(train, held_out, training, facts, records, files, choices)
+
+
+def _account(
+    name: str, dataset: Dataset, settings: InitSettings, choices: list[Choice], progress: Progress | None
+) -> tuple[Account, Collection[int]]:
+    """Return the account of data, which is added to the choices, and the indices of their unreadable samples.
+
+    Raises:
+        DataError: If more is lost than the settings permit.
+    """
+    shown = progress or silent
+    account = take_account(dataset, lambda items: shown("look at pictures and labels", items))
+    account.refuse_losses(settings.most_lost, dataset.name)
+    if not account.samples:
+        raise DataError(f"{dataset.name}: no sample can be read: " + "; ".join(account.left_out.lines()))
+    first, *more = account.lines()
+    choices += [Choice(name, "", first), *(Choice("", "", line) for line in more)]
+    return account, set(account.unreadable)
+
+
+def _readable(dataset: Dataset, unreadable: Collection[int]) -> list[tuple[int, str]]:
+    numbers = [number for number in range(len(dataset)) if number not in unreadable]
+    return [(number, without_pixels(dataset, number).filename) for number in numbers]
 
 
 def _split_choice(split: Split) -> Choice:

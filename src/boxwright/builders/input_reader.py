@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 from boxwright.base.errors import ConfigError, DataError
@@ -15,10 +16,12 @@ from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
+from boxwright.data.ignored_regions import WithRegionsHidden
 from boxwright.data.keypoint_names import KeypointNames
 from boxwright.data.label_map import load_label_map
 from boxwright.data.listed import ListedDataset, read_sample_list
 from boxwright.data.open_images import OpenImagesDataset
+from boxwright.data.sources import DataFormat, Source
 from boxwright.data.tf_example import MaskEncoding, RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
 from boxwright.data.voc import VocDataset
@@ -64,7 +67,9 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     reader = check_reader(config, path, known=categories is not None)
     require_data(reader, path)
     categories = load_label_map(as_here(reader.label_map_path)) if _names_classes(reader) else categories
-    dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
+    dataset: Dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
+    if reader.hide_ignored_regions:
+        dataset = WithRegionsHidden(dataset)
     if not reader.sample_list:
         return dataset
     path = as_here(reader.sample_list)
@@ -110,12 +115,17 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
         dense_pose=reader.load_dense_pose,
         track_ids=reader.load_track_id,
         allow_paths_outside=config.allow_paths_outside,
+        ignore_exif=reader.ignore_exif,
     )
 
 
 def _voc(config: m.VocInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     return VocDataset(
-        as_here(config.root), config.image_set, categories, allow_paths_outside=config.allow_paths_outside
+        as_here(config.root),
+        config.image_set,
+        categories,
+        allow_paths_outside=config.allow_paths_outside,
+        ignore_exif=reader.ignore_exif,
     )
 
 
@@ -126,6 +136,7 @@ def _yolo(config: m.YoloInputReader, categories: Categories | None, reader: m.In
         categories,
         load_masks=reader.load_instance_masks,
         allow_paths_outside=config.allow_paths_outside,
+        ignore_exif=reader.ignore_exif,
     )
 
 
@@ -137,6 +148,7 @@ def _open_images(config: m.OpenImagesInputReader, categories: Categories | None,
         descriptions=as_here(config.class_descriptions) or None,
         image_labels=as_here(config.image_labels) or None,
         allow_paths_outside=config.allow_paths_outside,
+        ignore_exif=reader.ignore_exif,
     )
 
 
@@ -147,6 +159,7 @@ def _wider_face(config: m.WiderFaceInputReader, categories: Categories | None, r
         categories,
         subsets=as_here(config.subsets) or None,
         allow_paths_outside=config.allow_paths_outside,
+        ignore_exif=reader.ignore_exif,
     )
 
 
@@ -156,6 +169,7 @@ def _fddb(config: m.FddbInputReader, categories: Categories | None, reader: m.In
         as_here(config.image_folder) or None,
         categories,
         allow_paths_outside=config.allow_paths_outside,
+        ignore_exif=reader.ignore_exif,
     )
 
 
@@ -174,6 +188,75 @@ _READERS: dict[str, Callable[..., Dataset]] = {
     "wider_face_input_reader": _wider_face,
     "fddb_input_reader": _fddb,
 }
+
+
+def reader_of(source: Source) -> m.InputReader:
+    """Return the reader of a recognized source."""
+    outside = {"allow_paths_outside": True} if source.allow_paths_outside else {}
+    images = {"image_folder": source.image_folder} if source.image_folder else {}
+    readers: dict[DataFormat, Callable[[], m.InputReader]] = {
+        "tfrecord": lambda: m.InputReader(tf_record_input_reader=m.TFRecordInputReader(input_path=[source.path])),
+        "voc": lambda: m.InputReader(
+            voc_input_reader=m.VocInputReader(root=source.path, image_set=source.part, **outside)
+        ),
+        "yolo": lambda: m.InputReader(
+            yolo_input_reader=m.YoloInputReader(data=source.path, split=source.part or "train", **outside)
+        ),
+        "coco": lambda: m.InputReader(
+            coco_input_reader=m.CocoInputReader(annotations=source.path, **images, **outside)
+        ),
+        "open_images": lambda: m.InputReader(
+            open_images_input_reader=m.OpenImagesInputReader(annotations=source.path, **images, **outside)
+        ),
+        "wider_face": lambda: m.InputReader(
+            wider_face_input_reader=m.WiderFaceInputReader(annotations=source.path, **images, **outside)
+        ),
+        "fddb": lambda: m.InputReader(
+            fddb_input_reader=m.FddbInputReader(annotations=source.path, **images, **outside)
+        ),
+    }
+    reader = readers[source.format]()
+    if source.ignore_exif:
+        reader.ignore_exif = True
+    return reader
+
+
+# Of pictures in files, whose EXIF orientation counts.
+_OF_PICTURES = frozenset(_READERS) - {"tf_record_input_reader", "external_input_reader"}
+
+
+def with_orientation_rule(
+    config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig | None = None
+) -> m.TrainEvalPipelineConfig:
+    """Return a configuration whose readers state whether they ignore EXIF: as set, else as a run began, else false.
+
+    Args:
+        config: What a run is started or resumed with.
+        begun: The configuration that a resumed run began with.
+    """
+    began = _readers_of_pictures(begun)
+    changed = copy.deepcopy(config)
+    for number, reader in enumerate(_readers_of_pictures(changed)):
+        if not reader.has("ignore_exif"):
+            reader.ignore_exif = began[min(number, len(began) - 1)].ignore_exif if began else False
+    return changed
+
+
+def with_earlier_rule(config: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
+    """Return a run's configuration whose readers ignore EXIF unless they say otherwise, as runs did before they could.
+
+    A run writes the field when it begins (`with_orientation_rule`), so that a configuration without it is older.
+    """
+    changed = copy.deepcopy(config)
+    for reader in _readers_of_pictures(changed):
+        if not reader.has("ignore_exif"):
+            reader.ignore_exif = True
+    return changed
+
+
+def _readers_of_pictures(config: m.TrainEvalPipelineConfig | None) -> list[m.InputReader]:
+    readers = [] if config is None else [config.train_input_reader, *config.eval_input_reader]
+    return [one for one in readers if one is not None and one.which("input_reader") in _OF_PICTURES]
 
 
 def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:

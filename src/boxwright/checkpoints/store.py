@@ -16,6 +16,7 @@ from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import is_folder, open_whole, partial_files, shown
+from boxwright.builders.input_reader import with_earlier_rule
 from boxwright.builders.tensorflow_version import with_version
 from boxwright.checkpoints.archive import load_sealed_archive, save_archive
 from boxwright.config import messages as m
@@ -212,10 +213,11 @@ def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineC
         path: The file, for errors.
 
     Returns:
-        The configuration; with TF2's meaning of names if the checkpoint predates TF1's.
+        The configuration; with TF2's meaning of names if the checkpoint predates TF1's, and without EXIF orientations
+        if it predates them.
 
     Raises:
         ConfigError: If it cannot be read.
     """
-    config = parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path))
+    config = with_earlier_rule(parse_message(content["config"], m.TrainEvalPipelineConfig, file=str(path)))
     return with_version(config, 2) if content["format"] == 1 else config

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.base.errors import DataError
+from boxwright.base.read_settings import LABELS_ARE, ReadSettings, labels_are_of
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
+from boxwright.cli.inspect import print_account
 from boxwright.cli.paths import require_data
 from boxwright.data.annotation_tools import Tool
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """How data are written; the command has an option for each."""
+    """How labels are read, and data written; the command has an option for each."""
 
     num_shards: int = setting(1, "For TFRecord: number of files.", least=1)
     to: Tool | None = setting(
@@ -29,6 +31,7 @@ class Output:
         "--coco, a report's label_errors.json): cvat (*.xml), label_studio (*.json) or fiftyone (labels.json). Images stay "
         "where they are.",
     )
+    labels_are: str = setting("", LABELS_ARE)
     image_prefix: str | None = setting(
         None, "For label_studio: what is before an image's name in its address; default: /data/local-files/?d="
     )
@@ -67,13 +70,11 @@ ImageFolder = Annotated[
     typer.Option("--image_folder", help="For COCO, Open Images, WIDER FACE and FDDB: where the images are."),
 ]
 Masks = Annotated[bool, typer.Option("--masks", help="Convert masks too.")]
-PathsOutside = Annotated[
-    bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
-]
 
 
 def convert_command(
     output: Output,
+    reading: ReadSettings,
     source: Source,
     target: Target,
     label_map: LabelMap = None,
@@ -81,7 +82,6 @@ def convert_command(
     image_folder: ImageFolder = None,
     *,
     masks: Masks = False,
-    allow_paths_outside: PathsOutside = False,
 ) -> None:
     """Convert data to Pascal VOC, COCO, YOLO or TFRecord: images are copied byte for byte, boxes exactly."""
     path = Path(source)
@@ -90,7 +90,7 @@ def convert_command(
     if output.image_prefix is not None and output.to is not Tool.LABEL_STUDIO:
         raise DataError("--image_prefix: an image's address in Label Studio; add --to label_studio")
     require_data(source)
-    from boxwright.data.formats import open_dataset
+    from boxwright.data.open_dataset import open_dataset
 
     dataset = open_dataset(
         source,
@@ -98,8 +98,10 @@ def convert_command(
         image_set=image_set,
         image_folder=image_folder,
         load_masks=masks,
-        allow_paths_outside=allow_paths_outside,
+        **asdict(reading),
+        labels_are=labels_are_of(output.labels_are),
     )
+    print_account(dataset)
     if output.to is not None:
         _write_for_tool(dataset, target, output.to, output.image_prefix)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
+from boxwright.base.read_settings import ReadSettings, labels_are_of
 from boxwright.cli.console import console, errors, progress_of, suggest
 from boxwright.preflight.settings import DoctorSettings
 
@@ -26,6 +28,7 @@ _COLORS = {"fine": "green", "note": "cyan", "warning": "yellow", "fatal": "red"}
 
 def doctor_command(
     settings: DoctorSettings,
+    reading: ReadSettings,
     config: Annotated[
         Path,
         typer.Argument(help="A configuration to train; or annotated images, as for boxwright init."),
@@ -51,6 +54,8 @@ def doctor_command(
         require_new(fix)
     if not _is_configuration(config) and (changes or settings.checkpoint):
         raise ConfigError("--set and --checkpoint need a configuration, not data")
+    if _is_configuration(config) and (reading != ReadSettings() or settings.labels_are):
+        raise ConfigError("--ignore_exif, --allow_paths_outside and --labels_are are for data, not a configuration")
     from boxwright.preflight.examine import Depth
 
     depth = Depth(0, 0, 0) if settings.full else Depth()
@@ -63,14 +68,16 @@ def doctor_command(
     if _is_configuration(config):
         findings += _of_configuration(config, changes or [], settings, depth, progress)
     else:
-        findings += _of_data(config, depth, progress)
+        findings += _of_data(config, _reading(settings, reading), depth, progress)
     fatal = any(finding.verdict == "fatal" for finding in findings)
     if settings.as_json:
         console.print_json(json.dumps([_row(finding) for finding in findings]))
     else:
         _print(findings)
     if fix is not None:
-        _fix(config, changes or [], fix, progress, errors if settings.as_json else console)
+        _fix(
+            (config, _reading(settings, reading)), changes or [], fix, progress, errors if settings.as_json else console
+        )
     elif not settings.as_json:
         _suggest_next(config, changes, fatal=fatal)
     raise typer.Exit(int(fatal and fix is None))
@@ -112,24 +119,33 @@ def _of_configuration(
     return findings
 
 
-def _of_data(data: Path, depth: Depth, progress: Progress) -> list[Finding]:
-    from boxwright.autoconfig.recognize import open_recognized, recognize
+def _reading(settings: DoctorSettings, reading: ReadSettings) -> dict[str, Any]:
+    """Return how data are read, as `recognize` takes it."""
+    return {**asdict(reading), "labels_are": labels_are_of(settings.labels_are)}
+
+
+def _of_data(data: Path, reading: dict[str, Any], depth: Depth, progress: Progress) -> list[Finding]:
+    from boxwright.data.open_dataset import open_recognized
+    from boxwright.data.recognize import recognize
     from boxwright.preflight.examine import examine_data
     from boxwright.preflight.finding import Finding
 
-    recognized = recognize(data)
+    recognized = recognize(data, **reading)
     train, held_out = open_recognized(recognized)
     counts = f"{len(train)} images" + (f" to train and {len(held_out)} to evaluate" if held_out else "")
     findings = [Finding("data", "fine", f"{recognized.kind}, {counts}")]
+    findings += [Finding("data", "note", note) for note in recognized.notes]
     findings += examine_data(train, held_out, depth, progress)
     return findings
 
 
-def _fix(path: Path, changes: list[str], out: Path, progress: Progress, to: Console) -> None:
+def _fix(data: tuple[Path, dict[str, Any]], changes: list[str], out: Path, progress: Progress, to: Console) -> None:
     """Write repaired data, and print what was fixed."""
-    from boxwright.autoconfig.recognize import open_recognized, recognize
+    from boxwright.data.open_dataset import open_recognized
+    from boxwright.data.recognize import recognize
     from boxwright.preflight.repair import repair
 
+    path, reading = data
     if _is_configuration(path):
         from boxwright.builders.input_reader import build_dataset
         from boxwright.config import load_config
@@ -139,7 +155,7 @@ def _fix(path: Path, changes: list[str], out: Path, progress: Progress, to: Cons
         readers = loaded.eval_input_reader
         held_out = build_dataset(readers[0], "eval_input_reader", train.categories) if readers else None
     else:
-        train, held_out = open_recognized(recognize(path), masks=True)
+        train, held_out = open_recognized(recognize(path, **reading), masks=True)
     done = repair(train, held_out, out, progress)
     for what, count in done.counts.items():
         to.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.autoconfig.settings import InitSettings
+from boxwright.base.read_settings import ReadSettings
 from boxwright.cli.console import console, progress_of, suggest
 from boxwright.cli.paths import require_data
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 def init_command(
     settings: InitSettings,
+    reading: ReadSettings,
     data: Annotated[
         str,
         typer.Argument(
@@ -39,6 +42,7 @@ def init_command(
     require_data(data)
     from boxwright.autoconfig.start import init_config
 
+    settings = replace(settings, reading=reading)
     started = init_config(data, out, settings, force=force, progress=progress_of)
     print_choices(started.choices)
     console.print(f"written: {', '.join(map(str, started.files))}", markup=False)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.base.errors import DataError
+from boxwright.base.read_settings import ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.paths import require_data
@@ -47,6 +48,7 @@ class Output:
 
 def inspect_command(
     output: Output,
+    reading: ReadSettings,
     data: Annotated[
         str,
         typer.Argument(
@@ -68,10 +70,6 @@ def inspect_command(
     image_folder: Annotated[
         Path | None, typer.Option("--image_folder", help="For COCO and Open Images: where the images are.")
     ] = None,
-    *,
-    allow_paths_outside: Annotated[
-        bool, typer.Option("--allow_paths_outside", help="Let annotations name files outside their folder.")
-    ] = False,
 ) -> None:
     """Count images, sizes, classes and suspicious boxes; draw a contact sheet of images with their boxes."""
     require_data(data)
@@ -85,7 +83,8 @@ def inspect_command(
         _show_augmented(data, output)
         return
     _check_sheet(output.sheet)
-    dataset = _open(data, label_map, image_set, image_folder, allow_paths_outside=allow_paths_outside)
+    dataset = _open(data, label_map, image_set, image_folder, reading)
+    print_account(dataset)
     survey, samples = _survey(dataset, data, output.pictures, output.report)
     _print(survey, dataset.categories)
     if samples:
@@ -96,6 +95,14 @@ def inspect_command(
         suggest("doctor", data)
     else:
         suggest("doctor", "pipeline.config", when="when a configuration reads these data")
+
+
+def print_account(dataset: Dataset) -> None:
+    """Print what data hold, and what of it is used."""
+    from boxwright.data.account import take_account
+
+    for line in take_account(dataset, count_progress("look at pictures and labels")).lines():
+        console.print(line, markup=False, highlight=False)
 
 
 def _is_annotations(path: Path) -> bool:
@@ -129,7 +136,7 @@ def _survey(dataset: Dataset, name: str, pictures: int, report: Path | None) -> 
 
 
 def _open(
-    data: str, label_map: Path | None, image_set: str, image_folder: Path | None, *, allow_paths_outside: bool
+    data: str, label_map: Path | None, image_set: str, image_folder: Path | None, reading: ReadSettings
 ) -> Dataset:
     """Return a configuration's training data, or the data at a path."""
     if data.endswith(_CONFIGS):
@@ -137,18 +144,14 @@ def _open(
         from boxwright.config import load_config
 
         return build_dataset(load_config(data).train_input_reader, "train_input_reader")
-    from boxwright.data.formats import detect_format, has_voc_annotations, open_dataset
+    from boxwright.data.open_dataset import open_dataset
 
-    if Path(data).is_dir() and detect_format(data) == "voc" and not has_voc_annotations(Path(data)):
-        from boxwright.autoconfig.recognize import open_recognized, recognize
-
-        return open_recognized(recognize(data, allow_paths_outside=allow_paths_outside))[0]
     return open_dataset(
         data,
         label_map=label_map,
         image_set=image_set,
         image_folder=image_folder,
-        allow_paths_outside=allow_paths_outside,
+        **asdict(reading),
     )
 
 

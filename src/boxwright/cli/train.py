@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, importing, print_metrics, suggest
 from boxwright.cli.words import MOST_BATCH, FieldWords, apply_words, batch_override
@@ -204,6 +205,11 @@ def _configuration_of(
             )
         if words.minutes is not None:
             raise ConfigError("--minutes is for a folder of images; with a configuration, use --max_seconds")
+        if words.reading() != ReadSettings() or words.most_lost != MOST_LOST:
+            raise ConfigError(
+                "--ignore_exif, --allow_paths_outside and --most_lost are for a folder of images; a configuration's "
+                "readers have fields of these names"
+            )
         if model_dir is None:
             raise ConfigError("name the run's folder with --model_dir")
         return config, model_dir
@@ -223,6 +229,8 @@ def _configuration_of(
         minutes=words.minutes,
         weights="" if words.weights == "timm" else words.weights,
         device=settings.device,
+        reading=words.reading(),
+        most_lost=words.most_lost,
     )
     folder = model_dir or Path("model")
     path, choices = start_run(str(data), folder, init, progress_of)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.read_settings import IGNORE_EXIF, LOST, MOST_LOST, PATHS_OUTSIDE, ReadSettings
 from boxwright.base.settings import setting
 
 if TYPE_CHECKING:
@@ -38,6 +39,13 @@ class FieldWords:
         "backbone's; or none, for fresh ones.",
         _PANEL,
     )
+    ignore_exif: bool = setting(False, f"With DATA: {IGNORE_EXIF}", _PANEL)
+    allow_paths_outside: bool = setting(False, f"With DATA: {PATHS_OUTSIDE}", _PANEL)
+    most_lost: float = setting(MOST_LOST, f"With DATA: {LOST}", _PANEL, 0)
+
+    def reading(self) -> ReadSettings:
+        """Return how a folder of images is read."""
+        return ReadSettings(ignore_exif=self.ignore_exif, allow_paths_outside=self.allow_paths_outside)
 
 
 def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]:

@@ -6,6 +6,7 @@ by name. A pipeline configuration may name a preset, over which it is laid as it
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +112,7 @@ def load_message(path: str | Path, message: type[M]) -> M:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _decoded(path.read_bytes())
     except FileNotFoundError:
         raise ConfigError(f"{shown(path)}: no such file") from None
     except IsADirectoryError:
@@ -121,6 +122,15 @@ def load_message(path: str | Path, message: type[M]) -> M:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{shown(path)}: cannot be read as text: {cause(error)}") from None
     return parse_message(text, message, file=str(path), format=_SUFFIXES.get(path.suffix.lower(), "text"))
+
+
+def _decoded(data: bytes) -> str:
+    """Return a file's text: UTF-8, or UTF-16 as Windows' tools write it, with a byte order mark."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16")
+    else:
+        text = data.decode("utf-8-sig")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def parse_message(text: str, message: type[M], *, file: str = "<string>", format: Format = "text") -> M:

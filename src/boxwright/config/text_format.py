@@ -129,6 +129,8 @@ def _bad_character(text: str, file: str, error: UnexpectedCharacters) -> ConfigE
         return where.error(f"this string is not closed on its line: {rest[:40]}")
     if rest[0].isdigit() or rest[0] == ".":
         return where.error(f"malformed number {re.split(r'[^A-Za-z0-9_.+-]', rest)[0]!r}")
+    if rest[0] in _TYPOGRAPHIC_QUOTES:
+        return where.error(f'unexpected character {rest[0]!r}; write straight quotes: "…"')
     return where.error(f"unexpected character {rest[0]!r}")
 
 
@@ -204,7 +206,16 @@ _SIMPLE_ESCAPES = {
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 
 
+_TYPOGRAPHIC_QUOTES = "‘’‚“”„«»`´"
+# C:\temp as Windows shows it: its \t would be a tab.
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:\\(?!\\)[\w\\ ./()-]{2,}")
+
+
 def _unescape(body: str, location: Location) -> str:
+    if _WINDOWS_PATH.fullmatch(body):
+        path = body.replace("\\\\", "/").replace("\\", "/")
+        raise location.error(f'backslashes begin escapes in strings; write the path as "{path}"')
+
     def replace(match: re.Match[str]) -> bytes:
         octal, hexadecimal, short, long, simple = match.groups()
         if octal:
@@ -217,7 +228,9 @@ def _unescape(body: str, location: Location) -> str:
                 raise location.error(f"escape '{match.group()}' is no character")
             return chr(code).encode()
         if simple not in _SIMPLE_ESCAPES:
-            raise location.error(f"unknown escape '\\{simple}' in a string")
+            raise location.error(
+                f"unknown escape '\\{simple}' in a string; write / in a path, and \\\\ for a backslash"
+            )
         return bytes([_SIMPLE_ESCAPES[simple]])
 
     parts: list[bytes] = []

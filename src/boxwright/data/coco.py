@@ -5,10 +5,7 @@ Files of annotation tools are read as such a file: CVAT's XML, Label Studio's ta
 
 from __future__ import annotations
 
-import json
-import logging
-import re
-from collections import defaultdict
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +14,38 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.data.coco_content import (
+    annotation_name,
+    annotations_by_image,
+    category_number,
+    category_rows,
+    classes_of,
+    image_rows,
+    keypoint_names,
+    labels_by_category,
+    rows_of,
+)
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
+from boxwright.data.coco_units import CocoUnits
+from boxwright.data.coordinates import BoxesAre
 from boxwright.data.cvat import read_cvat
 from boxwright.data.dense_pose import coco_lists, coco_points
-from boxwright.data.fiftyone import fiftyone_as_coco, is_fiftyone
-from boxwright.data.image_io import read_image
-from boxwright.data.label_studio import is_label_studio, label_studio_as_coco
+from boxwright.data.image_io import read_header, read_image
+from boxwright.data.layouts.json_files import read_json
+from boxwright.data.layouts.places import folder_of
+from boxwright.data.layouts.table import LAYOUTS, Layout, layout_of
+from boxwright.data.located import LocatedPictures
 from boxwright.data.lvis import searched_classes, with_file_names, with_frequencies
-from boxwright.data.reading import checked_sample, finite_number, inside, reading, whole_number
+from boxwright.data.notices import Notices
+from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in
+from boxwright.data.reading import checked_sample, finite_number, reading, whole_number
 from boxwright.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, Sample
 
 # Roboflow's exports keep it in the folder of images.
 ROBOFLOW_ANNOTATIONS = "_annotations.coco.json"
-
-_LOG = logging.getLogger("boxwright")
-# 18 digits fit in int64.
-_DIGITS = re.compile("[0-9]{1,18}")
+# So many images show which folder is theirs, even where one is missing.
+_FIRST = 20
 
 
 class CocoDataset:
@@ -43,7 +55,7 @@ class CocoDataset:
     id. `categories` keeps the sparse ids.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a file may have, each with a switch of its own
         self,
         annotations: str | Path,
         image_folder: str | Path | None = None,
@@ -53,84 +65,87 @@ class CocoDataset:
         num_keypoints: int | None = 0,
         dense_pose: bool | None = False,
         track_ids: bool | None = False,
+        ignore_exif: bool = False,
+        boxes_are: BoxesAre = "xywh",
+        rescale: bool = False,
         allow_paths_outside: bool = False,
     ) -> None:
-        """Read the annotation file.
+        """Read the annotation file, and find its images.
 
         Args:
+            annotations: A COCO file, or a file or folder of a layout in `layouts.table`.
             num_keypoints: Keypoints per object, of all classes; 0 to skip them, None for as many as there are.
             dense_pose: Whether to read DensePose's points; None for if there are any.
             track_ids: Whether to read `track_id` of each annotation, as TAO's and other videos' files have it; None for
                 if all annotations have one.
-            image_folder: The folder that `file_name` is relative to; by default the annotation file's own, or `images`
-                in it.
+            image_folder: The folder that `file_name` is relative to; by default the annotation file's own, `images` in
+                it, or `images` beside its folder.
+            ignore_exif: Whether pixels stay as stored where nothing shows that labels refer to the upright picture: for
+                a tool that ignores EXIF.
+            boxes_are: What the numbers of `bbox` are, for files that do not have COCO's.
+            rescale: Whether coordinates are moved from the declared size to that of the image file, for images that
+                were resized since they were labeled.
             allow_paths_outside: Whether a `file_name` may point outside the image folder.
 
         Raises:
-            DataError: If the file is not COCO JSON, refers to missing images or categories, or has a category that is
-                not in the label map.
+            DataError: If the file is not COCO JSON, has objects of unknown categories, or no class of the label map.
         """
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
-        self._allow_outside = allow_paths_outside
-        refuse_unfinished(self.path.parent)
-        content = with_file_names(_read(self.path, Path(image_folder) if image_folder else None))
-        self._images = list(_list(content, "images", self.path))
-        if not self._images:
-            raise DataError(f"{self.path}: no images")
-        self.folder = Path(image_folder) if image_folder else self._default_folder()
-        rows = _without_superclass(_list(content, "categories", self.path), content.get("annotations"), self.path)
-        self.categories = with_frequencies(categories or _categories(rows, self.path), rows, str(self.path))
-        self._label_of = self._map_categories(rows)
-        self._keypoint_indices = self._map_keypoints(rows, num_keypoints)
-        self._annotations: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-        known = {image["id"] for image in self._images}
-        objects = _list(content, "annotations", self.path)
-        self._dense_pose = any("dp_I" in one for one in objects) if dense_pose is None else dense_pose
-        self._track_ids = all("track_id" in one for one in objects) if track_ids is None else track_ids
-        for number, annotation in enumerate(objects):
-            image = annotation.get("image_id")
-            if image not in known:
-                raise DataError(f"{self._where(annotation, number)}: image_id {image!r} is not among the images")
-            if _id(annotation.get("category_id")) not in self._label_of:
-                raise DataError(
-                    f"{self._where(annotation, number)}: category_id {annotation.get('category_id')!r} "
-                    "is not among the categories"
-                )
-            self._annotations[annotation["image_id"]].append(annotation)
+        self.notices, self.ignore_exif = Notices(), ignore_exif
+        self.rescale, self._units = rescale, CocoUnits(boxes_are, rescale)
+        refuse_unfinished(folder_of(self.path))
+        layout = layout_of(self.path)
+        if layout is not None and boxes_are != "xywh":
+            raise DataError(f"{self.path}: {layout.name}: only boxes of COCO's own files may be {boxes_are}")
+        # Other layouts' boxes have been turned into COCO's, from corners mostly.
+        self.boxes_are: BoxesAre | None = boxes_are if layout is None else None
+        content, beside = _read(self.path, Path(image_folder) if image_folder else None, layout)
+        content = with_file_names(content)
+        self._images = image_rows(content, self.path)
+        files = self._picture_files(image_folder, beside, allow_outside=allow_paths_outside)
+        self.folder = files.folder
+        rows = category_rows(content, self.path, self.notices)
+        classes = classes_of(rows, self.path, self.notices) if categories is None else categories
+        self._label_of = labels_by_category(rows, classes, self.path)
+        known = [row for row in rows if row["id"] in self._label_of]
+        self.categories = with_frequencies(classes, known, self._label_of, str(self.path))
+        self._keypoint_indices = self._map_keypoints(known, num_keypoints)
+        objects = rows_of(content, "annotations", self.path)
+        self._category_ids = {row["id"]: row["name"] for row in rows}
+        self._annotations = annotations_by_image(
+            objects, self._images, (self._category_ids, self._label_of), self.path, self.notices
+        )
+        kept = [row for some in self._annotations.of_image.values() for row in some]
+        self._dense_pose = any("dp_I" in row for row in kept) if dense_pose is None else dense_pose
+        self._track_ids = all("track_id" in row for row in kept) if track_ids is None else track_ids
+        names = [(row["file_name"], f"{self._where_of(row)}: file_name") for row in self._images]
+        self._pictures = LocatedPictures(files, names, self.notices)
 
-    def _where(self, annotation: dict[str, Any], number: int = -1) -> str:
-        name = annotation.get("id", f"number {number}" if number >= 0 else "without id")
-        return f"{self.path}: annotation {str(name)[:60]}"
+    def _picture_files(self, image_folder: str | Path | None, beside: Path, *, allow_outside: bool) -> PictureFiles:
+        images = [folder for folder in (beside / "images", beside.parent / "images") if is_folder(folder)]
+        usual = [Path(image_folder)] if image_folder else [beside, *images]
+        candidates = [PictureFiles(folder, allow_outside=allow_outside) for folder in usual]
+        if len(candidates) == 1:
+            return candidates[0]
+        names = [row["file_name"] for row in self._images[:_FIRST]]
+        for name in names:
+            for files in candidates:
+                if is_file(files.folder / name) or is_file(files.folder.joinpath(*parts_of_name(name))):
+                    return files
+        # By the last parts of names; `images` first, as the folder beside may have others of the same name below it.
+        by_parts = (files for files in candidates[1:] for name in names if _has(files, name))
+        return next(by_parts, candidates[1])
 
-    def _default_folder(self) -> Path:
-        first = str(self._images[0].get("file_name", ""))
-        beside = self.path.parent
-        return beside / "images" if not is_file(beside / first) and is_folder(beside / "images") else beside
-
-    def _map_categories(self, rows: list[dict[str, Any]]) -> dict[int, int]:
-        labels: dict[int, int] = {}
-        for row in rows:
-            number, found = _id(row["id"]), self.categories.by_name(row["name"])
-            if number is None:
-                raise DataError(f"{self.path}: category id {row['id']!r} is not a number")
-            if found is None:
-                known = ", ".join(item.name for item in self.categories)
-                raise DataError(
-                    f"{self.path}: category {row['name']!r} (id {number}) is not in the label map ({known})"
-                )
-            if number in labels:
-                raise DataError(f"{self.path}: two categories have the id {number}")
-            labels[number] = found.label
-        return labels
+    def _where(self, annotation: dict[str, Any]) -> str:
+        return f"{self.path}: {annotation_name(annotation)}"
 
     def _map_keypoints(self, rows: list[dict[str, Any]], wanted: int | None) -> dict[int, list[int]]:
         """Return by label where each keypoint in the file goes among those of all classes; empty to skip them."""
         found: dict[int, list[int]] = {}
         for row in rows if wanted != 0 else ():
-            if not (names := _keypoint_names(row, self.path)):
+            if not (names := keypoint_names(row, self.path)):
                 continue
-            # The constructor checked the ids; `or 0` only excludes None for the type checker, here and below.
-            category = self.categories.by_label(self._label_of[_id(row["id"]) or 0])
+            category = self.categories.by_label(self._label_of[row["id"]])
             ours = dict(zip(category.keypoints or names, category.keypoint_indices or range(len(names)), strict=True))
             if strange := next((name for name in names if name not in ours), None):
                 raise DataError(f"{self.path}: category {row['name']!r}: keypoint {strange!r} is not in the label map")
@@ -149,7 +164,7 @@ class CocoDataset:
             return None
         points = np.zeros((len(rows), self._num_keypoints, 3), np.float32)
         for into, annotation in zip(points, rows, strict=True):
-            indices = self._keypoint_indices.get(self._label_of[_id(annotation["category_id"]) or 0], [])
+            indices = self._keypoint_indices.get(self._label(annotation), [])
             given = annotation.get("keypoints")
             if given is None or not indices:
                 continue
@@ -188,46 +203,79 @@ class CocoDataset:
     def __len__(self) -> int:
         return len(self._images)
 
-    def _image_path(self, index: int) -> Path:
-        row = self._images[index]
-        if not row.get("file_name"):
-            raise DataError(f"{self.path}: image {row['id']} has no file_name")
-        where = f"{self.path}: image {str(row['id'])[:60]}: file_name"
-        return inside(self.folder, str(row["file_name"]), where, allow_outside=self._allow_outside)
+    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
+        """Return the picture's file, and the (height, width) that its annotation states, if any."""
+        return self._pictures.path(index), self.declared_size(index)
 
-    def _declared(self, row: dict[str, Any]) -> tuple[int, int] | None:
+    def notice_unnamed_pictures(self) -> None:
+        """Count the pictures in the folder that the annotations do not name: of data in one file, they are left out."""
+        named = {os.path.realpath(path) for path in self._pictures.paths()}
+        for path in pictures_in(self.folder):
+            if os.path.realpath(path) not in named:
+                self.notices.files.add("pictures without annotations", path.name)
+
+    def declared_size(self, index: int) -> tuple[int, int] | None:
+        """Return the (height, width) that the file states of an image, or None.
+
+        Raises:
+            DataError: If they are not whole numbers.
+        """
+        row = self._images[index]
         if not row.get("height") or not row.get("width"):
             return None
-        where = f"{self.path}: image {str(row['id'])[:60]}"
+        where = self._where_of(row)
         return whole_number(row["height"], f"{where}: height"), whole_number(row["width"], f"{where}: width")
+
+    def _size_meant(self, index: int, path: Path) -> tuple[int, int] | None:
+        declared = self.declared_size(index)
+        return self._units.size_meant(read_header(path), declared) if self.rescale else declared
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; its id is the image's id in the file."""
-        row = self._images[index]
-        with reading(self._where_of(row)):
-            return self._sample(row, read_image(self._image_path(index), declared=self._declared(row)))
+        with reading(self._where_of(self._images[index])):
+            path = self._pictures.path(index)
+            declared = self._size_meant(index, path)
+            return self._sample(index, read_image(path, upright=not self.ignore_exif, declared=declared))
+
+    def without_pixels(self, index: int) -> Sample:
+        """Return one sample with an image [H, W, 0], whose file is opened for its size alone.
+
+        Raises:
+            DataError: If the image is missing or none, or an annotation is malformed.
+        """
+        with reading(self._where_of(self._images[index])):
+            path = self._pictures.path(index)
+            size = read_header(path).size_for(self._size_meant(index, path), upright=not self.ignore_exif)
+            return self._sample(index, np.zeros((*size, 0), np.uint8))
 
     def truth(self, index: int) -> Sample:
-        """Return one sample without reading its image: [H, W, 0] of the size that the file declares."""
-        row = self._images[index]
-        declared = self._declared(row)
+        """Return one sample with an image [H, W, 0] of the declared size, whether its file exists or not."""
+        declared = self.declared_size(index)
         if declared is None:
-            raise DataError(f"{self._where_of(row)}: expected its height and width")
-        return self._sample(row, np.zeros((*declared, 0), np.uint8))
+            raise DataError(f"{self._where_of(self._images[index])}: expected its height and width")
+        return self._sample(index, np.zeros((*declared, 0), np.uint8))
 
     def rows(self, index: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return an image's row in the file, and its annotations in the order of the sample's objects."""
         row = self._images[index]
-        return row, self._annotations[row["id"]]
+        return row, self._annotations.of_image.get(row["id"], [])
 
     def _where_of(self, row: dict[str, Any]) -> str:
         return f"{self.path}: image {str(row['id'])[:60]}"
 
-    def _sample(self, row: dict[str, Any], image: NDArray[np.uint8]) -> Sample:
+    def _label(self, annotation: dict[str, Any]) -> int:
+        # Only annotations of known categories were kept; `or 0` excludes None for the type checker.
+        return self._label_of[category_number(annotation["category_id"]) or 0]
+
+    def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
+        row, rows = self.rows(index)
         where = self._where_of(row)
         with reading(where):
-            rows = self._annotations[row["id"]]
             given = [self._box(annotation) for annotation in rows]
+            if not self._units.are_usual:
+                size, declared = (image.shape[0], image.shape[1]), self.declared_size(index)
+                rows = [self._units.in_pixels(*pair, size, declared) for pair in zip(rows, given, strict=True)]
+                given = [annotation["bbox"] for annotation in rows]
             boxes = np.array(given, np.float64).reshape(-1, 4)
             # In float64, so that a conversion to corners and back returns the same numbers.
             boxes[:, 2:] += boxes[:, :2]
@@ -235,7 +283,7 @@ class CocoDataset:
             sample = Sample(
                 image=image,
                 boxes=boxes.astype(np.float32),
-                labels=np.array([self._label_of[_id(a["category_id"]) or 0] for a in rows], np.int64),
+                labels=np.array([self._label(row) for row in rows], np.int64),
                 difficult=np.array([self._flag(a, "difficult") for a in rows], np.bool_),
                 is_crowd=np.array([self._flag(a, "iscrowd") for a in rows], np.bool_),
                 areas=np.array([self._area(a, box) for a, box in zip(rows, given, strict=True)], np.float32),
@@ -246,8 +294,9 @@ class CocoDataset:
                 attributes=attributes,
                 attribute_names=names,
                 id=str(row["id"]),
-                filename=str(row["file_name"]),
-                **searched_classes(row, self._label_of, where),
+                filename=self._pictures.name(index, row["file_name"]),
+                left_out=self._annotations.left_out[row["id"]],
+                **searched_classes(row, self._label_of, self._category_ids, where),
             )
             return checked_sample(sample, where)
 
@@ -274,105 +323,34 @@ class CocoDataset:
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
-        path = self._image_path(index)
+        path = self._pictures.path(index)
         return read_file(path), path.name
 
 
-def _id(value: object) -> int | None:
-    """Return an id that is a number, or text that spells one; None otherwise."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else None
+def _has(files: PictureFiles, name: str) -> bool:
+    try:
+        files.find(name, "")
+    except DataError:
+        return False
+    return True
 
 
-def _read(path: Path, image_folder: Path | None) -> dict[str, Any]:
-    """Return the content of a COCO file, or of an annotation tool's as that of a COCO file."""
-    if path.suffix.lower() == ".xml":
-        return read_cvat(path)
-    content = _json(path)
-    if is_label_studio(content):
-        return label_studio_as_coco(content, path, image_folder)
-    if is_fiftyone(content):
-        return fiftyone_as_coco(content, path, image_folder)
+def _read(path: Path, image_folder: Path | None, layout: Layout | None) -> tuple[dict[str, Any], Path]:
+    """Return the content of a COCO file, or of another layout as that of one, and the folder of its pictures."""
+    if layout is not None:
+        content = layout.read(path, image_folder)
+        return content, image_folder or layout.picture_folder(path)
+    if is_folder(path):
+        known = ", ".join(item.name for item in LAYOUTS)
+        raise DataError(f"{shown(path)}: a folder without annotations of a known layout, such as {known}")
+    # What is not CVAT's has no annotations of images; its reader says what it has.
+    content = read_cvat(path) if path.suffix.lower() == ".xml" else read_json(path)
     if not isinstance(content, dict):
         raise DataError(
             f"{shown(path)}: expected an object with images, annotations and categories, "
             f"found a {type(content).__name__}"
         )
-    return content
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(read_file(path).decode())
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: not JSON, not UTF-8, or an integer of thousands of digits
-        raise DataError(f"{shown(path)}: not JSON: {str(error)[:200]}") from None
-
-
-def _list(content: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]:
-    rows = content.get(key)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        keys = ", ".join(map(str, content))[:200]
-        raise DataError(f"{path}: expected a list of objects under {key!r}; keys are {keys}")
-    needed: tuple[tuple[str, type], ...] = {
-        "images": (("id", object), ("file_name", str)),
-        "categories": (("id", object), ("name", str)),
-        "annotations": (),
-    }[key]
-    for number, row in enumerate(rows):
-        for name, kind in needed:
-            if name not in row:
-                raise DataError(f"{path}: {key}[{number}] has no {name}")
-            if not isinstance(row[name], kind):
-                raise DataError(f"{path}: {key}[{number}].{name}: expected text, found {repr(row[name])[:60]}")
-        for name in ("id", "image_id", "category_id"):
-            if not isinstance(row.get(name, 0), int | str):
-                raise DataError(f"{path}: {key}[{number}].{name}: expected a number, found {repr(row[name])[:60]}")
-    if key == "images" and len({row["id"] for row in rows}) < len(rows):
-        raise DataError(f"{path}: two images have the same id")
-    return rows
-
-
-def _without_superclass(rows: list[dict[str, Any]], annotations: Any, path: Path) -> list[dict[str, Any]]:
-    """Drop category 0 of Roboflow's exports: a supercategory of the others that no object has."""
-    objects = annotations if isinstance(annotations, list) else []
-    used = any(isinstance(one, dict) and one.get("category_id") == 0 for one in objects)
-    above = [row.get("supercategory") for row in rows if row.get("id") != 0]
-    kept = [row for row in rows if used or row.get("id") != 0 or row.get("name") not in above]
-    for row in (row for row in rows if row not in kept):
-        _LOG.warning(
-            "%s: ignoring category 0, %r: it is the supercategory of the others, and no object has it",
-            path,
-            row["name"],
-        )
-    return kept
-
-
-def _categories(rows: list[dict[str, Any]], path: Path) -> Categories:
-    # Labels follow the ids' order, not the file's, so that two files of one data set agree.
-    numbers = [_id(row["id"]) for row in rows]
-    if None in numbers:
-        raise DataError(f"{path}: category id {rows[numbers.index(None)]['id']!r} is not a number")
-    ordered = sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0] or 0)
-    try:
-        return Categories(
-            tuple(
-                Category(n, number or 0, row["name"], keypoints=_keypoint_names(row, path))
-                for n, (number, row) in enumerate(ordered)
-            )
-        )
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-
-
-def _keypoint_names(row: dict[str, Any], path: Path) -> tuple[str, ...]:
-    names = row.get("keypoints") or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DataError(f"{path}: category {row['name']!r}: keypoints: expected names, found {str(names)[:60]}")
-    return tuple(names)
+    return content, image_folder or path.parent
 
 
 def coco_category(category: Category) -> dict[str, Any]:

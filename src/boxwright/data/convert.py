@@ -1,4 +1,7 @@
-"""Conversion to VOC, COCO, TFRecord and YOLO from any format; images are copied, never re-encoded."""
+"""Conversion to VOC, COCO, TFRecord and YOLO from any format.
+
+Images are copied; only those that EXIF turns are changed where boxes would leave their objects otherwise.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from boxwright.data.lvis import searched_lists
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.voc import write_voc_annotation
+from boxwright.data.written_pictures import stored_file, upright_file
 from boxwright.data.yolo_writer import write_yolo_labels, write_yolo_yaml
 from boxwright.types import Categories, Sample
 
@@ -57,7 +61,8 @@ def write_tfrecords(
     def records(count: int) -> Iterator[bytes]:
         for _ in range(count):
             index = next(indices)
-            yield encode_example(dataset[index], dataset.encoded(index)[0], dataset.categories)
+            sample, (data, name) = dataset[index], dataset.encoded(index)
+            yield encode_example(sample, stored_file(sample.image, data, name), dataset.categories)
 
     bounds = [len(dataset) * shard // num_shards for shard in range(num_shards + 1)]
     with ExitStack() as whole:  # all shards appear together, so that none mixes with an earlier conversion
@@ -78,7 +83,7 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = iter)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for index in progress(range(len(dataset))):
-        sample, (data, name) = dataset[index], dataset.encoded(index)
+        sample, (data, name) = _sample_and_file(dataset, index)
         name = _write_image(folder, name, data, taken, keep_folder=True)
         unnamed = sample.keypoints is not None and not any(item.keypoints for item in dataset.categories)
         _warn_of_loss(sample, {"keypoints without names": unnamed}, "COCO")
@@ -104,7 +109,7 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = iter) 
             make_folder(folder)
         _write_label_map(dataset.categories, whole / "label_map.pbtxt")
         for index in progress(range(len(dataset))):
-            sample, (data, name) = dataset[index], dataset.encoded(index)
+            sample, (data, name) = _sample_and_file(dataset, index)
             name = _write_image(images, name, data, taken, by_stem=True)
             stem = Path(name).stem
             _warn_of_loss(sample, {"masks": sample.masks is not None, "crowds": bool(sample.is_crowd.any())}, "VOC")
@@ -129,7 +134,7 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
     images, labels = (make_folder(path.parent / kind / split) for kind in ("images", "labels"))
     with write_yolo_yaml(path, split, [item.name for item in dataset.categories]):
         for index in progress(range(len(dataset))):
-            sample, (data, name) = dataset[index], dataset.encoded(index)
+            sample, (data, name) = _sample_and_file(dataset, index)
             name = _write_image(images, name, data, taken, by_stem=True)
             _warn_of_loss(
                 sample,
@@ -142,6 +147,11 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
             )
             write_yolo_labels(sample.keep(~sample.is_crowd), labels / f"{Path(name).stem}.txt")
     return path
+
+
+def _sample_and_file(dataset: Dataset, index: int) -> tuple[Sample, tuple[bytes, str]]:
+    sample, (data, name) = dataset[index], dataset.encoded(index)
+    return sample, upright_file(sample.image, data, name)
 
 
 def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:

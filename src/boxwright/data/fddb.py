@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, finite_number, inside, numbered_lines, reading
+from boxwright.data.image_io import read_header, read_image
+from boxwright.data.located import LocatedPictures
+from boxwright.data.notices import Notices
+from boxwright.data.reading import checked_sample, finite_number, numbered_lines, reading
 from boxwright.data.wider_face import face_label
 from boxwright.types import Categories, Category, Sample
 
@@ -70,20 +72,23 @@ class FddbDataset:
         image_folder: str | Path | None = None,
         categories: Categories | None = None,
         *,
+        ignore_exif: bool = False,
         allow_paths_outside: bool = False,
     ) -> None:
-        """Read the lists.
+        """Read the lists, and find their images.
 
         Args:
             annotations: A list, or a pattern for several, such as `FDDB-folds/*ellipseList.txt`.
             image_folder: The folder that names are relative to; by default the list's.
             categories: The classes, one of which is named face, or which is the only one; by default just face.
+            ignore_exif: Whether pixels stay as stored: for a tool that ignores EXIF.
             allow_paths_outside: Whether a name may point outside the folder.
 
         Raises:
             DataError: If a list is missing or malformed; with its line.
         """
-        self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
+        self.path, self.name = Path(annotations), str(annotations)
+        self.ignore_exif, self.notices = ignore_exif, Notices()
         lists = _lists(self.path)
         if not lists:
             raise DataError(f"{shown(self.path)}: no such file")
@@ -92,34 +97,47 @@ class FddbDataset:
         self.folder = Path(image_folder) if image_folder else lists[0].parent
         self.categories = categories or _FACE
         self._label = face_label(self.categories, self.path)
+        names = [(f"{image.name}.jpg", image.where) for image in self.images]
+        self._files = LocatedPictures(self.folder, names, self.notices, allow_outside=allow_paths_outside)
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; its id is the image's name in the list."""
-        one = self.images[index]
-        with reading(one.where):
-            sample = Sample(
-                image=read_image(self._image(one)),
-                boxes=ellipse_boxes(one.ellipses).astype(np.float32),
-                labels=np.full(len(one.ellipses), self._label, np.int64),
-                id=one.name,
-                filename=f"{one.name}.jpg",
-            )
-            return checked_sample(sample, one.where)
+        with reading(self.images[index].where):
+            return self._sample(index, read_image(self._files.path(index), upright=not self.ignore_exif))
 
-    def _image(self, one: _Image) -> Path:
-        path = inside(self.folder, f"{one.name}.jpg", one.where, allow_outside=self._allow_outside)
-        if not is_file(path):
-            raise DataError(f"{one.where}: no image {shown(path)}")
-        return path
+    def without_pixels(self, index: int) -> Sample:
+        """Return one sample with an image [H, W, 0], whose file is opened for its size alone.
+
+        Raises:
+            DataError: If the image is missing or none.
+        """
+        with reading(self.images[index].where):
+            size = read_header(self._files.path(index)).size_for(None, upright=not self.ignore_exif)
+            return self._sample(index, np.zeros((*size, 0), np.uint8))
+
+    def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
+        one = self.images[index]
+        sample = Sample(
+            image=image,
+            boxes=ellipse_boxes(one.ellipses).astype(np.float32),
+            labels=np.full(len(one.ellipses), self._label, np.int64),
+            id=one.name,
+            filename=f"{one.name}.jpg",
+        )
+        return checked_sample(sample, one.where)
+
+    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
+        """Return the picture's file, and the (height, width) that its annotation states, if any."""
+        return self._files.path(index), None
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
         one = self.images[index]
         # The date's folders become part of the name: the last part alone need not be unique.
-        return read_file(self._image(one)), f"{one.name.replace('/', '_')}.jpg"
+        return read_file(self._files.path(index)), f"{one.name.replace('/', '_')}.jpg"
 
 
 def _lists(path: Path) -> list[Path]:

@@ -6,6 +6,7 @@ https://docs.voxel51.com/user_guide/import_datasets.html
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from boxwright.data.annotated import Annotated, AnnotatedObject
 from boxwright.data.reading import finite_number, reading
 
 FIFTYONE_LABELS = "labels.json"
+_FIRST = re.compile(r'\s*\{\s*("classes"\s*:[^{}]*,\s*)?"labels"\s*:\s*\{')
 _FOLDER = "data"
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 
 
-def is_fiftyone(content: object) -> bool:
-    """Return whether the content of a JSON file is FiftyOne's."""
-    return isinstance(content, dict) and isinstance(content.get("labels"), dict) and "images" not in content
+def is_fiftyone_text(text: str) -> bool:
+    """Return whether a JSON file is FiftyOne's, by its beginning."""
+    return _FIRST.match(text) is not None and '"images"' not in text
 
 
 def fiftyone_as_coco(content: dict[str, Any], path: Path, image_folder: Path | None) -> dict[str, Any]:

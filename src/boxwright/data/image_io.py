@@ -26,12 +26,14 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file, reading_file
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.picture_files import picture_format
-from boxwright.data.png import check_png
+from boxwright.data.png import check_png, has_exif_after_pixels
 
 # An allowlist: some of Pillow's formats start other programs (EPS) or are unmaintained. JPEG includes MPO.
 _AVIF = ("AVIF",) if find_spec("PIL.AvifImagePlugin") else ()
@@ -56,16 +58,18 @@ def decode_image(
     """
     with _opened(data, where) as image:
         orientation = _orientation(image)
-        shown_upright = upright_by_size((image.height, image.width), orientation, declared)
-        if not (upright if shown_upright is None else shown_upright):
-            orientation = 1
+        by_size = upright_by_size(_stored_size(image), orientation, declared)
+        turn = orientation if (upright if by_size is None else by_size) else 1
         pixels = _decode_jpeg(data) if image.format in ("JPEG", "MPO") else None
         if image.format == "PNG":
             check_png(data)
         if pixels is None:
             pixels = to_rgb(image)
+            if orientation != _orientation(image):
+                # Pillow turns TIFF upright when it reads the pixels, and then removes the orientation.
+                turn = 1 if turn == orientation else _BACK.get(orientation, orientation)
     # A copy, since torch refuses negative strides.
-    return _TURNS[orientation](pixels).copy() if orientation in _TURNS else pixels
+    return _TURNS[turn](pixels).copy() if turn in _TURNS else pixels
 
 
 @contextmanager
@@ -150,11 +154,19 @@ class ImageHeader:
 def read_header(path: str | Path) -> ImageHeader:
     """Return an image file's size and orientation; a `DataError` as for `decode_image`."""
     with reading_file(path) as file, _opened_file(file, str(path)) as image:
-        return ImageHeader((image.height, image.width), _orientation(image))
+        return ImageHeader(_stored_size(image), _orientation(image))
+
+
+def header_of(data: bytes, where: str) -> ImageHeader:
+    """Return the size and orientation of an image file's bytes; a `DataError` as for `decode_image`."""
+    with _opened(data, where) as image:
+        return ImageHeader(_stored_size(image), _orientation(image))
 
 
 # EXIF orientation to the transform that makes pixels upright.
 _ORIENTATION = 0x0112
+# TIFF's tags.
+_WIDTH, _LENGTH = 256, 257
 _TURNS: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
     2: lambda array: array[:, ::-1],
     3: lambda array: array[::-1, ::-1],
@@ -164,6 +176,18 @@ _TURNS: dict[int, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
     7: lambda array: array[::-1, ::-1].transpose(1, 0, 2),
     8: lambda array: np.rot90(array),
 }
+
+
+# The others undo themselves.
+_BACK = {6: 8, 8: 6}
+
+
+def _stored_size(image: Image.Image) -> tuple[int, int]:
+    """Return the (height, width) of an opened image's pixels as its file has them."""
+    if isinstance(image, TiffImageFile):
+        # Of a file that it will turn, newer releases of Pillow state the size after that.
+        return int(image.tag_v2[_LENGTH]), int(image.tag_v2[_WIDTH])
+    return image.height, image.width
 
 
 def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:
@@ -181,7 +205,10 @@ def _decode_jpeg(data: bytes) -> NDArray[np.uint8] | None:
 
 def _orientation(image: Image.Image) -> int:
     """Return the EXIF orientation; 1 (as stored) if it is missing or invalid."""
-    value = image.getexif().get(_ORIENTATION, 1)
+    # Pillow would decode a PNG to look for EXIF after its pixels, before anything has checked them.
+    early = isinstance(image, PngImageFile) and not (image.fp and has_exif_after_pixels(image.fp))
+    exif = Image.Image.getexif(image) if early else image.getexif()
+    value = exif.get(_ORIENTATION, 1)
     return next((known for known in _TURNS if value == known), 1)
 
 
@@ -225,11 +252,19 @@ def encode_picture(image: NDArray[np.uint8], suffix: str) -> bytes:
         buffer = io.BytesIO()
         Image.fromarray(image).save(buffer, format="PNG", compress_level=1)
         return buffer.getvalue()
-    pixels = np.ascontiguousarray(image)
-    return bytes(simplejpeg.encode_jpeg(pixels, quality=_DRAWN_QUALITY, colorsubsampling="444"))
+    return _full_color_jpeg(image, _DRAWN_QUALITY)
 
 
-_DRAWN_QUALITY = 92
+_DRAWN_QUALITY, _WHOLE_QUALITY = 92, 95
+
+
+def _full_color_jpeg(image: NDArray[np.uint8], quality: int) -> bytes:
+    return bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality=quality, colorsubsampling="444"))
+
+
+def encode_whole_jpeg(image: NDArray[np.uint8]) -> bytes:
+    """Return the bytes of a JPEG that replaces another of this image, uint8 [H, W, 3], with little loss."""
+    return _full_color_jpeg(image, _WHOLE_QUALITY)
 
 
 def encode_png(image: NDArray[np.uint8]) -> bytes:

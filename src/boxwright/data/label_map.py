@@ -19,18 +19,23 @@ from boxwright.types import Categories, Category
 
 _FREQUENCIES = {LVISFrequency.RARE: "r", LVISFrequency.COMMON: "c", LVISFrequency.FREQUENT: "f"}
 
+_BACKGROUND = "background"
+
 
 def load_label_map(path: str | Path) -> Categories:
     """Read a label map.
 
     An item of id i has label i - 1, whatever the order of the items and the gaps between ids.
 
+    As TensorFlow does, an item without a name has its display name, and an item of id 0 that is named background is no
+    class.
+
     Args:
         path: The file; or `preset:voc_label_map.pbtxt`, which comes with Boxwright.
 
     Raises:
-        DataError: For a map without items, an item without name or id, id 0 (background), or a repeated id or name;
-            with the item's position.
+        DataError: For a map without items, an item without name or id, another id 0, or a repeated id or name; with the
+            item's position.
     """
     try:
         label_map = load_message(packaged(path), StringIntLabelMap)
@@ -43,20 +48,31 @@ def load_label_map(path: str | Path) -> Categories:
     for number, item in enumerate(label_map.item, start=1):
         where = f"label map {item.location('id') or item.location('name') or path}: item {number}"
         _check_item(item, where)
-        for key in (item.id, item.name):
+        for key in (item.id, _name(item)):
             if key in seen:
                 kind = "id" if isinstance(key, int) else "name"
                 raise DataError(f"{where}: {kind} {key!r} is that of item {seen[key]} already")
-        seen |= {item.id: number, item.name: number}
-    return Categories(tuple(_category(item) for item in label_map.item))
+        seen |= {item.id: number, _name(item): number}
+    classes = tuple(_category(item) for item in label_map.item if item.id)
+    if not classes:
+        raise DataError(f"label map {path}: no items besides {_BACKGROUND!r}, which is no class")
+    return Categories(classes)
+
+
+def _name(item: StringIntLabelMapItem) -> str:
+    return item.name or item.display_name
 
 
 def _check_item(item: StringIntLabelMapItem, where: str) -> None:
+    name = _name(item)
     if not item.has("id"):
-        raise DataError(f"{where} ({item.name!r}) has no id")
-    if item.id < 1:
-        raise DataError(f"{where} ({item.name!r}) has id {item.id}; ids start at 1, as 0 is background")
-    if not item.name:
+        raise DataError(f"{where} ({name!r}) has no id")
+    if item.id == 0 and _BACKGROUND not in (item.name, item.display_name):
+        raise DataError(
+            f"{where} ({name!r}) has id 0; ids start at 1, as 0 is background: remove the item if it stands for no "
+            "object, as none_of_the_above does, or else number the classes from 1"
+        )
+    if not name:
         raise DataError(f"{where} (id {item.id}) has no name")
 
 
@@ -67,7 +83,7 @@ def _category(item: StringIntLabelMapItem) -> Category:
     return Category(
         item.id - 1,
         item.id,
-        item.name,
+        _name(item),
         item.display_name,
         names,
         () if ids == tuple(range(len(ids))) else ids,

@@ -24,16 +24,17 @@ from boxwright.data.rotated import center_turned_about_corner as turned
 from boxwright.types import Categories
 
 _LOG = logging.getLogger("boxwright")
-_SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels")
+SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels")
 # Label Studio stores an upload under its name after eight characters of its own.
 _UPLOADED = re.compile(r"[0-9a-f]{8}-(?P<name>.+)")
 _FROM, _TO, _DATA = "label", "image", "image"
+_TASKS = re.compile(r"\s*\[\s*\{")
 LOCAL_FILES = "/data/local-files/?d="
 
 
-def is_label_studio(content: object) -> bool:
-    """Return whether the content of a JSON file is Label Studio's list of tasks."""
-    return isinstance(content, list) and bool(content) and isinstance(content[0], dict) and "data" in content[0]
+def is_label_studio_text(text: str) -> bool:
+    """Return whether a JSON file is Label Studio's list of tasks, by its beginning."""
+    return _TASKS.match(text) is not None and any(f'"{key}"' in text for key in ("data", "result", "predictions"))
 
 
 def label_studio_as_coco(tasks: list[Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
@@ -45,13 +46,13 @@ def label_studio_as_coco(tasks: list[Any], path: Path, image_folder: Path | None
     Args:
         tasks: What the file holds.
         path: Of the file, for errors.
-        image_folder: The folder of the images, by default the file's own: uploads are found there under their own names
-            or Label Studio's.
+        image_folder: The folder of the images, by default the file's own or `images` in it: uploads are found there
+            under their own names or Label Studio's.
 
     Raises:
         DataError: If it is not Label Studio's export, or nothing is annotated.
     """
-    folder = image_folder or path.parent
+    folders = (image_folder,) if image_folder else (path.parent, path.parent / "images")
     images: list[dict[str, Any]] = []
     found: list[tuple[int, str, dict[str, Any]]] = []
     left_out: Counter[str] = Counter()
@@ -61,7 +62,7 @@ def label_studio_as_coco(tasks: list[Any], path: Path, image_folder: Path | None
         if results is None:
             left_out["task without annotations"] += 1
             continue
-        image: dict[str, Any] = {"id": len(images) + 1, "file_name": _file_name(task, folder, where)}
+        image: dict[str, Any] = {"id": len(images) + 1, "file_name": _file_name(task, folders, where)}
         for place, result in _shapes(results, left_out, where):
             image["width"], image["height"] = _size(result, place)
             found.append((image["id"], _label(result, place), _row(result, place)))
@@ -89,7 +90,7 @@ def _results(task: Any, where: str) -> list[Any] | None:
     """Return the results of the annotation that counts; None for a task without any."""
     given = task.get("annotations") if isinstance(task, dict) else None
     if not isinstance(given, list):
-        raise DataError(f"{where}: no list of annotations; export the project as JSON, not as JSON-MIN")
+        raise DataError(f"{where}: no list of annotations")
     if not all(isinstance(one, dict) and isinstance(one.get("result"), list) for one in given):
         raise DataError(f"{where}: annotations: expected objects with a list of results")
     done = [one for one in given if not one.get("was_cancelled")]
@@ -97,8 +98,8 @@ def _results(task: Any, where: str) -> list[Any] | None:
     return None if chosen is None else chosen["result"]
 
 
-def _file_name(task: dict[str, Any], folder: Path, where: str) -> str:
-    """Return the name of a task's image in the folder of images."""
+def _file_name(task: dict[str, Any], folders: Sequence[Path], where: str) -> str:
+    """Return the name of a task's image in one of the folders that images may be in."""
     data = task["data"] if isinstance(task.get("data"), dict) else {}
     address = data.get(_DATA) or next((value for value in data.values() if _is_address(value)), None)
     if not isinstance(address, str):
@@ -109,7 +110,8 @@ def _file_name(task: dict[str, Any], folder: Path, where: str) -> str:
     plain = named.lstrip("/")
     name = plain.rpartition("/")[2]
     own = match["name"] if (match := _UPLOADED.fullmatch(name)) else name
-    return next((one for one in (plain, name, own) if one and is_file(folder / one)), name)
+    tried = [(folder, named) for folder in folders for named in (plain, name, own) if named]
+    return next((named for folder, named in tried if is_file(folder / named)), name)
 
 
 def _is_address(value: object) -> bool:
@@ -123,7 +125,7 @@ def _shapes(results: list[Any], left_out: Counter[str], where: str) -> Iterator[
         if not isinstance(result, dict):
             raise DataError(f"{place}: expected an object, found {str(result)[:60]}")
         kind = str(result.get("type"))
-        if kind in _SHAPES:
+        if kind in SHAPES:
             yield place, result
         elif kind == "brushlabels":
             raise DataError(f"{place}: a mask drawn with a brush; draw polygons, or export as COCO")

@@ -49,6 +49,16 @@ class ListedDataset:
         self.name = f"{dataset.name} ({self.path.name})"
 
     @property
+    def whole(self) -> Dataset:
+        """The data set that the list is of."""
+        return self._dataset
+
+    @property
+    def indices(self) -> list[int]:
+        """The listed samples' indices in the whole data set."""
+        return [number for number, _ in self._rows]
+
+    @property
     def categories(self) -> Categories:
         """The classes."""
         return self._dataset.categories

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,21 +30,38 @@ def _named(row: Any) -> Any:
     return {**row, "file_name": "/".join(row["coco_url"].split("/")[-2:])}
 
 
-def with_frequencies(categories: Categories, rows: Sequence[dict[str, Any]], where: str) -> Categories:
+def with_frequencies(
+    categories: Categories, rows: Sequence[dict[str, Any]], label_of: Mapping[int, int], where: str
+) -> Categories:
     """Return the classes with the frequencies of a file's categories, where they have none.
+
+    Args:
+        rows: The file's categories.
+        label_of: Their labels, by id.
+        where: The file, for errors.
 
     Raises:
         DataError: For one that is none of r, c and f.
     """
-    given = {str(row["name"]): row["frequency"] for row in rows if "frequency" in row}
-    for name, frequency in given.items():
-        if frequency not in FREQUENCIES:
-            raise DataError(f"{where}: category {name!r}: frequency: expected r, c or f, found {str(frequency)[:60]!r}")
-    return Categories(tuple(replace(one, frequency=one.frequency or given.get(one.name, "")) for one in categories))
+    given: dict[int, str] = {}
+    for row in (row for row in rows if "frequency" in row):
+        if row["frequency"] not in FREQUENCIES:
+            found = str(row["frequency"])[:60]
+            raise DataError(f"{where}: category {row['name']!r}: frequency: expected r, c or f, found {found!r}")
+        given.setdefault(label_of[row["id"]], row["frequency"])
+    return Categories(tuple(replace(one, frequency=one.frequency or given.get(one.label, "")) for one in categories))
 
 
-def searched_classes(row: dict[str, Any], label_of: Mapping[int, int], where: str) -> dict[str, Any]:
+def searched_classes(
+    row: dict[str, Any], label_of: Mapping[int, int], known: Collection[int], where: str
+) -> dict[str, Any]:
     """Return the fields of a sample that an image's lists of classes give: int64 arrays by name.
+
+    Args:
+        row: The image's.
+        label_of: Labels by the ids of categories.
+        known: Ids of all categories; those without a label are left out.
+        where: The image, for errors.
 
     Raises:
         DataError: If a list is none of ids of categories.
@@ -52,9 +69,9 @@ def searched_classes(row: dict[str, Any], label_of: Mapping[int, int], where: st
     found: dict[str, Any] = {}
     for key, name in _LISTS.items():
         given = row.get(key) or []
-        if not isinstance(given, list) or not all(isinstance(one, int) and one in label_of for one in given):
+        if not isinstance(given, list) or not all(isinstance(one, int | float) and one in known for one in given):
             raise DataError(f"{where}: {key}: expected ids of categories, found {str(given)[:60]}")
-        found[name] = np.array(sorted({label_of[one] for one in given}), np.int64)
+        found[name] = np.array(sorted({label_of[one] for one in given if one in label_of}), np.int64)
     return found
 
 

@@ -28,10 +28,10 @@ class Tally:
             self.add(reason, other.examples[reason], times)
 
     def lines(self) -> Iterator[str]:
-        """Yield `3 without a box (a.jpg)` for each reason, most frequent first."""
+        """Yield `without a box: 3 (a.jpg)` for each reason, most frequent first."""
         for reason, times in self.counts.most_common():
             example = self.examples[reason]
-            yield f"{times} {reason}" + (f" ({example})" if example else "")
+            yield f"{reason}: {times}" + (f" ({example})" if example else "")
 
     def total(self) -> int:
         """Return the sum of all counts."""

@@ -12,15 +12,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.image_io import read_image
+from boxwright.data.image_io import read_header, read_image
+from boxwright.data.notices import Notices
+from boxwright.data.picture_files import pictures_in
 from boxwright.data.reading import checked_sample, inside, read_text, reading
 from boxwright.types import Categories, Category, Sample
 
 _DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG")
 _SIDES = ("XMin", "YMin", "XMax", "YMax")
 
 
@@ -35,6 +37,7 @@ class OpenImagesDataset:
         *,
         descriptions: str | Path | None = None,
         image_labels: str | Path | None = None,
+        ignore_exif: bool = False,
         allow_paths_outside: bool = False,
     ) -> None:
         """Read the tables.
@@ -46,6 +49,8 @@ class OpenImagesDataset:
             descriptions: The CSV of codes and descriptions; by default one of its usual names beside the annotations.
             image_labels: The CSV of verified image-level labels (ImageID, LabelName, and optionally Confidence, which
                 is 0 for a class that was verified to be absent).
+            ignore_exif: Whether pixels stay as stored where nothing shows that labels refer to the upright picture: for
+                a tool that ignores EXIF.
             allow_paths_outside: Whether an ImageID may point outside the folder.
 
         Raises:
@@ -85,43 +90,69 @@ class OpenImagesDataset:
         self._groups = np.asarray(group_of, np.bool_)[order]
         self._boxes = np.asarray(sides, np.float64).reshape(-1, 4)[order]
         self.images = list(self._numbers)
+        self.notices, self.ignore_exif = Notices(), ignore_exif
+        self._pictures: dict[str, list[Path]] = {}
+        for path in pictures_in(self.folder) if is_folder(self.folder) else ():
+            self._pictures.setdefault(path.stem, []).append(path)
+        dropped = int((self._labels < 0).sum())
+        self.notices.boxes.add("of classes that are not in the label map", times=dropped)
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; its id is the ImageID."""
-        name = self.images[index]
-        with reading(f"{self.path}: image {name[:60]}"):
-            path = self._image(name)
-            image = read_image(path)
-            rows = np.arange(self._starts[index], self._starts[index + 1])
-            kept = rows[self._labels[rows] >= 0]
-            scale = np.array([image.shape[1], image.shape[0]] * 2)
-            with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected below
-                boxes = (self._boxes[kept] * scale).astype(np.float32)
-            sample = Sample(
-                image=image,
-                boxes=boxes,
-                labels=self._labels[kept],
-                group_of=self._groups[kept],
-                verified_labels=np.array(sorted(self._verified.get(index, ())), np.int64),
-                negative_labels=np.array(sorted(self._negative.get(index, ())), np.int64),
-                left_out=len(rows) - len(kept),
-                id=name,
-                filename=path.name,
-            )
-            return checked_sample(sample, f"{self.path}: image {name[:60]}")
+        with reading(self._where(index)):
+            path = self._image(self.images[index])
+            return self._sample(index, path, read_image(path, upright=not self.ignore_exif))
+
+    def without_pixels(self, index: int) -> Sample:
+        """Return one sample without decoding its image: [H, W, 0] of the size that the file's header says."""
+        with reading(self._where(index)):
+            path = self._image(self.images[index])
+            size = read_header(path).size_for(None, upright=not self.ignore_exif)
+            return self._sample(index, path, np.zeros((*size, 0), np.uint8))
+
+    def _where(self, index: int) -> str:
+        return f"{self.path}: image {self.images[index][:60]}"
+
+    def _sample(self, index: int, path: Path, image: NDArray[np.uint8]) -> Sample:
+        rows = np.arange(self._starts[index], self._starts[index + 1])
+        kept = rows[self._labels[rows] >= 0]
+        scale = np.array([image.shape[1], image.shape[0]] * 2)
+        with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected below
+            boxes = (self._boxes[kept] * scale).astype(np.float32)
+        sample = Sample(
+            image=image,
+            boxes=boxes,
+            labels=self._labels[kept],
+            group_of=self._groups[kept],
+            verified_labels=np.array(sorted(self._verified.get(index, ())), np.int64),
+            negative_labels=np.array(sorted(self._negative.get(index, ())), np.int64),
+            left_out=len(rows) - len(kept),
+            id=self.images[index],
+            filename=path.name,
+        )
+        return checked_sample(sample, self._where(index))
 
     def _image(self, name: str) -> Path:
-        where = f"{self.path}: ImageID"
-        paths = [
-            inside(self.folder, f"{name}{suffix}", where, allow_outside=self._allow_outside) for suffix in _SUFFIXES
-        ]
-        found = next((path for path in paths if is_file(path)), None)
-        if found is None:
-            raise DataError(f"{self.path}: no image {shown(paths[0])}")
-        return found
+        """Return the file of an ImageID, whatever its ending; a JPEG if there are several, as Open Images has."""
+        named = self._pictures.get(name, [])
+        if len(named) > 1:
+            named = [path for path in named if path.suffix.lower() in (".jpg", ".jpeg")]
+        if len(named) > 1:
+            raise DataError(
+                f"{self.path}: image {name[:60]} may be {shown(named[0])} or {shown(named[1])}; rename one of them"
+            )
+        path = inside(self.folder, f"{name}.jpg", f"{self.path}: ImageID", allow_outside=self._allow_outside)
+        # An ImageID with a folder, or outside.
+        if not named and not is_file(path):
+            raise DataError(f"{self.path}: no image {shown(path)}")
+        return named[0] if named else path
+
+    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
+        """Return the picture's file, and the (height, width) that its annotation states, if any."""
+        return self._image(self.images[index]), None
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""

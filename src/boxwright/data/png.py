@@ -6,9 +6,11 @@ sections 5, 7 and 8.)
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Iterator
+from typing import IO
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -28,6 +30,23 @@ def check_png(data: bytes) -> None:
             missing -= _unpacked(unpacker, body, missing)
     if missing > 0:
         raise ValueError(f"it is cut off: {missing} bytes of its rows are missing")
+
+
+def has_exif_after_pixels(file: IO[bytes]) -> bool:
+    """Return whether a PNG has an eXIf chunk after its pixels; the file's position stays."""
+    start = file.tell()
+    try:
+        file.seek(len(_SIGNATURE))
+        begun = False
+        while len(head := file.read(8)) == 8:
+            begun = begun or head[4:] == b"IDAT"
+            if head[4:] == b"IEND" or (begun and head[4:] == b"eXIf"):
+                return head[4:] == b"eXIf"
+            # Over the chunk's data and its checksum.
+            file.seek(struct.unpack(">I", head[:4])[0] + 4, io.SEEK_CUR)
+        return False
+    finally:
+        file.seek(start)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:

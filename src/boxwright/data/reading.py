@@ -5,9 +5,11 @@ All data sets read through here, so that skipping bad samples works for all of t
 
 from __future__ import annotations
 
+import codecs
 import math
 import os
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,16 +101,23 @@ def whole_number(value: Any, where: str) -> int:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file.
+    """Return the text of a file in UTF-8, in UTF-16 with a byte order mark, or else in Windows-1252.
 
     Raises:
-        DataError: If it cannot be read, or is not UTF-8.
+        DataError: If it cannot be read, or is in none of them.
     """
+    data = read_file(path)
     try:
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return data.decode("utf-16")
         # Editors on Windows start a file with a byte order mark, which would become part of the first word.
-        return read_file(path).decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{shown(path)}: not UTF-8: {error}") from None
+        problem = str(error)
+    try:
+        return data.decode("cp1252")
+    except UnicodeDecodeError:
+        raise DataError(f"{shown(path)}: not UTF-8: {problem}") from None
 
 
 def numbered_lines(path: Path) -> list[tuple[int, str]]:
@@ -127,6 +136,29 @@ def label_of(name: str, categories: Categories, where: object) -> int:
         known = ", ".join(item.name for item in categories)
         raise DataError(f"{where}: class {name!r} is not in the label map ({known})")
     return category.label
+
+
+def labels_of(names: Iterable[str], categories: Categories, where: object) -> dict[str, int]:
+    """Return the label of each class name that the categories have, by name or else display name.
+
+    A name in another Unicode form than theirs is theirs too: macOS writes é as two characters.
+
+    Raises:
+        DataError: If there are names, and the categories have none of them.
+    """
+    wanted = sorted(set(names))
+    same = {unicodedata.normalize("NFC", item.name): item for item in categories}
+    matched = {name: categories.by_any_name(name) or same.get(unicodedata.normalize("NFC", name)) for name in wanted}
+    labels = {name: item.label for name, item in matched.items() if item is not None}
+    if wanted and not labels:
+        known = _few([item.name for item in categories])
+        raise DataError(f"{where}: none of the classes in the data ({_few(wanted)}) is in the label map ({known})")
+    return labels
+
+
+def _few(names: Sequence[str], most: int = 10) -> str:
+    more = f", and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(shown(name, _MOST_SHOWN) for name in names[:most]) + more
 
 
 def inside(folder: Path, name: str, where: str, *, allow_outside: bool) -> Path:

@@ -11,6 +11,9 @@ from boxwright.data.tf_example import read_features
 from boxwright.data.tfrecord import TFRecordFile, expand_paths
 from boxwright.types import Categories, Category
 
+# A box may leave its image, but not by as much as itself.
+_BEYOND_SHARES = 2.0
+
 
 def classes_of_records(paths: Sequence[str]) -> Categories:
     """Return the classes in the text and label of every object, ordered by id.
@@ -61,6 +64,56 @@ def labeled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, int
     for texts, labels in _texts_and_labels(paths, most):
         found.update(zip(texts, labels or [0] * len(texts), strict=False))
     return found
+
+
+def check_record_labels(paths: Sequence[str], categories: Categories, most: int = 0) -> str | None:
+    """Return one sentence if records without class texts number classes from 0 and the label map from 1, else None.
+
+    Args:
+        paths: Paths, globs, or `name@count`.
+        most: How many records to read from the beginning of each file; 0 for all.
+
+    Raises:
+        DataError: If a record cannot be read.
+    """
+    counts: Counter[int] = Counter()
+    for texts, labels in _texts_and_labels(paths, most):
+        # A text decides the class, whatever the number.
+        counts.update(labels if not any(texts) else ())
+    if not counts[0] or any(categories.by_id(label + 1) is None for label in counts):
+        return None
+    return (
+        f"{', '.join(paths)}: {counts.total()} objects have class numbers from 0 to {max(counts)} and no names, but "
+        "ids in the label map start at 1, so that each would be of the class before its own, or of none: "
+        "boxwright convert --labels_are classes_from_zero adds 1 to them"
+    )
+
+
+def check_record_boxes(paths: Sequence[str], most: int = 0) -> str | None:
+    """Return one sentence if records have boxes in pixels, where TFRecords have shares of the image, else None.
+
+    Args:
+        paths: Paths, globs, or `name@count`.
+        most: How many records to read from the beginning of each file; 0 for all.
+
+    Raises:
+        DataError: If a record cannot be read.
+    """
+    far = boxes = 0
+    for path in expand_paths(list(paths)):
+        file = TFRecordFile(path)
+        for number in range(min(len(file), most or len(file))):
+            where = f"{path}: record {number}"
+            with reading(where):
+                sides = read_features(file[number], where).get("image/object/bbox/xmax", ())
+                boxes += len(sides)
+                far += sum(float(side) > _BEYOND_SHARES for side in sides)
+    if 2 * far <= boxes:
+        return None
+    return (
+        f"{', '.join(paths)}: {far} of {boxes} boxes have numbers above {_BEYOND_SHARES:g}: they seem to be in pixels, "
+        "where TFRecords have shares of the image; write the records again with each divided by its image's size"
+    )
 
 
 def _texts_and_labels(paths: Sequence[str], most: int = 0) -> Iterator[tuple[list[str], list[int]]]:

@@ -23,7 +23,7 @@ from boxwright.data.example_messages import Example, Features, features_of
 from boxwright.data.image_io import decode_image
 from boxwright.data.keypoint_names import KEYPOINT_TEXT, KeypointNames
 from boxwright.data.reading import checked_sample, whole_number
-from boxwright.types import Categories, Sample
+from boxwright.types import Categories, Category, Sample
 
 ATTRIBUTE = "image/object/attribute/"
 MaskEncoding = Literal["none", "png", "numerical"]
@@ -79,6 +79,20 @@ def read_features(record: bytes, where: str) -> Features:
     return features_of(example.features)
 
 
+def labels_from_one(features: Features, where: str) -> Features:
+    """Return features with class labels that start at 0 raised by 1, as ids in label maps start at 1."""
+    raised = {key: [label + 1 for label in _wholes(features, key, where)] for key in _CLASS_LABELS if key in features}
+    return {**features, **raised}
+
+
+_CLASS_LABELS = (
+    "image/object/class/label",
+    "image/class/label",
+    "image/neg_category_ids",
+    "image/not_exhaustive_category_ids",
+)
+
+
 def decode_example(
     features: Features,
     categories: Categories,
@@ -89,11 +103,12 @@ def decode_example(
     """Return the sample of a record's features, with boxes in pixels.
 
     The class text of an object decides its class (by name, then by display name); the class label is used only if there
-    are no texts, or the classes are numbers. Objects of classes that are not in the label map are dropped, and reported
-    in `unknown`.
+    are no texts, or the classes are numbers. A text that differs from a class's name in case alone is that class where
+    the label is its id. Objects of classes that are not in the label map are dropped, and `unknown` receives a warning.
 
     Args:
-        unknown: Receives the class names that are not in the label map, each with its first location.
+        unknown: Receives a warning, with the first location, for each class name that the label map lacks or spells in
+            another case.
 
     Raises:
         DataError: If a feature is missing, malformed, or does not have one value per box.
@@ -283,18 +298,36 @@ def _labels(
     if len(texts or ids) != count:
         raise DataError(f"{where}: {key} has {len(texts or ids)} values for {count} boxes")
     names = [text.decode("utf-8", "replace") for text in texts] or [f"id {number}" for number in ids]
-    found = [_by_text(name, categories) for name in names] if texts else [categories.by_id(number) for number in ids]
+    found = [categories.by_any_name(name) for name in names] if texts else [categories.by_id(number) for number in ids]
+    if texts and None in found:
+        found = _by_case_and_id(names, found, features, categories)
     for name, category in zip(names, found, strict=True):
         if category is None:
-            unknown.setdefault(name, where)
+            unknown.setdefault(name, f"{where}: class {name!r} is not in the label map; its boxes are dropped")
+        elif texts and name not in (category.name, category.display_name):
+            unknown.setdefault(name, f"{where}: class {name!r} is read as {category.name!r}, whose id its number is")
     return np.array([-1 if category is None else category.label for category in found], np.int64)
+
+
+def _by_case_and_id(
+    names: list[str], found: list[Category | None], features: Features, categories: Categories
+) -> list[Category | None]:
+    """Return the classes of objects, with those whose text is theirs in another case and whose label is their id."""
+    ids = features.get("image/object/class/label", ())
+    if len(ids) != len(names):
+        return found
+    alike = [categories.by_id(number) if isinstance(number, int) else None for number in ids]
+    return [
+        known or (other if other is not None and other.name.casefold() == name.casefold() else None)
+        for name, known, other in zip(names, found, alike, strict=True)
+    ]
 
 
 def _image_labels(features: Features, categories: Categories, where: str) -> NDArray[np.int64]:
     """Return the classes that were verified for the whole image, by text or else by id, without unknown ones."""
     if not len(texts := _bytes(features, "image/class/text", where)):
         return _known(_wholes(features, "image/class/label", where), categories)
-    found = (_by_text(text.decode("utf-8", "replace"), categories) for text in texts)
+    found = (categories.by_any_name(text.decode("utf-8", "replace")) for text in texts)
     return np.array([category.label for category in found if category is not None], np.int64)
 
 
@@ -302,11 +335,6 @@ def _known(ids: list[int], categories: Categories) -> NDArray[np.int64]:
     """Return the labels of class ids, without unknown ones."""
     found = (categories.by_id(number) for number in ids)
     return np.array([category.label for category in found if category is not None], np.int64)
-
-
-def _by_text(text: str, categories: Categories) -> Any:
-    by_display = next((c for c in categories if c.display_name == text), None) if text else None
-    return categories.by_name(text) or by_display
 
 
 def _masks(

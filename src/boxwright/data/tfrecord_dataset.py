@@ -17,6 +17,7 @@ from boxwright.data.tf_example import (
     RecordFields,
     decode_example,
     encoded_image,
+    labels_from_one,
     read_features,
     text_feature,
 )
@@ -74,12 +75,14 @@ class TFRecordDataset:
         wanted: RecordFields = BOXES_ONLY,
         *,
         compression: Compression = "auto",
+        labels_from_zero: bool = False,
     ) -> None:
         """Open the files and find their records.
 
         Args:
             paths: Paths, globs, or `name@count`.
             wanted: What to read besides boxes and classes.
+            labels_from_zero: Whether the records number classes from 0, where the label map's ids start at 1.
 
         Raises:
             DataError: If a file is missing or damaged, or all are empty.
@@ -87,7 +90,7 @@ class TFRecordDataset:
         self.records = RecordFiles(paths, compression)
         self.name = self.records.name
         self.categories = categories
-        self._wanted = wanted
+        self._wanted, self._labels_from_zero = wanted, labels_from_zero
         self._unknown: dict[str, str] = {}
 
     @property
@@ -114,6 +117,8 @@ class TFRecordDataset:
         known = len(self._unknown)
         with reading(where):
             features = read_features(file[record], where)
+            if self._labels_from_zero:
+                features = labels_from_one(features, where)
             sample = decode_example(features, self.categories, where, self._wanted, self._unknown)
         _warn_of_unknown(self._unknown, known)
         if not sample.id:
@@ -214,8 +219,8 @@ class TFSequenceDataset:
 
 def _warn_of_unknown(unknown: dict[str, str], known: int) -> None:
     """Warn of the classes after the first `known`: dictionaries keep their order, so each is reported once."""
-    for name, place in list(unknown.items())[known:]:
-        warnings.warn(f"{place}: class {name!r} is not in the label map; its boxes are dropped", stacklevel=3)
+    for warning in list(unknown.values())[known:]:
+        warnings.warn(warning, stacklevel=3)
 
 
 def _image_file(features: Features, where: str, index: int) -> tuple[bytes, str]:

@@ -6,28 +6,35 @@ wide.
 
 from __future__ import annotations
 
-import math
+import os
 import re
+import unicodedata
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown, write_whole
-from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, inside, label_of, numbered_lines, reading
-from boxwright.data.xml_files import NOT_XML, read_xml
+from boxwright.data.coordinates import in_order, look_like_sizes
+from boxwright.data.image_io import read_header, read_image
+from boxwright.data.notices import Notices
+from boxwright.data.picture_files import PictureFiles, files_below
+from boxwright.data.reading import checked_sample, inside, labels_of, numbered_lines, reading
+from boxwright.data.voc_annotation import PRESERVED, VocAnnotation, read_voc_annotation
+from boxwright.data.voc_pictures import Named, Picture, match_pictures
+from boxwright.data.xml_files import NOT_XML
 from boxwright.types import Categories, Category, Sample
 
-_IMAGE_FOLDERS = ("JPEGImages", "images", "Images", ".")
-_ANNOTATION_FOLDERS = ("Annotations", "annotations", ".")
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp")
+_IMAGE_FOLDERS = frozenset({"jpegimages", "images", "image", "imgs", "img"})
+_ANNOTATION_FOLDERS = frozenset({"annotations", "annotation", "xml", "xmls"})
 # The second column of VOC's lists of one class: absent, present, or difficult.
 _FLAG = re.compile(r"\s+(?:-1|0|1)$")
-_PRESERVED = "{http://www.w3.org/XML/1998/namespace}space"
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,30 @@ class _Object:
     difficult: bool
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """One sample: its annotation and its picture, or why it cannot be read."""
+
+    stem: str
+    path: Path
+    annotation: VocAnnotation | None
+    picture: Path | None
+    problem: str
+
+    def readable(self) -> tuple[VocAnnotation, Path]:
+        """Return annotation and picture."""
+        if self.annotation is None or self.picture is None:
+            raise DataError(self.problem)
+        return self.annotation, self.picture
+
+
 class VocDataset:
-    """Samples from a folder in Pascal VOC's layout."""
+    """Samples from a folder in Pascal VOC's layout.
+
+    Attributes:
+        stems: The annotations' names without ending, with their folders: `a`, `job1/a`.
+        notices: What was assumed and left out.
+    """
 
     def __init__(
         self,
@@ -47,30 +76,56 @@ class VocDataset:
         categories: Categories | None = None,
         *,
         allow_paths_outside: bool = False,
+        ignore_exif: bool = False,
+        rescale: bool = False,
     ) -> None:
-        """Find the annotations.
+        """Read the annotations, and find their pictures.
 
         Args:
-            root: The folder that holds `Annotations` and `JPEGImages` (or `annotations` and `images`).
-            image_set: A list in `ImageSets/Main`, without suffix; empty for all annotations.
-            categories: The classes; by default all that occur, in alphabetical order.
-            allow_paths_outside: Whether a list may name annotations outside the folder, such as `../other/a`.
+            root: The folder that holds `Annotations` and `JPEGImages`, or `annotations` and `images`, or both kinds of
+                files together; with or without folders below.
+            image_set: A list in `ImageSets/Main`, without suffix; empty for all annotations that have a picture.
+            categories: The classes; by default all that occur, in alphabetical order. Objects of others are left out.
+            allow_paths_outside: Whether names may lead outside the folder, such as `../other/a` in a list.
+            ignore_exif: Whether pixels stay as stored where nothing shows that labels refer to the upright picture: for
+                a tool that ignores EXIF.
+            rescale: Whether boxes are moved from the size that annotations declare to that of the picture, for pictures
+                that were resized since they were labeled.
 
         Raises:
-            DataError: If a folder, list or listed file is missing.
+            DataError: If a folder, list or listed file is missing, no annotation has a picture, or no object is of one
+                of the classes.
         """
-        self.root, self._allow_outside = Path(root), allow_paths_outside
+        self.root, self._allow_outside, self.ignore_exif = Path(root), allow_paths_outside, ignore_exif
+        self.rescale = rescale
         self.name = f"{root}" + (f" ({image_set})" if image_set else "")
+        self.notices = Notices()
         refuse_unfinished(self.root)
-        self._annotations = _existing(self.root, _ANNOTATION_FOLDERS, "*.xml", "annotations")
-        # Never exhausted: the last candidate is the folder itself.
-        self._images = next(folder for folder in (self.root / name for name in _IMAGE_FOLDERS) if is_folder(folder))
-        self.stems = self._read_list(image_set) if image_set else self._all_stems()
-        self.categories = categories or self._find_categories()
+        self._annotations, self._files = self._find_annotations()
+        stems = self._read_list(image_set) if image_set else sorted(self._files)
+        self._entries = self._with_ordered_corners(self._read(stems, keep_all=bool(image_set)))
+        self.stems = [entry.stem for entry in self._entries]
+        self.categories, self._labels = self._find_classes(categories)
 
-    def _all_stems(self) -> list[str]:
-        # The order of a folder's files depends on the file system; samples are numbered by this list.
-        return sorted(path.stem for path in self._annotations.glob("*.xml"))
+    def _find_annotations(self) -> tuple[Path, dict[str, Path]]:
+        """Return the folder of the annotations, and each annotation by its name."""
+        if not is_folder(self.root):
+            raise DataError(f"{shown(self.root)}: no such folder")
+        for folder in (*_folders(self.root, _ANNOTATION_FOLDERS), self.root):
+            paths = [path for path in files_below(folder) if path.suffix.lower() == ".xml"]
+            if paths:
+                break
+        else:
+            raise DataError(f"{self.root}: no annotations (*.xml)")
+        if folder == self.root:
+            folder = Path(os.path.commonpath([path.parent for path in paths]))
+        files: dict[str, Path] = {}
+        for path in paths:
+            stem = path.relative_to(folder).as_posix()[: -len(path.suffix)]
+            if stem in files:
+                self.notices.files.add("annotations whose name another one has", path.name)
+            files.setdefault(stem, path)
+        return folder, files
 
     def _read_list(self, image_set: str) -> list[str]:
         folder = self.root / "ImageSets" / "Main"
@@ -79,7 +134,7 @@ class VocDataset:
             known = sorted(file.stem for file in folder.glob("*.txt")) if is_folder(folder) else []
             raise DataError(f"{shown(path)}: no such list; there are: {', '.join(known) or 'none'}")
         stems = [self._stem(line, path, number) for number, line in numbered_lines(path)]
-        missing = [stem for stem in stems if not is_file(self._annotation(stem))]
+        missing = [stem for stem in stems if not self._has(stem)]
         if missing:
             raise DataError(
                 f"{path}: {len(missing)} images have no annotation in {self._annotations}: {shown(missing[0])}, …"
@@ -93,106 +148,210 @@ class VocDataset:
         where = f"{path}: line {number}"
         inside(self._annotations, f"{line}.xml", where, allow_outside=self._allow_outside)
         without = _FLAG.sub("", line)
-        if without == line or not is_file(self._annotation(without)):
+        if without != line and self._has(without):
+            if self._has(line):
+                raise DataError(
+                    f"{where}: {line!r} may mean {line}.xml, or {without}.xml with a flag; rename one of them"
+                )
+            return without
+        if self._has(line):
             return line
-        if is_file(self._annotation(line)):
-            raise DataError(f"{where}: {line!r} may mean {line}.xml, or {without}.xml with a flag; rename one of them")
-        return without
+        for name in dict.fromkeys((line, without)):
+            if stem := self._stems_as_written.get(_as_written(name)):
+                reason = "names in lists with backslashes, or in another case or Unicode form"
+                self.notices.assumed.add(reason, name)
+                return stem
+        return line
+
+    @cached_property
+    def _stems_as_written(self) -> dict[str, str]:
+        return {_as_written(stem): stem for stem in self._files}
+
+    def _has(self, stem: str) -> bool:
+        return stem in self._files or is_file(self._annotation(stem))
 
     def _annotation(self, stem: str) -> Path:
-        return self._annotations / f"{stem}.xml"
+        return self._files.get(stem) or self._annotations / f"{stem}.xml"
 
-    def _find_categories(self) -> Categories:
-        names: set[str] = set()
-        problems: list[DataError] = []
-        for stem in self.stems:
+    def _read(self, stems: list[str], *, keep_all: bool) -> list[_Entry]:
+        """Return the samples, without annotations that have no picture unless all are to be kept."""
+        # A list may name an annotation twice.
+        paths = {self._annotation(stem): stem for stem in stems}
+        annotations: list[VocAnnotation | None] = []
+        problems: list[str] = []
+        named: list[Named] = []
+        for path, stem in paths.items():
+            annotation, problem = None, f"{shown(path)}: no <annotation>"
             try:
-                names |= {item.name for item in self._parse(stem)[2]}
+                with reading(str(path)):
+                    annotation = read_voc_annotation(path, self.notices)
+                if annotation is None and not keep_all:
+                    self.notices.files.add("XML files that are no annotation of VOC's", path.name)
+                    continue
             except DataError as error:  # raised again when the sample is read, where it can be skipped
-                problems.append(error)
+                problem = str(error)
+            annotations.append(annotation)
+            problems.append("" if annotation else problem)
+            named.append(Named(path, stem, annotation.filename if annotation else ""))
+        folders = self._picture_folders()
+        pictures = match_pictures(named, folders, self.notices.assumed)
+        entries = [
+            _Entry(item.stem, item.path, annotation, picture.path, problem or picture.problem)
+            for item, annotation, problem, picture in zip(named, annotations, problems, pictures, strict=True)
+        ]
+        if not keep_all:
+            return self._with_pictures(entries, pictures, folders)
+        by_path = {entry.path: entry for entry in entries}
+        return [by_path[self._annotation(stem)] for stem in stems]
+
+    def _with_ordered_corners(self, entries: list[_Entry]) -> list[_Entry]:
+        """Return entries whose boxes go from their smaller to their larger sides: some draw from the lower right.
+
+        Where all boxes would fit their pictures as x, y, width and height, they stay: they are that, and not exchanged.
+        """
+        known = [entry.annotation for entry in entries if entry.annotation is not None and entry.annotation.declared]
+        boxes = [item.box for annotation in known for item in annotation.objects]
+        sizes = [annotation.declared for annotation in known for _ in annotation.objects]
+        if look_like_sizes(np.array(boxes, np.float64).reshape(-1, 4), np.array(sizes, np.float64).reshape(-1, 2)):
+            return entries
+        return [self._in_order(entry) for entry in entries]
+
+    def _in_order(self, entry: _Entry) -> _Entry:
+        if entry.annotation is None:
+            return entry
+        objects = tuple(replace(item, box=in_order(item.box)) for item in entry.annotation.objects)
+        exchanged = sum(new.box != old.box for new, old in zip(objects, entry.annotation.objects, strict=True))
+        self.notices.assumed.add("boxes whose corners are exchanged, read in order", entry.path.name, exchanged)
+        return replace(entry, annotation=replace(entry.annotation, objects=objects)) if exchanged else entry
+
+    def _with_pictures(
+        self, entries: list[_Entry], pictures: list[Picture], folders: list[PictureFiles]
+    ) -> list[_Entry]:
+        """Return the samples that have a picture, or a problem to be told when they are read; count the others."""
+        if not entries:
+            raise DataError(f"{self.name}: no XML file is an annotation of VOC's (<annotation>)")
+        kept = []
+        for entry, picture in zip(entries, pictures, strict=True):
+            if entry.annotation is not None and not picture.claimed:
+                self.notices.files.add("annotations without a picture", entry.path.name)
+            else:
+                kept.append(entry)
+        claimed = {path for picture in pictures for path in picture.claimed}
+        free = {path for files in folders for path in files.pictures()} - claimed
+        for path in sorted(free):
+            self.notices.files.add("pictures without an annotation", path.name)
+        if not any(entry.picture for entry in kept):
+            others = f"; pictures there: {shown(min(free).name)}, …" if free else ""
+            problem = next(entry.problem for entry in entries)
+            raise DataError(f"{self.name}: none of {len(entries)} annotations has a picture: {problem}{others}")
+        return kept
+
+    def _picture_folders(self) -> list[PictureFiles]:
+        folders = _folders(self.root, _IMAGE_FOLDERS)
+        # The whole folder only without the usual ones: VOC2012's SegmentationClass has masks of the same names.
+        if not folders or self._annotations == self.root:
+            folders.append(self.root)
+        elif not self._annotations.is_relative_to(folders[0]):
+            folders.append(self._annotations)
+        return [PictureFiles(folder, allow_outside=self._allow_outside) for folder in folders]
+
+    def _find_classes(self, given: Categories | None) -> tuple[Categories, dict[str, int]]:
+        """Return the classes, and the label of each class name in the data that is among them."""
+        names = Counter(item.name for entry in self._entries if entry.annotation for item in entry.annotation.objects)
+        if given is not None:
+            labels = labels_of(names, given, self.name)
+            missing = {name: count for name, count in names.items() if name not in labels}
+            example = ", ".join(sorted(missing))
+            self.notices.boxes.add("of classes that are not in the label map", example, sum(missing.values()))
+            return given, labels
+        problems = [entry.problem for entry in self._entries if entry.problem]
         if not names and problems:
-            raise problems[0]
+            raise DataError(problems[0])
         if not names:
             raise DataError(f"{self.name}: no object in any of {len(self.stems)} annotations; a label map is needed")
-        return Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(sorted(names))))
-
-    def _parse(self, stem: str) -> tuple[str, tuple[int, int] | None, list[_Object]]:
-        """Return one annotation's image file name, declared (height, width), and objects."""
-        path = self._annotation(stem)
-        root = read_xml(path)
-        size = root.find("size")
-        declared = None
-        if size is not None and size.findtext("width") and size.findtext("height"):
-            declared = (int(_number(size, "height", path)), int(_number(size, "width", path)))
-        objects = [_parse_object(element, path) for element in root.iter("object")]
-        return root.findtext("filename") or "", declared, objects
+        merged = _one_form(names)
+        for name, form in merged.items():
+            if name != form:
+                reason = "objects whose class is written in two Unicode forms, read as one class"
+                self.notices.assumed.add(reason, form, names[name])
+        rows = enumerate(sorted(set(merged.values())))
+        categories = Categories(tuple(Category(label, label + 1, name) for label, name in rows))
+        return categories, labels_of(names, categories, self.name)
 
     def __len__(self) -> int:
-        return len(self.stems)
-
-    def _image_path(self, stem: str, filename: str) -> Path:
-        candidates = [self._images / f"{stem}{suffix}" for suffix in _SUFFIXES]
-        if filename:
-            # Without a folder in <filename>, so that no annotation can point elsewhere.
-            candidates.insert(0, self._images / Path(filename).name)
-        for path in candidates:
-            if is_file(path):
-                return path
-        raise DataError(f"{self._annotation(stem)}: no image {shown(candidates[0].name)} in {self._images}")
+        return len(self._entries)
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; its id is the annotation's name."""
-        stem = self.stems[index]
-        where = str(self._annotation(stem))
-        with reading(where):
-            filename, declared, objects = self._parse(stem)
-            path = self._image_path(stem, filename)
-            sample = Sample(
-                image=read_image(path, declared=declared),
-                boxes=np.array([item.box for item in objects], np.float64).reshape(-1, 4).astype(np.float32),
-                labels=np.array([label_of(item.name, self.categories, where) for item in objects], np.int64),
-                difficult=np.array([item.difficult for item in objects], np.bool_),
-                id=stem,
-                filename=path.name,
-            )
-            return checked_sample(sample, where)
+        entry = self._entries[index]
+        with reading(str(entry.path)):
+            annotation, picture = entry.readable()
+            image = read_image(picture, upright=not self.ignore_exif, declared=self._size_meant(annotation))
+            return self._sample(entry, image)
+
+    def without_pixels(self, index: int) -> Sample:
+        """Return one sample with an image of shape [H, W, 0], without decoding the picture.
+
+        Raises:
+            DataError: As for reading it, where the picture's header shows it.
+        """
+        entry = self._entries[index]
+        with reading(str(entry.path)):
+            annotation, picture = entry.readable()
+            height, width = read_header(picture).size_for(self._size_meant(annotation), upright=not self.ignore_exif)
+            return self._sample(entry, np.zeros((height, width, 0), np.uint8))
+
+    def _size_meant(self, annotation: VocAnnotation) -> tuple[int, int] | None:
+        """Return the declared size, if it tells which way up the picture is; that of another size does not."""
+        return None if self.rescale else annotation.declared
+
+    def _sample(self, entry: _Entry, image: NDArray[np.uint8]) -> Sample:
+        annotation, picture = entry.readable()
+        objects = [item for item in annotation.objects if item.name in self._labels]
+        factors = np.ones(4)
+        if self.rescale and annotation.declared is not None:
+            factors = np.tile(np.divide(image.shape[:2], annotation.declared)[::-1], 2)
+        sample = Sample(
+            image=image,
+            boxes=(np.array([item.box for item in objects], np.float64).reshape(-1, 4) * factors).astype(np.float32),
+            labels=np.array([self._labels[item.name] for item in objects], np.int64),
+            difficult=np.array([item.difficult for item in objects], np.bool_),
+            left_out=len(annotation.objects) - len(objects),
+            id=entry.stem,
+            filename=picture.name,
+        )
+        return checked_sample(sample, str(entry.path))
+
+    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
+        """Return the picture's file, and the (height, width) that its annotation states, if any."""
+        annotation, picture = self._entries[index].readable()
+        return picture, annotation.declared
+
+    def declared_size(self, index: int) -> tuple[int, int] | None:
+        """Return the (height, width) that an annotation states, if any."""
+        return self._entries[index].readable()[0].declared
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
-        path = self._image_path(self.stems[index], self._parse(self.stems[index])[0])
-        return read_file(path), path.name
+        _, picture = self._entries[index].readable()
+        return read_file(picture), picture.name
 
 
-def _existing(root: Path, names: Sequence[str], pattern: str, what: str) -> Path:
-    if not is_folder(root):
-        raise DataError(f"{shown(root)}: no such folder")
-    for folder in (root / name for name in names):
-        if next(iter(folder.glob(pattern)), None) is not None:
-            return folder
-    raise DataError(f"{root}: no {what} ({pattern}) in {', '.join(names)}")
+def _folders(root: Path, names: frozenset[str]) -> list[Path]:
+    """Return the folders of some names, in any case, below another, sorted."""
+    return sorted(path for path in root.iterdir() if path.name.lower() in names and path.is_dir())
 
 
-def _number(element: ET.Element, tag: str, path: Path) -> float:
-    text = element.findtext(tag)
-    try:
-        value = float(text or "")
-    except ValueError:
-        raise DataError(f"{path}: <{element.tag}><{tag}>: expected a number, found {text!r}") from None
-    if not math.isfinite(value):
-        raise DataError(f"{path}: <{element.tag}><{tag}>: expected a finite number, found {text!r}")
-    return value
+def _as_written(name: str) -> str:
+    """Return a name as systems compare it that ignore case, Unicode forms and the kind of slash."""
+    return unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()
 
 
-def _parse_object(element: ET.Element, path: Path) -> _Object:
-    tag, box = element.find("name"), element.find("bndbox")
-    name = "" if tag is None else tag.text or ""
-    if tag is None or tag.get(_PRESERVED) != "preserve":
-        name = name.strip()
-    if not name or box is None:
-        raise DataError(f"{path}: an object without <{'bndbox' if name else 'name'}>")
-    x_min, y_min, x_max, y_max = (_number(box, side, path) for side in ("xmin", "ymin", "xmax", "ymax"))
-    difficult = (element.findtext("difficult") or "0").strip() not in ("0", "")
-    return _Object(name, (x_min, y_min, x_max, y_max), difficult)
+def _one_form(names: Iterable[str]) -> dict[str, str]:
+    """Return each name's composed form where it is written in several forms, else the name itself."""
+    composed = {name: unicodedata.normalize("NFC", name) for name in names}
+    counts = Counter(composed.values())
+    return {name: form if counts[form] > 1 else name for name, form in composed.items()}
 
 
 def write_voc_annotation(sample: Sample, filename: str, categories: Categories, path: str | Path) -> None:
@@ -225,4 +384,4 @@ def _add_text(parent: ET.Element, tag: str, text: str) -> None:
     element = ET.SubElement(parent, tag)
     element.text = text
     if text != text.strip():
-        element.set(_PRESERVED, "preserve")
+        element.set(PRESERVED, "preserve")

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, finite_number, inside, numbered_lines, reading
+from boxwright.data.image_io import read_header, read_image
+from boxwright.data.located import LocatedPictures
+from boxwright.data.notices import Notices
+from boxwright.data.reading import checked_sample, finite_number, numbered_lines, reading
 from boxwright.types import Categories, Category, Sample
 
 FACE_LANDMARKS = ("left_eye", "right_eye", "nose", "left_mouth", "right_mouth")
@@ -83,9 +85,10 @@ class WiderFaceDataset:
         categories: Categories | None = None,
         *,
         subsets: str | Path | None = None,
+        ignore_exif: bool = False,
         allow_paths_outside: bool = False,
     ) -> None:
-        """Read the file.
+        """Read the file, and find its images.
 
         Args:
             annotations: Such as `wider_face_split/wider_face_val_bbx_gt.txt`, or a `label.txt` with landmarks.
@@ -94,12 +97,14 @@ class WiderFaceDataset:
             categories: The classes, one of which is named face, or which is the only one; by default just face.
             subsets: The folder of the evaluation tool's `wider_easy_val.mat` and so on; samples then state the subsets
                 of each face, which the metric needs.
+            ignore_exif: Whether pixels stay as stored: for a tool that ignores EXIF.
             allow_paths_outside: Whether a path may point outside the folder.
 
         Raises:
             DataError: If the file is missing or malformed, with its line; or if the subsets belong to other data.
         """
-        self.path, self.name, self._allow_outside = Path(annotations), str(annotations), allow_paths_outside
+        self.path, self.name = Path(annotations), str(annotations)
+        self.ignore_exif, self.notices = ignore_exif, Notices()
         refuse_unfinished(self.path.parent)
         self.images = list(_images(self.path))
         if not self.images:
@@ -108,6 +113,8 @@ class WiderFaceDataset:
         self.categories = categories or _FACE
         self._label = face_label(self.categories, self.path)
         self._subsets = _read_subsets(Path(subsets), self.images) if subsets else None
+        names = [(image.path, self._where(image)) for image in self.images]
+        self._files = LocatedPictures(self.folder, names, self.notices, allow_outside=allow_paths_outside)
 
     def _usual_folder(self) -> Path:
         above = self.path.absolute().parent.parent
@@ -123,39 +130,51 @@ class WiderFaceDataset:
         Faces marked invalid are crowds: they are not trained on, and detecting them is not an error. Attributes are the
         six of the benchmark, and the membership in each subset if known.
         """
-        one = self.images[index]
-        with reading(f"{self.path}: line {one.line}"):
-            image = read_image(self._image(one))
-            boxes = np.array(one.boxes, np.float64).reshape(-1, _BOX)
-            count = len(boxes)
-            names: tuple[str, ...] = _ATTRIBUTES if one.attributes else ()
-            columns = [np.array(one.attributes, np.int64).reshape(count, len(names))]
-            invalid = columns[0][:, _INVALID] == 1 if names else np.zeros(count, np.bool_)
-            if self._subsets is not None:
-                names, columns = (*names, *WIDER_SUBSETS), [*columns, self._subsets[index]]
-            sample = Sample(
-                image=image,
-                boxes=np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1).astype(np.float32),
-                labels=np.full(count, self._label, np.int64),
-                is_crowd=invalid,
-                keypoints=np.array(one.landmarks, np.float32).reshape(count, -1, _POINT) if one.landmarks else None,
-                attributes=np.concatenate(columns, 1) if names else None,
-                attribute_names=names,
-                id=one.path,
-                filename=one.path,
-            )
-            return checked_sample(sample, f"{self.path}: line {one.line}")
+        with reading(self._where(self.images[index])):
+            return self._sample(index, read_image(self._files.path(index), upright=not self.ignore_exif))
 
-    def _image(self, one: _Image) -> Path:
-        where = f"{self.path}: line {one.line}"
-        path = inside(self.folder, one.path, where, allow_outside=self._allow_outside)
-        if not is_file(path):
-            raise DataError(f"{where}: no image {shown(path)}")
-        return path
+    def without_pixels(self, index: int) -> Sample:
+        """Return one sample with an image [H, W, 0], whose file is opened for its size alone.
+
+        Raises:
+            DataError: If the image is missing or none.
+        """
+        with reading(self._where(self.images[index])):
+            size = read_header(self._files.path(index)).size_for(None, upright=not self.ignore_exif)
+            return self._sample(index, np.zeros((*size, 0), np.uint8))
+
+    def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
+        one = self.images[index]
+        boxes = np.array(one.boxes, np.float64).reshape(-1, _BOX)
+        count = len(boxes)
+        names: tuple[str, ...] = _ATTRIBUTES if one.attributes else ()
+        columns = [np.array(one.attributes, np.int64).reshape(count, len(names))]
+        invalid = columns[0][:, _INVALID] == 1 if names else np.zeros(count, np.bool_)
+        if self._subsets is not None:
+            names, columns = (*names, *WIDER_SUBSETS), [*columns, self._subsets[index]]
+        sample = Sample(
+            image=image,
+            boxes=np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1).astype(np.float32),
+            labels=np.full(count, self._label, np.int64),
+            is_crowd=invalid,
+            keypoints=np.array(one.landmarks, np.float32).reshape(count, -1, _POINT) if one.landmarks else None,
+            attributes=np.concatenate(columns, 1) if names else None,
+            attribute_names=names,
+            id=one.path,
+            filename=one.path,
+        )
+        return checked_sample(sample, self._where(one))
+
+    def _where(self, one: _Image) -> str:
+        return f"{self.path}: line {one.line}"
+
+    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
+        """Return the picture's file, and the (height, width) that its annotation states, if any."""
+        return self._files.path(index), None
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name, with the event's folder."""
-        return read_file(self._image(self.images[index])), self.images[index].path
+        return read_file(self._files.path(index)), self.images[index].path
 
 
 def _is_path(line: str) -> bool:

@@ -1,55 +1,41 @@
-"""YOLO's text labels: a `data.yaml`, folders of images, and a `labels` folder beside each `images` folder.
+"""YOLO's text labels: pictures, a label file of rows of numbers for each, and a file that names the classes.
 
-Each line of a label file is an object: its class, from 0, then center, width and height of its box, or the points of
-its outline, all in units of the image. An image without a label file has no objects.
+Files are found by `yolo_layout` and `yolo_files`; what rows mean is decided by `yolo_labels`, over the whole data set.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
+from numpy.typing import NDArray
 
-from boxwright.base.errors import DataError, first_line
-from boxwright.base.files import is_file, is_folder, read_file, shown, size_of
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_folder, read_file, shown
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
-from boxwright.data.image_io import read_image
-from boxwright.data.reading import checked_sample, inside, label_of, read_text, reading
+from boxwright.data.image_io import read_header, read_image
+from boxwright.data.notices import Notices
+from boxwright.data.reading import checked_sample, label_of, reading
+from boxwright.data.yolo_convention import YoloConvention, check_class_numbers, check_coordinates, check_corners
+from boxwright.data.yolo_files import label_files_of, pictures_of
+from boxwright.data.yolo_labels import (
+    BOX,
+    LabelRows,
+    RowMeaning,
+    parse_rows,
+    place_of_row,
+    problem_of_count,
+    read_rows,
+    row_boxes,
+    row_meaning,
+)
+from boxwright.data.yolo_layout import YoloLayout, find_yolo, read_layout, yolo_splits
 from boxwright.types import Categories, Category, Sample
 
-_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
-_LARGEST = 2**20  # bytes of a data.yaml
-_BOX = 4
-# Two names for the same split.
-_VALIDATION = {"val": "valid", "valid": "val"}
-_FARTHEST = 1e6  # units of the image
-
-
-def find_yolo(path: str | Path) -> Path | None:
-    """Return the `data.yaml` that a path is, or that a folder holds; None otherwise."""
-    path = Path(path)
-    candidates = [path] if path.suffix in (".yaml", ".yml") else [path / "data.yaml", path / "data.yml"]
-    return next((candidate for candidate in candidates if is_file(candidate)), None)
-
-
-def yolo_splits(data: Path) -> dict[str, list[str]]:
-    """Return the paths that train, val, valid and test list in a `data.yaml`.
-
-    Splits other than train whose folders are missing are skipped: exports list splits that they do not have.
-    """
-    content = _read_yaml(data)
-    root = data.parent / str(content.get("path") or ".")
-    found = {}
-    for name in ("train", "val", "valid", "test"):
-        value = content.get(name)
-        listed = [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []
-        there = any((root / _within_export(root, item)).exists() for item in listed)
-        if listed and (there or name == "train"):
-            found[name] = listed
-    return found
+__all__ = ["YoloConvention", "YoloDataset", "find_yolo", "yolo_splits"]
 
 
 class YoloDataset:
@@ -62,182 +48,198 @@ class YoloDataset:
         categories: Categories | None = None,
         *,
         load_masks: bool = False,
+        num_keypoints: int | None = 0,
+        convention: YoloConvention | None = None,
+        ignore_exif: bool = False,
         allow_paths_outside: bool = False,
     ) -> None:
-        """Find the images.
+        """Find the images, and read the label files.
 
         Args:
-            data: A `data.yaml`, or the folder that holds it.
-            categories: The classes, matched by name; by default those of `data.yaml`, with ids from 1.
+            data: A `data.yaml` or `obj.data`, or a folder that holds one, or that holds `classes.txt`.
+            split: train, val, valid or test.
+            categories: The classes, matched by name; by default those that the data name, with ids from 1.
             load_masks: Whether to draw outlines as masks; plain boxes are then an error.
+            num_keypoints: Keypoints per object; 0 to skip them, None for as many as there are.
+            convention: In what the labels differ from YOLO's own, as classes from 1; by default in nothing.
+            ignore_exif: Whether pixels stay as stored where nothing shows that labels refer to the upright picture: for
+                a tool that ignores EXIF.
             allow_paths_outside: Whether `data.yaml` may name folders outside its own.
 
         Raises:
-            DataError: If a file or folder is missing, or the classes are not named.
+            DataError: If a file or folder is missing, the classes are not named, or rows of numbers contradict each
+                other, or clearly mean something else than they should.
         """
-        found = find_yolo(data)
-        if found is None:
-            raise DataError(f"{shown(data)}: no data.yaml")
-        self.path, self.load_masks = found, load_masks
-        self.name = f"{found} ({split})"
-        content = _read_yaml(found)
-        names = _names(content.get("names"), found)
-        if content.get("nc", len(names)) != len(names):
-            raise DataError(f"{found}: nc is {content['nc']}, but names has {len(names)}; correct one of the two")
-        if content.get("kpt_shape") is not None:
-            raise DataError(f"{found}: kpt_shape: YOLO's keypoints are not read; convert them to TFRecords")
-        own = Categories(tuple(Category(label, label + 1, name) for label, name in enumerate(names)))
+        layout = _layout(Path(data), convention)
+        self.path, self.load_masks, self.notices = layout.path, load_masks, Notices()
+        self.name, self.convention = f"{layout.path} ({split})", convention or YoloConvention()
+        self.ignore_exif = ignore_exif
+        self._choose_classes(layout, categories, keypoints=num_keypoints != 0)
+        self.images, self._problems = pictures_of(
+            layout, layout.split_called(split), self.notices, allow_outside=allow_paths_outside
+        )
+        self._files = label_files_of(self.images, self.notices)
+        self._read_labels(layout, split)
+        self._place_keypoints(num_keypoints)
+
+    def _choose_classes(self, layout: YoloLayout, categories: Categories | None, *, keypoints: bool) -> None:
+        points = layout.keypoint_names if keypoints and layout.keypoint_names else ((),) * len(layout.names)
+        names = zip(layout.names, points, strict=True)
+        own = Categories(
+            tuple(Category(label, label + 1, name, keypoints=own) for label, (name, own) in enumerate(names))
+        )
         self.categories = categories or own
-        self._labels = [label_of(name, self.categories, found) for name in names]
-        split = _VALIDATION.get(split, split) if split not in content else split
-        if split not in content:
-            given = ", ".join(name for name in ("train", "val", "valid", "test") if name in content)
-            raise DataError(f"{found}: no {split!r}; there are: {given or 'none'}")
-        root = self._below(found.parent, str(content.get("path") or "."), allow_outside=allow_paths_outside)
-        listed = content[split] if isinstance(content[split], list) else [content[split]]
-        self.images = [
-            image for item in listed for image in self._listed(root, item, allow_outside=allow_paths_outside)
-        ]
-        if not self.images:
-            raise DataError(f"{found}: {split}: no images in {', '.join(map(str, listed))[:200]}")
+        self._labels = [label_of(name, self.categories, layout.path) for name in layout.names]
+        self._keypoint_names = layout.keypoint_names
 
-    def _below(self, folder: Path, name: str, *, allow_outside: bool) -> Path:
-        return inside(folder, name, str(self.path), allow_outside=allow_outside)
+    def _read_labels(self, layout: YoloLayout, split: str) -> None:
+        """Read all rows, decide what they mean, and keep the boxes."""
+        rows = read_rows(self._files)
+        where = str(self.path)
+        check_class_numbers(rows, len(layout.names), self.convention, where)
+        check_coordinates(rows, self.convention, where, self._known_size)
+        self.meaning = _meaning(rows, self._files, layout, split)
+        check_corners(rows, self.meaning, self.convention, where)
+        if self.meaning.assumed:
+            self.notices.assumed.add(self.meaning.assumed, "", int((rows.counts != BOX).sum()))
+        self._problems = rows.problems | self._problems
+        for count in np.unique(rows.counts).tolist():
+            if problem := problem_of_count(count, self.meaning):
+                for row in np.flatnonzero(rows.counts == count).tolist():
+                    where = place_of_row(rows, self._files, row)
+                    self._problems.setdefault(int(rows.pictures[row]), f"{where}: {problem}")
+        # The objects of picture i are rows starts[i] to starts[i + 1].
+        self._starts = np.searchsorted(rows.pictures, np.arange(len(self.images) + 1))
+        self._classes = rows.classes - self.convention.classes_from_one
+        self._boxes = row_boxes(rows, self.meaning, corners=self.convention.corners)
 
-    def _listed(self, root: Path, item: Any, *, allow_outside: bool) -> list[Path]:
-        """Return the images in a folder, or in a text file that lists them."""
-        name = _within_export(root, str(item))
-        path = self._below(root, name, allow_outside=allow_outside)
-        if is_folder(path):
-            return sorted(image for image in path.rglob("*") if image.suffix.lower() in _SUFFIXES)
-        if not is_file(path):
-            raise DataError(f"{self.path}: no such folder or list: {shown(path)}")
-        lines = read_text(path).splitlines()
-        return [self._below(root, line.strip(), allow_outside=allow_outside) for line in lines if line.strip()]
+    def _place_keypoints(self, wanted: int | None) -> None:
+        """Find where each keypoint goes among those of all classes, for each label."""
+        count = self.meaning.keypoints[0] if self.meaning.keypoints and wanted != 0 else 0
+        self._places: dict[int, list[int]] = {}
+        for number, label in enumerate(self._labels if count else ()):
+            category = self.categories.by_label(label)
+            names = self._keypoint_names[number] if self._keypoint_names else ()
+            ours = dict(zip(category.keypoints, category.keypoint_indices, strict=True))
+            if ours and len(ours) != count and not set(names) <= set(ours):
+                raise DataError(
+                    f"{self.path}: class {category.name!r} has {count} keypoints, but in the label map {len(ours)}"
+                )
+            in_order = [*category.keypoint_indices] or [*range(count)]
+            self._places[label] = [ours[name] for name in names] if names and set(names) <= set(ours) else in_order
+        most = max((max(places) + 1 for places in self._places.values()), default=0)
+        if wanted and most > wanted:
+            raise DataError(f"{self.path}: its classes have {most} keypoints, but num_keypoints is {wanted}")
+        self._num_keypoints = wanted or most
+
+    def _known_size(self, index: int) -> tuple[int, int] | None:
+        try:
+            return read_header(self.images[index]).size_for(None, upright=not self.ignore_exif)
+        except DataError:  # raised again when the sample is read, where it can be skipped
+            return None
 
     def __len__(self) -> int:
         return len(self.images)
 
+    def _where(self, index: int) -> str:
+        return str(self._files[index] or self.images[index])
+
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; its id is the image's name without suffix."""
-        image_path = self.images[index]
-        path = _label_path(image_path)
-        with reading(str(path)):
-            image = read_image(image_path)
-            size = (image.shape[0], image.shape[1])
-            rows = _rows(path) if is_file(path) else []
-            scale = np.array([size[1], size[0]], np.float64)
-            boxes = [_box(values) * np.tile(scale, 2) for _, values in rows]
-            labels = [self._checked_label(number, path) for number, _ in rows]
-            sample = Sample(
-                image=image,
-                boxes=np.array(boxes, np.float64).reshape(-1, 4).astype(np.float32),
-                labels=np.array(labels, np.int64),
-                masks=_masks([values for _, values in rows], size, path) if self.load_masks else None,
-                id=image_path.stem,
-                filename=image_path.name,
-            )
-            return checked_sample(sample, str(path))
+        with reading(self._where(index)):
+            self._check(index)
+            return self._sample(index, read_image(self.images[index], upright=not self.ignore_exif))
 
-    def _checked_label(self, number: int, path: Path) -> int:
+    def without_pixels(self, index: int) -> Sample:
+        """Return one sample without decoding its image: [H, W, 0] of the size that the file's header says."""
+        with reading(self._where(index)):
+            self._check(index)
+            size = read_header(self.images[index]).size_for(None, upright=not self.ignore_exif)
+            return self._sample(index, np.zeros((*size, 0), np.uint8))
+
+    def _check(self, index: int) -> None:
+        if index in self._problems:
+            raise DataError(self._problems[index])
+
+    def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
+        where, size = self._where(index), (image.shape[0], image.shape[1])
+        own = slice(self._starts[index], self._starts[index + 1])
+        scale = np.ones(2) if self.convention.in_pixels else np.array([size[1], size[0]], np.float64)
+        labels = [self._label(number, where) for number in self._classes[own].tolist()]
+        path = self._files[index]
+        needs_rows = path is not None and (self.load_masks or self._num_keypoints)
+        rows = [values for _, _, values in parse_rows(path)] if path is not None and needs_rows else []
+        sample = Sample(
+            image=image,
+            boxes=(self._boxes[own] * np.tile(scale, 2)).astype(np.float32),
+            labels=np.array(labels, np.int64),
+            masks=self._masks(rows, size, scale, where) if self.load_masks else None,
+            keypoints=self._keypoints(rows, labels, scale) if self._num_keypoints else None,
+            id=self.images[index].stem,
+            filename=self.images[index].name,
+        )
+        return checked_sample(sample, where)
+
+    def _label(self, number: int, where: str) -> int:
         if not 0 <= number < len(self._labels):
-            raise DataError(f"{path}: class {number}, but {self.path.name} names {len(self._labels)} from 0")
+            first = int(self.convention.classes_from_one)
+            raise DataError(
+                f"{where}: class {number + first}, but {self.path.name} names {len(self._labels)} from {first}"
+            )
         return self._labels[number]
+
+    def _masks(self, rows: list[list[float]], size: tuple[int, int], scale: NDArray[np.float64], where: str) -> Any:
+        """Draw outlines as masks [N, H, W]; an object with only a box is an error."""
+        check_mask_memory(len(rows), size, where)
+        drawn = []
+        for number, values in enumerate(rows):
+            if self.meaning.kind != "outlines" or len(values) == BOX:
+                raise DataError(f"{where}: object {number} has a box but no outline; masks were requested")
+            points = np.array(values[: len(values) // 2 * 2]).reshape(-1, 2) * scale
+            drawn.append(decode_mask([points.reshape(-1).tolist()], size, f"{where}: object {number}"))
+        return np.array(drawn, np.uint8).reshape(-1, *size)
+
+    def _keypoints(self, rows: list[list[float]], labels: list[int], scale: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Return the objects' keypoints [N, P, 3]; of a row with a box alone, all are invisible."""
+        points = np.zeros((len(rows), self._num_keypoints, 3), np.float32)
+        for into, label, values in zip(points, labels, rows, strict=True):
+            if self.meaning.keypoints is None or len(values) == BOX:
+                continue
+            given = np.array(values[BOX:]).reshape(self.meaning.keypoints)
+            # A keypoint that is not in the picture is written as 0 0, with two numbers as with three.
+            visible = given[:, 2] > 0 if given.shape[1] == 3 else (given > 0).max(1)
+            into[self._places[label]] = np.column_stack([given[:, :2] * scale, visible])
+        return points
+
+    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
+        """Return the picture's file, and the (height, width) that its annotation states, if any."""
+        return self.images[index], None
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
         return read_file(self.images[index]), self.images[index].name
 
 
-def _within_export(root: Path, name: str) -> str:
-    """Resolve a path of Roboflow's exports: `../train/images` may be the export's own `train/images`."""
-    own = name
-    while own.startswith("../"):
-        own = own.removeprefix("../")
-    return own if own != name and (is_folder(root / own) or is_file(root / own)) else name
-
-
-def _label_path(image: Path) -> Path:
-    """Return the path of an image's labels: the last `images` in its path becomes `labels`."""
-    parts = list(image.parts[:-1])
-    for place in range(len(parts) - 1, -1, -1):
-        # Ultralytics' loader replaces the last `images`, too; the folder above may have the same name.
-        if parts[place] == "images":
-            parts[place] = "labels"
-            break
-    return Path(*parts, f"{image.stem}.txt")
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if size_of(path) > _LARGEST:
-        raise DataError(f"{path}: more than {_LARGEST} bytes: not a data.yaml of YOLO's")
-    try:
-        content = yaml.safe_load(read_text(path))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not YAML: {first_line(error)}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: expected names and lists of images")
-    return content
-
-
-def _names(given: Any, path: Path) -> list[str]:
-    """Return the names of classes 0, 1, …, given as list or mapping."""
-    # By text, since YAML keys of mixed types have no order.
-    if isinstance(given, dict) and sorted(given, key=str) == sorted(range(len(given)), key=str):
-        given = [given[number] for number in range(len(given))]
-    if (
-        not isinstance(given, list)
-        or not given
-        # YAML reads a class named 7 as a number, which is fine, and one named no as False, whose spelling is lost.
-        or not all(isinstance(name, str | int) and not isinstance(name, bool) for name in given)
-    ):
-        raise DataError(f"{path}: names: expected a list of class names, or a mapping from 0, 1, … to them")
-    return [str(name) for name in given]
-
-
-def _rows(path: Path) -> list[tuple[int, list[float]]]:
-    """Return the class and the numbers of each object."""
-    rows = []
-    for line_number, line in enumerate(read_text(path).splitlines(), start=1):
-        words = line.split()
-        if not words:
-            continue
-        where = f"{path}: line {line_number}"
+def _meaning(rows: LabelRows, files: Sequence[Path | None], layout: YoloLayout, split: str) -> RowMeaning:
+    """Return what a split's rows mean; if that takes a conclusion, all splits' rows decide, for it to be the same."""
+    meaning = row_meaning(rows, layout.keypoints, partial(place_of_row, rows, files))
+    if not meaning.assumed:
+        return meaning
+    more = [*files]
+    for other in (name for name in layout.splits if name != layout.split_called(split)):
         try:
-            number, values = float(words[0]), [float(word) for word in words[1:]]
-        except ValueError:
-            raise DataError(f"{where}: expected numbers, found {line[:60]!r}") from None
-        outline = len(values) >= 6 and len(values) % 2 == 0
-        if (
-            not math.isfinite(number)
-            or number != int(number)
-            or not (len(values) == _BOX or outline)
-            or not np.abs(values).max() < _FARTHEST
-        ):
-            raise DataError(
-                f"{where}: expected a class and 4 numbers, or a class and an outline of 3 or more points, "
-                f"found {line[:60]!r}"
-            )
-        rows.append((int(number), values))
-    return rows
+            pictures, _ = pictures_of(layout, other, Notices(), allow_outside=True)
+            more += label_files_of(pictures, Notices())
+        except DataError:  # a split that is not there, or will be refused when it is opened
+            continue
+    rows = read_rows(more)
+    return row_meaning(rows, layout.keypoints, partial(place_of_row, rows, more))
 
 
-def _box(values: list[float]) -> Any:
-    """Return xyxy in units of the image."""
-    if len(values) == _BOX:
-        x, y, width, height = values
-        return np.array([x - width / 2, y - height / 2, x + width / 2, y + height / 2])
-    points = np.array(values).reshape(-1, 2)
-    return np.concatenate([points.min(0), points.max(0)])
-
-
-def _masks(rows: list[list[float]], size: tuple[int, int], path: Path) -> Any:
-    """Draw outlines as masks [N, H, W]; an object with only a box is an error."""
-    check_mask_memory(len(rows), size, str(path))
-    drawn = []
-    for number, values in enumerate(rows):
-        if len(values) == _BOX:
-            raise DataError(f"{path}: object {number} has a box but no outline; masks were requested")
-        scaled = (np.array(values).reshape(-1, 2) * [size[1], size[0]]).reshape(-1).tolist()
-        drawn.append(decode_mask([scaled], size, f"{path}: object {number}"))
-    return np.array(drawn, np.uint8).reshape(-1, *size)
+def _layout(data: Path, convention: YoloConvention | None) -> YoloLayout:
+    found = find_yolo(data)
+    if found is None and is_folder(data):
+        found = data  # reading it says what is missing
+    if found is None:
+        raise DataError(f"{shown(data)}: no data.yaml")
+    return read_layout(found, from_one=convention is not None and convention.classes_from_one)

@@ -15,6 +15,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.models.detector import Detector
+from boxwright.preflight.account import check_account
 from boxwright.preflight.anchors import anchors_of, check_anchors
 from boxwright.preflight.boxes import check_boxes, check_small_boxes
 from boxwright.preflight.checkpoint import check_checkpoint
@@ -25,7 +26,7 @@ from boxwright.preflight.images import (
     check_duplicates,
     check_leak,
     check_readable,
-    check_turned,
+    check_stored,
     read_fingerprints,
 )
 from boxwright.preflight.input_frame import InputFrame
@@ -86,11 +87,12 @@ def examine(
     if not len(dataset):
         yield Finding("empty_images", "fatal", f"{dataset.name} has no samples", "check its path")
         return
+    yield from check_account(dataset, "training", shown)
     records, unreadable = _read(dataset, depth.decoded, "training samples", shown)
     prints = read_fingerprints(dataset, shown("training images", spread(len(dataset), depth.hashed)))
     yield from _readable(records, unreadable, prints, "training")
     yield from _data(config, detector, dataset, records, depth)
-    yield from check_turned(prints)
+    yield from check_stored(prints, dataset)
     yield from check_duplicates(prints, "the training data")
     yield from _evaluation(config, dataset, prints, depth, shown)
 
@@ -100,13 +102,14 @@ def examine_data(
 ) -> Iterator[Finding]:
     """Check data alone: readability, boxes, classes, duplicates, leaks; yield each check's finding."""
     depth, shown = depth or Depth(), progress or silent
+    yield from check_account(train, "training", shown)
     records, unreadable = _read(train, depth.decoded, "training samples", shown)
     prints = read_fingerprints(train, shown("training images", spread(len(train), depth.hashed)))
     yield from _readable(records, unreadable, prints, "training")
     yield from check_balance(records, train.categories)
     yield from check_counts(records, None)
     yield from check_boxes(records)
-    yield from check_turned(prints)
+    yield from check_stored(prints, train)
     yield from check_duplicates(prints, "the training data")
     if held_out is None:
         yield Finding(
@@ -223,6 +226,7 @@ def _evaluation(
 
 
 def _evaluation_data(other: Dataset, prints: Fingerprints, depth: Depth, progress: Progress) -> Iterable[Finding]:
+    yield from check_account(other, "evaluation", progress)
     records, unreadable = _read(other, depth.decoded, "evaluation samples", progress)
     others = read_fingerprints(other, progress("evaluation images", spread(len(other), depth.hashed)))
     yield from _readable(records, unreadable, others, "evaluation")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +18,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.base.errors import DataError
+from boxwright.data.account import Annotated
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
+from boxwright.data.listed import ListedDataset
 from boxwright.preflight.finding import Finding, some
 
 # Images are near-duplicates if both 256-bit hashes differ in fewer bits than this: those of unrelated images differ in
 # about 128, those of copies in other sizes or qualities in under 30.
 _NEAR = {"dhash": 24, "phash": 40}
+# Frames of a video differ more: in fewer bits than this by hash, where unrelated photographs differ in 100 to 155.
+_ALIKE = {"dhash": 96, "phash": 96}
+_NUMBERED = re.compile(r"(.*?)(\d{1,12})(\D*)", re.DOTALL)
+_ROBOFLOW = re.compile(r"_[a-z]{3,4}\.rf\.[0-9a-f]+$")
 _SIDE = 16
 # The hashes look at 64 × 64 pixels at most; JPEG decoders return a half to an eighth of the size much faster.
 _SMALL = (128, 128)
@@ -92,8 +100,14 @@ def _packed(image_hash: Any) -> NDArray[np.uint8]:
     return np.packbits(image_hash.hash.reshape(-1))
 
 
-def near_groups(prints: Fingerprints) -> list[list[int]]:
-    """Return the rows of images in groups of near-duplicates; a unique image is a group of one."""
+def near_groups(prints: Fingerprints, *, frames: bool = False) -> list[list[int]]:
+    """Return the rows of images in groups of near-duplicates; a unique image is a group of one.
+
+    Args:
+        prints: Of all images.
+        frames: Whether frames of one video belong together, too: images with consecutive numbers that look
+            more alike than unrelated ones ever do.
+    """
     group = list(range(len(prints.names)))
 
     def root(row: int) -> int:
@@ -107,10 +121,32 @@ def near_groups(prints: Fingerprints) -> list[list[int]]:
             # The earlier image names the group, so that groups do not depend on the order of pairs.
             first, second = sorted((root(row + start), root(column)))
             group[second] = first
+    for row, column in _frames(prints) if frames else ():
+        first, second = sorted((root(row), root(column)))
+        group[second] = first
     members: dict[int, list[int]] = {}
     for row in range(len(group)):
         members.setdefault(root(row), []).append(row)
     return list(members.values())
+
+
+def _frames(prints: Fingerprints) -> Iterator[tuple[int, int]]:
+    """Yield the rows of consecutive frames of a video, by their names and looks."""
+    numbered: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for row, name in enumerate(prints.names):
+        # Roboflow's exports add the ending and a digest to a name: clip-12_jpg.rf.0a1b.jpg.
+        stem = _ROBOFLOW.sub("", name.rpartition(".")[0] or name)
+        if (match := _NUMBERED.fullmatch(stem)) is not None:
+            numbered.setdefault((match[1], match[3]), []).append((int(match[2]), row))
+    for rows in numbered.values():
+        ordered = [row for _, row in sorted(rows)]
+        for first, second in itertools.pairwise(ordered):
+            if all(_distance(prints.hashes[name], first, second) < most for name, most in _ALIKE.items()):
+                yield first, second
+
+
+def _distance(packed: NDArray[np.uint8], first: int, second: int) -> int:
+    return int(np.unpackbits(packed[first] ^ packed[second]).sum())
 
 
 def near_pairs(first: Fingerprints, second: Fingerprints) -> list[tuple[int, int]]:
@@ -166,19 +202,18 @@ def check_readable(unreadable: Sequence[str], total: int, what: str) -> Iterable
         yield Finding("readable", "fine", f"{total} samples of {what} can be read")
 
 
-def check_turned(prints: Fingerprints) -> Iterable[Finding]:
-    """Yield images that viewers show rotated, whose boxes may have been drawn in either orientation."""
-    if prints.turned:
+def check_stored(prints: Fingerprints, dataset: Dataset) -> Iterable[Finding]:
+    """Yield the images of TFRecords that viewers show turned: they are read as stored, as TensorFlow reads them."""
+    whole = dataset.whole if isinstance(dataset, ListedDataset) else dataset
+    if prints.turned and not isinstance(whole, Annotated):
         yield Finding(
             "orientation",
             "warning",
-            f"the EXIF orientation of {len(prints.turned)} of {len(prints.names)} images rotates or mirrors them "
-            f"({some(prints.turned)}); pixels are read as stored, unless the annotation's own width and height show "
-            "that its boxes were drawn on the rotated image",
-            "check that their boxes match the objects (boxwright inspect); otherwise store the images upright",
+            f"the EXIF orientation of {len(prints.turned)} of {len(prints.names)} images turns or mirrors them "
+            f"({some(prints.turned)}); the records are read as stored, as TensorFlow reads them",
+            "check that their boxes match the objects (boxwright inspect); otherwise write the records again from "
+            "pictures and annotations with boxwright convert, which turns the pixels",
         )
-    else:
-        yield Finding("orientation", "fine", f"{len(prints.names)} images are stored upright")
 
 
 def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:

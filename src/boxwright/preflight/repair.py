@@ -1,8 +1,9 @@
 """Safe repairs of data, written to a new folder; the original is not changed.
 
-Boxes are clipped to their image, and removed if empty, inverted or outside. Unreadable images and exact copies are
-removed, and so are evaluation images that nearly duplicate a training image. Of copies with different annotations the
-first is kept, and the others are counted separately.
+Exchanged corners are swapped and boxes clipped to their image. An image with a box that cannot be repaired, as it has
+no area or lies outside, is removed with all its boxes: without that box, its object would be learned as background.
+Unreadable images and exact copies are removed, and so are evaluation images that nearly duplicate a training image. Of
+copies with different annotations the first is kept, and the others are counted separately.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import is_folder, unfinished, write_whole
@@ -49,18 +51,31 @@ class Repaired:
 
 
 def _with_valid_boxes(done: Repaired, sample: Sample) -> Sample:
-    """Return a sample with the boxes that have an area in its image, clipped to it, and count the repairs."""
-    height, width = sample.image.shape[:2]
-    limits = np.array([width, height] * 2, np.float32)
-    boxes = np.clip(sample.boxes, 0, limits)
-    whole = np.asarray((boxes[:, 2:] > boxes[:, :2]).all(1))
+    """Return a sample whose boxes have ordered corners and are clipped to its image, and count the repairs."""
+    boxes = _repaired_boxes(sample)
+    ordered = _with_ordered_corners(sample.boxes)
+    swapped, clipped = (ordered != sample.boxes).any(1), (boxes != ordered).any(1)
     name = sample.id or sample.filename
-    done.add("boxes without area or outside their image, removed", name, int((~whole).sum()))
-    moved = whole & (boxes != sample.boxes).any(1)
-    done.add("boxes across the border, clipped", name, int(moved.sum()))
-    # Areas of clipped boxes are recomputed; those of masks stay.
-    areas = np.where(moved, (boxes[:, 2:] - boxes[:, :2]).prod(1), sample.areas)
-    return replace(sample, boxes=boxes, areas=areas.astype(np.float32)).keep(whole)
+    done.add("boxes with exchanged corners, swapped", name, int(swapped.sum()))
+    done.add("boxes across the border, clipped", name, int(clipped.sum()))
+    # Areas of changed boxes are recomputed; those of masks stay.
+    areas = np.where(swapped | clipped, (boxes[:, 2:] - boxes[:, :2]).prod(1), sample.areas)
+    return replace(sample, boxes=boxes, areas=areas.astype(np.float32))
+
+
+def _with_ordered_corners(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], 1)
+
+
+def _repaired_boxes(sample: Sample) -> NDArray[np.float32]:
+    height, width = sample.image.shape[:2]
+    return np.clip(_with_ordered_corners(sample.boxes), 0, np.array([width, height] * 2, np.float32))
+
+
+def _can_be_repaired(sample: Sample) -> bool:
+    """Whether all boxes have an area in the image once they are repaired, and all objects a class."""
+    boxes = _repaired_boxes(sample)
+    return bool((boxes[:, 2:] > boxes[:, :2]).all()) and not sample.left_out
 
 
 def repair(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> Repaired:
@@ -107,11 +122,13 @@ def _repaired(dataset: Dataset, prints: Fingerprints, without: set[int], done: R
             continue
         if number not in readable or not can_be_read(dataset, number):
             done.add(f"{what}: unreadable samples, removed", _name(dataset, number))
+        elif not _can_be_repaired(sample := dataset[number]):
+            done.add(f"{what}: images with a box that cannot be repaired, removed", sample.id or sample.filename)
         elif readable[number] not in seen:
             seen[readable[number]] = number
             kept.append(number)
         # Of equal files only annotations are compared: which of two is right cannot be known here.
-        elif _same_objects(dataset[number], dataset[seen[readable[number]]]):
+        elif _same_objects(sample, dataset[seen[readable[number]]]):
             done.add(f"{what}: copies of other images, removed", _name(dataset, number))
         else:
             description = f"{what}: copies of other images with different annotations, removed; compare with the first"

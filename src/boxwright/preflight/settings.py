@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from boxwright.base.read_settings import LABELS_ARE
 from boxwright.base.settings import setting
 
 
@@ -16,4 +17,5 @@ class DoctorSettings:
     as_json: bool = setting(False, "Print a JSON list of findings instead of a table.", flags=("--json",))
     steps: bool = setting(True, "Try training steps, for memory and speed.")
     workers: int = setting(1, "Processes that prepare samples.", least=0)
+    labels_are: str = setting("", LABELS_ARE)
     device: str = setting("auto", "Device of those steps: cpu, cuda, cuda:1, or auto for a GPU if available.")

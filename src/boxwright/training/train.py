@@ -13,7 +13,7 @@ import torch
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
 from boxwright.base.files import write_whole
 from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import build_dataset
+from boxwright.builders.input_reader import build_dataset, with_orientation_rule
 from boxwright.builders.missing import require_for_training
 from boxwright.builders.tensorflow_version import explain_version, with_version_of
 from boxwright.builders.training import TrainingPlan, build_training
@@ -158,8 +158,7 @@ def _prepare(
     _check_processes(plan, processes)
     _log_unsupported_fields(config, processes)
     _find_first_weights(plan, model_dir, processes)
-    if dataset is None:
-        dataset = build_dataset(config.train_input_reader, "train_input_reader")
+    dataset = build_dataset(config.train_input_reader, "train_input_reader") if dataset is None else dataset
     # Before anything is written: a mistake there must not leave a folder behind.
     evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
@@ -167,10 +166,12 @@ def _prepare(
         _lock_folder(model_dir, processes, resources)
     newest: _Newest = processes.from_leader(store.latest)
     resources.enter_context(run_threads(settings.threads, newest and newest[1], processes.log))
-    if newest is not None and (begun := with_version_of(config, config_of(newest[1], newest[0]))) is not config:
-        # A resumed run keeps the semantics (TF1's or TF2's) of its beginning, even if the default has changed since.
-        config = begun
-        plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
+    begun = with_orientation_rule(config) if newest is None else _as_begun(config, config_of(newest[1], newest[0]))
+    if begun != with_orientation_rule(config):
+        plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
+        dataset = build_dataset(begun.train_input_reader, "train_input_reader") if given[0] is None else dataset
+        evaluations = _open_evaluations(begun, plan, settings, dataset)
+    config = begun
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
@@ -185,7 +186,6 @@ def _prepare(
     log, folder = None, None if settings.profile else model_dir  # a profile leaves the run's folder alone
     if processes.leads and not settings.profile:
         text = dump_message(config)
-        # An earlier one is replaced whole or not at all.
         write_whole(store.folder / "pipeline.config", text)
         log = resources.enter_context(_open_log(store.folder, text, state, listeners, settings))
     return Loop(
@@ -201,6 +201,15 @@ def _prepare(
         stop_requested=resources.enter_context(stop_requests()),
         writer=resources.enter_context(BackgroundWriter(processes.log.info)),
     )
+
+
+def _as_begun(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
+    """Return a resumed run's configuration with what it keeps of its beginning, even if the default has changed since.
+
+    That is the version of TensorFlow whose semantics it has, and which way up its labels see pictures: they must not
+    move in the middle of a run.
+    """
+    return with_orientation_rule(with_version_of(config, begun), begun)
 
 
 def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:
@@ -231,7 +240,7 @@ def _log_preflight(
 ) -> None:
     if processes.leads:
         for finding in examine_quickly(config, plan, dataset, state.detector):
-            processes.log.warning(str(finding))
+            processes.log.warning(str(finding).removeprefix("warning: "))
 
 
 def _open_log(

@@ -175,6 +175,11 @@ class InputReader(Message):
         "Ours: WIDER FACE's annotations and its folders of images.", oneof="input_reader")
     fddb_input_reader: FddbInputReader | None = field(None,
         "Ours: FDDB's lists of ellipses and its folder of images.", oneof="input_reader")
+    hide_ignored_regions: bool = field(False, "Ours: whether regions to ignore (crowds) are covered by gray, so that "
+        "training does not learn the objects in them as background, as TensorFlow does. For training readers.")
+    ignore_exif: bool = field(False, "Ours: whether labels refer to pixels as stored, where the annotation's own size "
+        "does not show that they refer to the picture as viewers turn it: for a tool that ignores EXIF. TFRecords are "
+        "always read as stored. A run that began before this field existed keeps true.")
     sample_list: str = field("", "A file that lists which samples to take, as boxwright init splits data; empty for "
         "all (an extension of Boxwright; docs/data.md).")
     class_weight: list[ClassWeight] = field([],

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
-from boxwright.autoconfig.recognize import open_recognized, recognize
-from boxwright.builders.input_reader import build_dataset
-from boxwright.data.record_classes import classes_of_records
+from boxwright.data.open_dataset import open_recognized
+from boxwright.data.recognize import recognize
+from boxwright.data.sources import open_source
 from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, shapes, tfrecords, voc, yolo
 
 CLASSES = [item.name for item in shapes(1, 1).categories]
@@ -31,11 +31,8 @@ def test_formats_with_lists(name: str, tmp_path: Path) -> None:
     found = recognize(MADE[name](tmp_path / "data"))
     assert found.kind == name.replace("Roboflow's YOLO", "YOLO")
     assert found.held_out is not None
-    classes = found.label_map or (
-        classes_of_records([str(tmp_path / "data" / "train.record-*")]) if name == "TFRecords" else None
-    )
-    train = build_dataset(found.train, "train", classes)
-    held_out = build_dataset(found.held_out, "held_out", train.categories)
+    train, held_out = open_recognized(found)
+    assert held_out is not None
     assert (len(train), len(held_out)) == (20, 6)
     assert sorted(item.name for item in train.categories) == sorted(CLASSES)
     if name == "Roboflow's YOLO":
@@ -65,9 +62,8 @@ def test_voc_without_and_with_lists(tmp_path: Path) -> None:
         for name in names:
             (lists / f"{name}.txt").write_text("\n".join(stems[:5]))
         found = recognize(folder)
-        assert found.train.voc_input_reader is not None
-        assert found.train.voc_input_reader.image_set == train, names
-        own = found.held_out.voc_input_reader.image_set if found.held_out and found.held_out.voc_input_reader else None
+        assert found.train.part == train, names
+        own = found.held_out.part if found.held_out else None
         assert own == held_out, names
 
 
@@ -77,7 +73,7 @@ def test_a_folder_of_pictures_with_one_json(tmp_path: Path) -> None:
     write_coco(shapes(8, 1), tmp_path / "data" / "labels.json")
     found = recognize(tmp_path / "data")
     assert (found.kind, found.held_out) == ("COCO", None)
-    assert len(build_dataset(found.train, "train")) == 8
+    assert len(open_source(found.train)) == 8
     assert recognize(tmp_path / "data" / "labels.json").train == found.train
 
 
@@ -87,16 +83,14 @@ def test_files_are_named_as_well_as_folders(tmp_path: Path) -> None:
     records = tfrecords(tmp_path / "records")
     one = recognize(records / "val.record")
     assert one.held_out is None
-    assert one.train.tf_record_input_reader is not None
-    assert one.train.tf_record_input_reader.input_path == [str(records / "val.record")]
+    assert one.train.path == str(records / "val.record")
 
 
 def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voc(tmp_path / "voc")
     monkeypatch.chdir(tmp_path)
     found = recognize("voc")
-    assert found.train.voc_input_reader is not None
-    assert found.train.voc_input_reader.root == str(tmp_path / "voc")
+    assert found.train.path == str(tmp_path / "voc")
 
 
 def test_what_is_not_recognized_says_what_is_expected(tmp_path: Path) -> None:
@@ -114,7 +108,7 @@ def test_what_is_not_recognized_says_what_is_expected(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / "both" / name).mkdir(parents=True)
         (tmp_path / "both" / name / "_annotations.coco.json").write_text("{}")
-    with pytest.raises(bw.DataError, match="which of one, two is for training"):
+    with pytest.raises(bw.DataError, match=r"several data sets: one \(Roboflow's COCO\), two"):
         recognize(tmp_path / "both")
 
 
@@ -125,15 +119,13 @@ def test_lists_that_hold_each_other_are_no_pair(tmp_path: Path) -> None:
     for name, seed in (("trainval", 1), ("val", 2)):
         write_tfrecords(shapes(4, seed), tmp_path / f"{name}.record")
     found = recognize(tmp_path)
-    assert found.train.tf_record_input_reader is not None
-    assert found.train.tf_record_input_reader.input_path == [str(tmp_path / "trainval.record")]
+    assert found.train.path == str(tmp_path / "trainval.record")
     assert found.held_out is None
     assert found.notes == ("not used: val.record",)
     write_tfrecords(shapes(4, 3), tmp_path / "train.record")
     found = recognize(tmp_path)
     assert found.held_out is not None
-    assert found.train.tf_record_input_reader is not None
-    assert found.train.tf_record_input_reader.input_path == [str(tmp_path / "train.record")]
+    assert found.train.path == str(tmp_path / "train.record")
     assert found.notes == ("not used: trainval.record",)
 
 
@@ -146,8 +138,7 @@ def test_other_lists_are_named(tmp_path: Path) -> None:
         (lists / f"{name}.txt").write_text("\n".join(stems[:5]))
     (lists / "circle_train.txt").write_text("\n".join(f"{stem}  1" for stem in stems))
     found = recognize(folder)
-    assert found.train.voc_input_reader is not None
-    assert found.train.voc_input_reader.image_set == "fold1_train"
+    assert found.train.part == "fold1_train"
     assert found.notes == ("not used: fold2_train",)
 
 
@@ -200,8 +191,8 @@ def test_other_json_beside_the_data(tmp_path: Path) -> None:
     (there / "annotations" / "notes.json").write_text('{"notes": []}')
     assert recognize(there).held_out is not None
     one = recognize(there / "annotations" / "instances_val2017.json")
-    assert len(build_dataset(one.train, "train")) == 6
-    assert build_dataset(one.train, "train")[0].image.shape == (64, 80, 3)
+    assert len(open_source(one.train)) == 6
+    assert open_source(one.train)[0].image.shape == (64, 80, 3)
     (tmp_path / "link.json").symlink_to(there / "annotations" / "instances_val2017.json")
     assert recognize(tmp_path / "link.json").kind == "COCO"
 

@@ -1,0 +1,186 @@
+"""An account of data: what there is, what is used, and what is not, with the reason."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.base.errors import DataError, first_line
+from boxwright.data.class_names import near_equal_names
+from boxwright.data.dataset import Dataset
+from boxwright.data.ignored_regions import WithRegionsHidden
+from boxwright.data.image_io import read_header, upright_by_size
+from boxwright.data.listed import ListedDataset
+from boxwright.data.notices import Notices, Tally
+from boxwright.data.survey import suspicion
+from boxwright.types import Sample
+
+_SHOWN = 8  # causes in an error
+USELESS = ("turned inside out", "no area", "outside the image")
+_UPRIGHT = (
+    "pictures with an EXIF orientation, whose labels are taken to refer to the upright picture (--ignore_exif: to "
+    "stored pixels)"
+)
+# What stands in a message for one sample alone: its path, its quoted name, its numbers.
+_ITS_OWN = re.compile(r"[^\s:]*/[^\s:]*|'[^']*'|\"[^\"]*\"|\b\S+\.(?:xml|json|txt|jpg|jpeg|png)\b|\d+(?:\.\d+)?")
+
+
+@runtime_checkable
+class Annotated(Protocol):
+    """A data set that knows its samples without their pixels."""
+
+    notices: Notices
+    ignore_exif: bool
+
+    def without_pixels(self, index: int) -> Sample:
+        """Return a sample whose image is [H, W, 0]."""
+        ...
+
+    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
+        """Return the picture's file, and the (height, width) that its annotation states, if any."""
+        ...
+
+
+@dataclass(frozen=True)
+class Account:
+    """Counts that add up: files are samples and those left out, boxes are used, ignored or dropped.
+
+    Attributes:
+        samples: Samples that are used.
+        empty: Those of them that have no object.
+        boxes: Boxes of objects that are used.
+        ignored: Regions that are neither objects nor background.
+        dropped: Boxes that are not used, by reason.
+        left_out: Pictures and annotation files that are no sample, by reason.
+        assumed: What was read otherwise than it is written, by kind.
+        unreadable: Indices of the samples that are left out.
+    """
+
+    samples: int
+    empty: int
+    boxes: int
+    ignored: int
+    dropped: Tally
+    left_out: Tally
+    assumed: Tally
+    unreadable: tuple[int, ...] = ()
+
+    @property
+    def files(self) -> int:
+        """Pictures and annotation files."""
+        return self.samples + self.left_out.total()
+
+    def lost(self, undecodable: int = 0) -> float:
+        """Return the larger of the shares of boxes and of files that are not used.
+
+        Args:
+            undecodable: Samples whose pixels turned out to be unreadable.
+        """
+        boxes = self.boxes + self.ignored + self.dropped.total()
+        files = (self.left_out.total() + undecodable) / max(self.files, 1)
+        return max(self.dropped.total() / max(boxes, 1), files)
+
+    def refuse_losses(self, most: float, name: str, undecodable: int = 0) -> None:
+        """Raise a DataError, with the account, if a larger share than `most` of boxes or of files is not used."""
+        if (lost := self.lost(undecodable)) > most:
+            causes = [line for line in self.lines()[2:] if not line.startswith("assumed")]
+            raise DataError(
+                f"{name}: {lost:.0%} of the boxes or pictures would not be used, more than {most:.0%}:\n  "
+                + "\n  ".join([*self.lines()[:2], *causes[:_SHOWN]])
+                + (f"\n  left out: {undecodable} pictures that cannot be decoded" if undecodable else "")
+                + "\ncorrect them, or write what can be used with doctor --fix; --most_lost 1 goes on without them"
+            )
+
+    def lines(self) -> list[str]:
+        """Return the account, a sentence a line."""
+        ignored = f", {self.ignored} regions to ignore" if self.ignored else ""
+        total = self.boxes + self.ignored + self.dropped.total()
+        lines = [
+            f"{self.files} pictures or annotations: {self.samples} used ({self.empty} without objects), "
+            f"{self.left_out.total()} left out",
+            f"{total} boxes: {self.boxes} used{ignored}, {self.dropped.total()} dropped",
+        ]
+        lines += [f"left out: {line}" for line in self.left_out.lines()]
+        lines += [f"dropped: {line}" for line in self.dropped.lines()]
+        return lines + [f"assumed: {line}" for line in self.assumed.lines()]
+
+
+def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[int]] = iter) -> Account:
+    """Return the account of a data set; of pictures in files only headers are read.
+
+    Args:
+        dataset: With all samples, or those of a list.
+        progress: Wraps the indices, for a progress bar.
+    """
+    whole, indices = (dataset.whole, dataset.indices) if isinstance(dataset, ListedDataset) else (dataset, None)
+    if isinstance(whole, WithRegionsHidden):
+        whole = whole.whole
+    noticed = whole.notices if isinstance(whole, Annotated) else Notices()
+    dropped, left_out, assumed = (copy.deepcopy(one) for one in (noticed.boxes, noticed.files, noticed.assumed))
+    samples = empty = boxes = ignored = 0
+    unreadable: list[int] = []
+    names = Counter({item.name: 0 for item in whole.categories})
+    for index in progress(range(len(whole)) if indices is None else indices):
+        try:
+            sample = without_pixels(whole, index)
+            turned = _assumed_upright(whole, index) if isinstance(whole, Annotated) else ""
+        except DataError as error:
+            left_out.add(cause_of(error), first_line(error))
+            unreadable.append(index)
+            continue
+        useless = _useless(sample, dropped)
+        samples += 1
+        empty += not len(sample.boxes)
+        names.update(whole.categories.by_label(label).name for label in sample.labels.tolist())
+        crowd = sample.is_crowd & ~useless
+        # A region that is ignored for every class is one.
+        ignored += len(np.unique(sample.boxes[crowd], axis=0))
+        boxes += int((~useless & ~crowd).sum())
+        if not isinstance(whole, Annotated):
+            dropped.add("of classes that are not in the label map", sample.filename, sample.left_out)
+        if turned:
+            assumed.add(turned, sample.filename)
+    for rare, other in near_equal_names(names):
+        assumed.add(f"pair of class names that may mean one class: {rare!r} and {other!r}")
+    return Account(samples, empty, boxes, ignored, dropped, left_out, assumed, tuple(unreadable))
+
+
+def without_pixels(dataset: Dataset, index: int) -> Sample:
+    """Return a sample, without its pixels if the data set can do without reading them."""
+    return dataset.without_pixels(index) if isinstance(dataset, Annotated) else dataset[index]
+
+
+def cause_of(error: DataError) -> str:
+    """Return what is wrong without what is of this sample alone, so that equal causes are equal texts."""
+    text = " ".join(_ITS_OWN.sub("…", first_line(error)).split())
+    parts = [part.strip() for part in text.split(":")]
+    return ": ".join(part for part in parts if part.strip("… ") and not part.startswith(("image …", "line …"))) or text
+
+
+def _useless(sample: Sample, dropped: Tally) -> NDArray[np.bool_]:
+    """Return which boxes training ignores, bool [N], and count them."""
+    height, width = sample.image.shape[:2]
+    reasons = [suspicion(box, height, width) for box in sample.boxes.tolist()]
+    for reason in reasons:
+        if reason in USELESS:
+            dropped.add(reason, sample.filename)
+    return np.array([reason in USELESS for reason in reasons], np.bool_)
+
+
+def _assumed_upright(dataset: Annotated, index: int) -> str:
+    """Return what was assumed of a picture's orientation; empty if it has none, or its annotation shows it."""
+    path, declared = dataset.picture(index)
+    header = read_header(path)
+    if header.orientation == 1 or upright_by_size(header.size, header.orientation, declared) is not None:
+        return ""
+    if dataset.ignore_exif:
+        return "pictures with an EXIF orientation that is ignored"
+    return _UPRIGHT

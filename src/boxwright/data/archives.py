@@ -1,0 +1,259 @@
+"""Archives of data: .zip and .tar, unpacked once into the cache.
+
+An archive may come from anywhere. Nothing is written outside its folder: names are checked, files are written before
+any link exists, links that leave the folder are refused, and so are devices. What a Mac adds is dropped.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import posixpath
+import re
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from boxwright.base.errors import DataError, OutputError
+from boxwright.base.files import cause, is_file, shown
+from boxwright.base.limits import DATA_BYTES, DATA_FILES
+from boxwright.data.kept_folder import filled_folder
+
+_ZIP = (".zip",)
+_TAR = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz")
+_MAC_FOLDER, _MAC_PREFIX = "__MACOSX", "._"
+_DRIVE = re.compile(r"[A-Za-z]:")
+_CHUNK = 1 << 20
+_LONGEST_LINK = 4096
+# Reads of members' content are far smaller, as is any honest header.
+_MOST_AT_ONCE = 1 << 24
+_COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+# A link that leads to itself is followed until Python's stack ends.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,
+    ValueError,
+    RecursionError,
+)
+_ENCRYPTED = 0x1
+
+
+def is_archive(path: str | Path) -> bool:
+    """Return whether a path is a file that is named like an archive."""
+    return str(path).lower().endswith((*_ZIP, *_TAR)) and is_file(path)
+
+
+def unpacked(path: Path) -> Path:
+    """Return the folder in the cache with an archive's files, after unpacking it if it is new or has changed.
+
+    Raises:
+        DataError: If it is damaged, encrypted, larger than the limits, or has names or links that leave its folder.
+        OutputError: If the cache cannot be written, or the disk has no room.
+    """
+
+    def fill(folder: Path) -> None:
+        unpacking = _Unpacking(path, folder)
+        with _damage_named(path):
+            if path.name.lower().endswith(_ZIP):
+                _unpack_zip(path, unpacking)
+            else:
+                _unpack_tar(path, unpacking)
+        unpacking.link_all()
+
+    return filled_folder([path], fill)
+
+
+@dataclass
+class _Unpacking:
+    """An archive that is being unpacked.
+
+    Attributes:
+        links: Names and targets of links, to be made when all files are written.
+    """
+
+    path: Path
+    folder: Path
+    files: int = 0
+    size: int = 0
+    links: list[tuple[str, str]] = field(default_factory=list)
+
+    def place_of(self, name: str) -> Path | None:
+        """Return where a member belongs; None for one that is dropped."""
+        # Some Windows programs write backslashes.
+        named = name.replace("\\", "/")
+        parts = [part for part in named.split("/") if part not in ("", ".")]
+        if named.startswith("/") or _DRIVE.match(named) or ".." in parts or "\0" in named:
+            raise DataError(f"{shown(self.path)}: {shown(name, 100)!r} would be unpacked outside its folder")
+        self._count()
+        if not parts or _MAC_FOLDER in parts or parts[-1].startswith(_MAC_PREFIX):
+            return None
+        return self.folder.joinpath(*parts)
+
+    def _count(self) -> None:
+        self.files += 1
+        if problem := DATA_FILES.exceeded(self.files):
+            raise DataError(f"{shown(self.path)}: {problem}")
+
+    def expect(self, size: int) -> None:
+        """Raise an error if some bytes exceed the limit or the room on the disk."""
+        if problem := DATA_BYTES.exceeded(size):
+            raise DataError(f"{shown(self.path)}: {problem}")
+        free = shutil.disk_usage(self.folder).free
+        if size > free:
+            raise OutputError(
+                f"{shown(self.folder)}: no room for {size:,} bytes of {self.path.name}: {free:,} are free"
+            )
+
+    def write(self, member: IO[bytes], name: str) -> None:
+        """Write a member's bytes."""
+        place = self.place_of(name)
+        if place is None:
+            return
+        with _writing(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file = place.open("wb")
+        with file:
+            while chunk := member.read(_CHUNK):
+                self.size += len(chunk)
+                # What was written counts, as a header may state less.
+                if problem := DATA_BYTES.exceeded(self.size):
+                    raise DataError(f"{shown(self.path)}: {problem}")
+                with _writing(place):
+                    file.write(chunk)
+            with _writing(place):
+                file.flush()
+
+    def link(self, name: str, target: str) -> None:
+        """Note a link to be made later."""
+        if self.place_of(name) is not None:
+            self.links.append((name, target))
+
+    def link_all(self) -> None:
+        """Make the links, and refuse the archive if any leads outside."""
+        root = os.path.realpath(self.folder)
+        for name, target in self.links:
+            place = self.folder.joinpath(
+                *(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
+            )
+            # The parent may be a link that was made before.
+            parent = os.path.realpath(place.parent)
+            aim = os.path.realpath(os.path.join(parent, target))
+            if posixpath.isabs(target) or not (_within(parent, root) and _within(aim, root)):
+                raise DataError(f"{shown(self.path)}: the link {shown(name, 100)!r} leads outside its folder")
+            with _writing(place):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(target)
+        # A later link may change where an earlier one leads.
+        for name, _ in self.links:
+            if not _within(os.path.realpath(self.folder / name.replace("\\", "/")), root):
+                raise DataError(f"{shown(self.path)}: the link {shown(name, 100)!r} leads outside its folder")
+
+
+def _within(path: str, root: str) -> bool:
+    return os.path.commonpath([path, root]) == root
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileExistsError, IsADirectoryError, NotADirectoryError):
+        raise DataError(f"{shown(place)}: the archive has a file and a folder of this name") from None
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{shown(place)}: could not be written: {cause(error)}") from None
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """Turn what the libraries raise for damaged archives into a DataError."""
+    try:
+        yield
+    except NotImplementedError as error:
+        raise DataError(f"{shown(path)}: cannot be unpacked: {error}; unpack it, and pass the folder") from None
+    except _DAMAGE as error:
+        raise DataError(f"{shown(path)}: a damaged archive: {cause(error)}") from None
+
+
+def _unpack_zip(path: Path, unpacking: _Unpacking) -> None:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        unpacking.expect(sum(member.file_size for member in members))
+        for member in members:
+            if member.flag_bits & _ENCRYPTED:
+                raise DataError(f"{shown(path)}: it is encrypted; unpack it with its password, and pass the folder")
+            mode = member.external_attr >> 16
+            if member.is_dir() or stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFLNK):
+                _check_folder(member.is_dir(), member.filename, unpacking)
+                continue
+            with archive.open(member) as content:
+                if stat.S_ISLNK(mode):
+                    target = content.read(_LONGEST_LINK).decode("utf-8", "replace")
+                    unpacking.link(member.filename, target)
+                else:
+                    unpacking.write(content, member.filename)
+
+
+class _Bounded:
+    """A file that refuses to read more at once than any honest header has."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_AT_ONCE:
+            raise ValueError(f"a header of {size} bytes")
+        return self._file.read(size)
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        return self._file.seek(position, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _unpack_tar(path: Path, unpacking: _Unpacking) -> None:
+    with path.open("rb") as file:
+        opening = _COMPRESSED.get(file.read(2))
+    # tarfile's own choice reads headers of any size.
+    with (
+        path.open("rb") if opening is None else opening(path) as whole,
+        tarfile.open(fileobj=_Bounded(whole), mode="r:") as archive,  # type: ignore[call-overload]
+    ):
+        for member in archive:
+            if member.issym():
+                unpacking.link(member.name, member.linkname)
+                continue
+            if not (member.isfile() or member.islnk()):
+                _check_folder(member.isdir(), member.name, unpacking)
+                continue
+            unpacking.expect(member.size)
+            try:
+                content = archive.extractfile(member)
+            except KeyError:
+                raise DataError(
+                    f"{shown(path)}: {shown(member.name, 100)!r} links to a file that is not in it"
+                ) from None
+            if content is None:
+                raise DataError(f"{shown(path)}: {shown(member.name, 100)!r} links to something else than a file")
+            with content:
+                unpacking.write(content, member.name)
+
+
+def _check_folder(is_folder: bool, name: str, unpacking: _Unpacking) -> None:  # noqa: FBT001  # the answer, not a switch
+    """Check the name of a folder, which its files create; raise an error for a device, a pipe or a socket."""
+    if not is_folder:
+        raise DataError(f"{shown(unpacking.path)}: {shown(name, 100)!r} is neither a file nor a folder nor a link")
+    unpacking.place_of(name)

@@ -1,0 +1,122 @@
+"""CSV tables of boxes in pixels: the raccoon tutorial's, which Roboflow exports for TensorFlow, and RetinaNet's.
+
+The first has a header with `filename`, `class`, `xmin`, `ymin`, `xmax` and `ymax` in any order, and may have `width`
+and `height`. The second has none: a line is `path,x1,y1,x2,y2,class`, empty but for the path if the picture has no
+object; `classes.csv` beside it lists the classes. https://github.com/fizyr/keras-retinanet
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file
+from boxwright.data.layouts.content import Content
+from boxwright.data.layouts.places import beginning_of, only_file
+from boxwright.data.layouts.text_numbers import is_number, parse_number, parse_numbers
+from boxwright.data.reading import read_text, whole_number
+
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
+_NEEDED = ("filename", "class", *_CORNERS)
+# RetinaNet's columns, by the names of the other table.
+_HEADERLESS = ("filename", *_CORNERS, "class")
+_CLASSES = "classes.csv"
+
+
+def is_csv_table(path: Path) -> bool:
+    """Return whether a file, or the only such file in a folder, is one of the two tables."""
+    return _file(path) is not None
+
+
+def _file(path: Path) -> Path | None:
+    return only_file(path, _begins_like_a_table, ".csv")
+
+
+def _begins_like_a_table(path: Path) -> bool:
+    text = beginning_of(path)
+    return _columns(text) is not None
+
+
+def _columns(text: str) -> tuple[str, ...] | None:
+    """Return the names of the columns by the first line, None if it is of neither table."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    words = [word.strip() for word in next(csv.reader([first], delimiter=_delimiter(text)), [])]
+    names = tuple(word.lower() for word in words)
+    if all(name in names for name in _NEEDED):
+        return names
+    if len(words) != len(_HEADERLESS) or not words[0] or is_number(words[0]):
+        return None
+    boxed = all(map(is_number, words[1:5])) and bool(words[5])
+    return _HEADERLESS if boxed or not any(words[1:]) else None
+
+
+def _delimiter(text: str) -> str:
+    """Return the delimiter; spreadsheets write semicolons in countries with decimal commas."""
+    first = text.lstrip().split("\n", 1)[0]
+    return ";" if ";" in first and "," not in first else ","
+
+
+def read_csv_table(path: Path, image_folder: Path | None) -> dict[str, Any]:
+    """Return a table as the content of a COCO file; rows without a class and a box are pictures without objects.
+
+    Raises:
+        DataError: If a row lacks a value, or a class is not in `classes.csv`.
+    """
+    del image_folder  # names are relative to any
+    file = _file(path) or path
+    text = read_text(file)
+    columns = _columns(text)
+    if columns is None:
+        raise DataError(
+            f"{file}: expected the columns {', '.join(_NEEDED)}, or path,x1,y1,x2,y2,class without a header"
+        )
+    content = Content(file, _class_names(file.with_name(_CLASSES)) if columns is _HEADERLESS else None)
+    for where, row in _rows(text, columns, file, 0 if columns is _HEADERLESS else 1):
+        if not row["filename"]:
+            raise DataError(f"{where}: no file name")
+        image = content.add_image(row["filename"], _size(row, where))
+        if not any(row[name] for name in ("class", *_CORNERS)):
+            continue
+        if not row["class"]:
+            raise DataError(f"{where}: a box without a class")
+        x_min, y_min, x_max, y_max = parse_numbers((row[name] for name in _CORNERS), where)
+        content.add(image, row["class"], (x_min, y_min, x_max, y_max), where)
+    return content.as_coco()
+
+
+def _rows(text: str, columns: tuple[str, ...], file: Path, headers: int) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each row of a table after its headers, by its columns, with its place."""
+    try:
+        rows = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
+        for number, words in enumerate(rows, start=1):
+            where = f"{file}: row {number}"
+            stripped = [word.strip() for word in words]
+            if not any(stripped) or number <= headers:
+                continue
+            if len(stripped) != len(columns):
+                raise DataError(f"{where}: expected {len(columns)} columns, found {len(stripped)}")
+            yield where, dict(zip(columns, stripped, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{file}: not CSV: {error}") from None
+
+
+def _size(row: dict[str, str], where: str) -> tuple[int, int] | None:
+    sides = [row.get("height", ""), row.get("width", "")]
+    if not all(sides):
+        return None
+    height, width = (whole_number(parse_number(side, where), where) for side in sides)
+    return height, width
+
+
+def _class_names(file: Path) -> list[str] | None:
+    """Return the classes in the order of their numbers; None without a file of them."""
+    if not is_file(file):
+        return None
+    names: dict[int, str] = {}
+    for where, row in _rows(read_text(file), ("name", "number"), file, 0):
+        names[whole_number(parse_number(row["number"], where), where)] = row["name"]
+    return [names[number] for number in sorted(names)]

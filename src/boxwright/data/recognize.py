@@ -1,0 +1,411 @@
+"""Recognizing the format of annotated pictures, and which of their lists are for training and for evaluation.
+
+One recognizer for every command: each format is asked in turn whether a path is its own, then the folders `train`,
+`valid` and `test` of a path, then the one folder in it that holds data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
+from boxwright.base.read_settings import LabelsAre
+from boxwright.data.archives import is_archive, unpacked
+from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
+from boxwright.data.fddb import is_fddb
+from boxwright.data.formats import annotations_in, beginning_of, has_voc_annotations, is_coco_file, is_record_file
+from boxwright.data.layouts.table import LAYOUTS, layout_of
+from boxwright.data.picture_files import is_left_over, is_picture
+from boxwright.data.sources import Source
+from boxwright.data.wider_face import is_wider_face
+from boxwright.data.yolo import find_yolo, yolo_splits
+
+_TRAINING = ("trainval", "train", "training")
+_HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
+_DEEPEST = 2  # folders above the data
+# For the error if nothing was recognized.
+_EXPECTED = (
+    "YOLO (a data.yaml or classes.txt), COCO (a .json of annotations), Pascal VOC (a folder of .xml files), TFRecords "
+    "(.record, .tfrecord), Open Images (a .csv of boxes), "
+    + ", ".join(layout.name for layout in LAYOUTS)
+    + "; folders train, valid and test of these; or a .zip or .tar of them"
+)
+
+
+@dataclass(frozen=True)
+class Recognized:
+    """Data of a known format.
+
+    Attributes:
+        kind: The format's name.
+        train: The source for training.
+        held_out: The source for evaluation; None if the data have no split.
+        lists: All sources by name, such as those of `ImageSets/Main`; empty if the data have no lists.
+        label_map: The label map beside the data; None without one.
+        notes: What the user should know, such as unused lists.
+    """
+
+    kind: str
+    train: Source
+    held_out: Source | None = None
+    lists: dict[str, Source] = field(default_factory=dict)
+    label_map: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def recognize(
+    data: str | Path,
+    *,
+    allow_paths_outside: bool = False,
+    ignore_exif: bool = False,
+    labels_are: LabelsAre | None = None,
+) -> Recognized:
+    """Return the format and the split of data, with absolute paths.
+
+    Args:
+        data: A file or a folder.
+        allow_paths_outside: Whether annotations may name files outside their folder, as a data.yaml's `path: ../data`.
+        ignore_exif: Whether labels refer to pixels as stored, where nothing shows that they refer to upright pictures.
+        labels_are: How labels differ from what the format says; None if they do not.
+
+    Raises:
+        DataError: If the path does not exist, or nothing was recognized; the error lists the known formats.
+    """
+    path = Path(os.path.abspath(data))  # links are not resolved: the format may show only in a link's name
+    if not (is_folder(path) or is_file(path)):
+        raise DataError(f"{shown(data)}: no such file or folder")
+    if path.suffix == ".config":
+        raise DataError(f"{shown(data)} is a configuration; pass it as --config")
+    if is_file(path) and is_archive(path):
+        path = unpacked(path)
+    refuse_unfinished(path)
+    recognized = _recognized(path, _DEEPEST)
+    if recognized is None and is_file(path) and path.suffix.lower() in (".json", ".xml"):
+        recognized = Recognized("COCO", Source("coco", str(path)))  # whose reader says what is wrong with it
+    if recognized is None:
+        raise _nothing_recognized(path, data)
+
+    def read_so(source: Source) -> Source:
+        return replace(source, allow_paths_outside=allow_paths_outside, ignore_exif=ignore_exif, labels_are=labels_are)
+
+    return replace(
+        recognized,
+        train=read_so(recognized.train),
+        held_out=None if recognized.held_out is None else read_so(recognized.held_out),
+        lists={name: read_so(source) for name, source in recognized.lists.items()},
+        label_map=recognized.label_map or label_map_beside(path),
+    )
+
+
+def _recognized(path: Path, depth: int) -> Recognized | None:
+    # Formats with a file of a fixed name come first: such a folder may hold others, such as .json files, too.
+    for recognizer in _RECOGNIZERS:
+        if (recognized := recognizer(path)) is not None:
+            return recognized
+    if not is_folder(path) or not depth:
+        return _layout(path)
+    return _split_folders(path) or _layout(path) or _layout_parts(path) or _only_folder(path, depth)
+
+
+def _nothing_recognized(path: Path, data: str | Path) -> DataError:
+    inside = sorted(item.name for item in path.iterdir())[:8] if is_folder(path) else [path.name]
+    files = [item for item in path.rglob("*") if item.is_file()] if is_folder(path) else []
+    pictures = [item for item in files if is_picture(item)]
+    others = Counter(item.suffix.lower() or "without ending" for item in files if item not in set(pictures))
+    count = "1 image" if len(pictures) == 1 else f"{len(pictures)} images"
+    annotations = f"{count} and no annotations" if pictures else "no known format"
+    annotations += "".join(f", {number} {ending}" for ending, number in others.most_common(4))
+    classes = sorted({item.parent.name for item in pictures if item.parent != path})
+    if len(classes) > 1 and not others:
+        annotations += f"; pictures sorted by class ({', '.join(classes[:4])}) have no boxes, which a detector needs"
+    return DataError(f"{shown(data)}: {annotations} ({', '.join(inside) or 'an empty folder'}); expected {_EXPECTED}")
+
+
+def _split_folders(path: Path) -> Recognized | None:
+    """Recognize folders that are named as lists, each with its own annotations, in a folder or in its `images`."""
+    for root in (path, path / "images"):
+        folders = {folder.name: folder for folder in _folders_in(root)}
+        names = [name for name in folders if set(_words(name)) & {*_TRAINING, *_HELD_OUT}]
+        parts = {name: part for name in sorted(names) if (part := _recognized(folders[name], 0)) is not None}
+        kinds = {part.kind for part in parts.values()}
+        if len(kinds) > 1:
+            held = ", ".join(f"{name} ({part.kind})" for name, part in parts.items())
+            raise DataError(f"{path}: its lists are of several formats: {held}; name one of them")
+        if parts:
+            maps = [part.label_map for part in parts.values() if part.label_map is not None]
+            notes = [note for part in parts.values() for note in part.notes]
+            lists = {name: part.train for name, part in parts.items()}
+            chosen = _of_lists(kinds.pop(), list(lists), path, lists.__getitem__, maps[0] if maps else None)
+            return replace(chosen, notes=(*notes, *chosen.notes))
+    return None
+
+
+def _only_folder(path: Path, depth: int) -> Recognized | None:
+    """Recognize data that lie one folder too deep, as an unpacked archive's often do."""
+    candidates = [(folder, _recognized(folder, depth - 1)) for folder in _folders_in(path)]
+    inside = [(folder, recognized) for folder, recognized in candidates if recognized is not None]
+    if len(inside) > 1:
+        names = ", ".join(f"{folder.name} ({recognized.kind})" for folder, recognized in inside)
+        raise DataError(f"{path}: several data sets: {names}; name one of them")
+    if not inside:
+        return None
+    folder, recognized = inside[0]
+    return replace(recognized, notes=(f"read from the folder {folder.name} in it", *recognized.notes))
+
+
+def _folders_in(path: Path) -> list[Path]:
+    return (
+        sorted(item for item in path.iterdir() if is_folder(item) and not is_left_over(item.name))
+        if is_folder(path)
+        else []
+    )
+
+
+def label_map_beside(path: Path) -> Path | None:
+    """Return the label map in a folder, or beside a file: `label_map.pbtxt`, else the only one of another name."""
+    folder = path if is_folder(path) else path.parent
+    if is_file(folder / "label_map.pbtxt"):
+        return folder / "label_map.pbtxt"
+    others = [file for file in sorted(folder.glob("*.pbtxt")) if "item" in beginning_of(file)]
+    if len(others) > 1:
+        raise DataError(f"{folder}: which label map counts? {', '.join(file.name for file in others)}; keep one there")
+    return others[0] if others else None
+
+
+def _yolo(path: Path) -> Recognized | None:
+    yaml = find_yolo(path)
+    if yaml is None:
+        return None
+    lists = yolo_splits(yaml)
+    if "train" not in lists:
+        raise DataError(f"{yaml}: no list 'train'; there are: {', '.join(lists) or 'none'}")
+    held_out = next((name for name in ("val", "valid", "test") if name in lists), None)
+    notes = _unused([*lists], "train", held_out)
+    if held_out is not None and lists[held_out] == lists["train"]:
+        held_out, notes = None, (f"{held_out} names the same images as train, and is not used",)
+    sources = {name: Source("yolo", str(yaml), name) for name in lists}
+    return Recognized("YOLO", sources["train"], sources[held_out] if held_out else None, sources, notes=notes)
+
+
+def _unused(lists: Sequence[str], train: str, held_out: str | None) -> tuple[str, ...]:
+    """Return notes on unused lists: test lists are kept for a final evaluation, others are left to the user."""
+    rest = [name for name in lists if name not in (train, held_out)]
+    tests = [name for name in rest if "test" in _words(name)]
+    # VOC's train and val are parts of trainval.
+    others = [name for name in rest if name not in tests and not (train == "trainval" and name in ("train", "val"))]
+    notes = []
+    if tests:
+        notes.append(f"the list {' and '.join(tests)} is kept for a final evaluation")
+    if others:
+        notes.append(f"not used: {', '.join(others[:4])}{', …' if len(others) > 4 else ''}")
+    return tuple(notes)
+
+
+def _roboflow_coco(path: Path) -> Recognized | None:
+    """Recognize a folder with `_annotations.coco.json`; its lists are folders."""
+    if not is_folder(path) or not is_file(path / ROBOFLOW_ANNOTATIONS):
+        return None
+    return Recognized("Roboflow's COCO", Source("coco", str(path / ROBOFLOW_ANNOTATIONS)))
+
+
+def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
+    """Return the lists for training and for evaluation, by their names.
+
+    `trainval`, which includes val, is paired with `test`; without a test list, train is paired with val.
+    """
+    by_word = {word: [name for name in names if word in _words(name)] for word in (*_TRAINING, *_HELD_OUT)}
+    if by_word["trainval"] and (by_word["test"] or not (by_word["train"] and by_word["val"])):
+        return by_word["trainval"][0], by_word["test"][0] if by_word["test"] else None
+    train = next((by_word[word][0] for word in ("train", "training") if by_word[word]), None)
+    if train is None and len(names) == 1:
+        return names[0], None
+    if train is None:
+        raise DataError(f"{path}: which of {', '.join(names)} is for training? expected one named train")
+    held_out = next((name for word in _HELD_OUT for name in by_word[word] if name != train), None)
+    return train, held_out
+
+
+def _of_lists(
+    kind: str,
+    names: Sequence[str],
+    path: Path,
+    source: Callable[[str], Source],
+    label_map: Path | None = None,
+) -> Recognized:
+    """Return data that have lists, of which two are chosen by name."""
+    train, held_out = _two_of(names, path)
+    lists = {name: source(name) for name in names}
+    notes = _unused(names, train, held_out)
+    return Recognized(kind, lists[train], lists.get(held_out or ""), lists, label_map, notes)
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name: `instances_train2017` is instances and train."""
+    return re.findall("[a-z]+", name.lower())
+
+
+def _records(path: Path) -> Recognized | None:
+    """Recognize TFRecord files: a folder of them, or one of them with its shards."""
+    folder = path if is_folder(path) else path.parent
+    if is_file(path) and not is_record_file(path):
+        return None
+    files = [path] if is_file(path) else [file for file in sorted(folder.iterdir()) if is_record_file(file)]
+    files = [file for file in files if not is_left_over(file.name)]
+    if not files:
+        return None
+    shards = re.compile(r"-[0-9]{5}-of-([0-9]{5})$")
+    names = sorted({shards.sub(r"-?????-of-\1", file.name) for file in files})
+
+    def source(name: str) -> Source:
+        return Source("tfrecord", str(folder / name))
+
+    label_map = label_map_beside(folder)
+    if len(names) > 1 and not any(set(_words(name)) & {*_TRAINING, *_HELD_OUT} for name in names):
+        return _one_record_a_picture(folder, names, label_map)
+    return _of_lists("TFRecords", names, folder, source, label_map)
+
+
+def _one_record_a_picture(folder: Path, names: Sequence[str], label_map: Path | None) -> Recognized:
+    """Return the TFRecords of a folder as one source, as VoTT writes one file for each picture."""
+    endings = {Path(name).suffix for name in names}
+    if len(endings) > 1 or any("?" in name for name in names):
+        raise DataError(f"{folder}: which of {', '.join(names[:8])} is for training? expected one named train")
+    pattern = str(folder / f"*{endings.pop()}")
+    return Recognized("TFRecords", Source("tfrecord", pattern), label_map=label_map)
+
+
+def _coco(path: Path) -> Recognized | None:
+    """Recognize COCO's JSON: one file, a folder of images with one, or `annotations/instances_*.json`."""
+    files = [path] if path.suffix.lower() == ".json" and is_file(path) else _json_files(path)
+    files = [file for file in files if is_coco_file(file) and layout_of(file) is None]
+    if not files:
+        return None
+    by_name = {file.stem: file for file in files}
+
+    def source(name: str) -> Source:
+        images = _images_of(by_name[name], path if is_folder(path) else path.parent)
+        return Source("coco", str(by_name[name]), image_folder=str(images))
+
+    return _of_lists("COCO", sorted(by_name), path, source)
+
+
+def _json_files(path: Path) -> list[Path]:
+    if not is_folder(path):
+        return []
+    files = _with_ending(path, ".json") or _with_ending(path / "annotations", ".json")
+    detections = [file for file in files if file.stem.startswith("instances")]
+    return detections or files
+
+
+def _with_ending(folder: Path, ending: str) -> list[Path]:
+    """Return the files in a folder with an ending in upper or lower case."""
+    if not is_folder(folder):
+        return []
+    return sorted(item for item in folder.iterdir() if item.suffix.lower() == ending and not is_left_over(item.name))
+
+
+def _images_of(file: Path, root: Path) -> Path:
+    """Return the folder that a file's image names are relative to: the one with its first image, else a likely one."""
+    words = [word for word in re.findall("[a-z]+[0-9]*", file.stem.lower()) if word not in ("instances", "annotations")]
+    roots = dict.fromkeys((root, file.parent, file.parent.parent))
+    names = ("", *words, "images", "JPEGImages", "data", *(f"images/{word}" for word in words))
+    candidates: list[Path] = [folder / name for folder in roots for name in names]
+    # Only the beginning of the file, which may have hundreds of megabytes.
+    first = re.search(r'"file_name"\s*:\s*"((?:[^"\\]|\\.)+)"', beginning_of(file))
+    if first is not None:
+        # Decodes JSON's escapes, such as \u00e9.
+        named: str = json.loads(f'"{first[1]}"')
+        for folder in candidates:
+            if is_file(folder / named):
+                return folder
+    likely = [folder for folder in candidates[1:] if is_folder(folder) and _has_images(folder)]
+    return likely[0] if likely else root
+
+
+def _has_images(folder: Path) -> bool:
+    return any(is_picture(item) for item in folder.iterdir() if not is_left_over(item.name))
+
+
+def _layout(path: Path) -> Recognized | None:
+    """Recognize the other layouts that are read as COCO's, a folder or file of one part each."""
+    layout = layout_of(path)
+    return None if layout is None else Recognized(layout.name, Source("coco", str(path)))
+
+
+def _layout_parts(path: Path) -> Recognized | None:
+    """Recognize files of one layout in a folder that are its lists, such as train_labels.csv and test_labels.csv."""
+    files = [item for item in sorted(path.iterdir()) if is_file(item) and not is_left_over(item.name)]
+    named = [file for file in files if set(_words(file.stem)) & {*_TRAINING, *_HELD_OUT} and not is_picture(file)]
+    layouts = {file: layout for file in named if (layout := layout_of(file)) is not None}
+    if len({layout.name for layout in layouts.values()}) != 1:
+        return None
+    by_name = {file.stem: file for file in layouts}
+    kind = next(iter(layouts.values())).name
+    return _of_lists(kind, sorted(by_name), path, lambda name: Source("coco", str(by_name[name])))
+
+
+def _open_images(path: Path) -> Recognized | None:
+    """Recognize Open Images' CSV of boxes, with the images beside it."""
+    files = sorted(path.glob("*bbox*.csv")) if is_folder(path) else [path]
+    if not files or files[0].suffix != ".csv" or not all(_is_open_images(file) for file in files):
+        return None
+    root = path if is_folder(path) else path.parent
+    by_name = {file.stem: file for file in files}
+
+    def source(name: str) -> Source:
+        images = next((f for f in (*(root / word for word in _words(name)), root / "images") if is_folder(f)), root)
+        return Source("open_images", str(by_name[name]), image_folder=str(images))
+
+    return _of_lists("Open Images", sorted(by_name), path, source)
+
+
+def _is_open_images(file: Path) -> bool:
+    return "ImageID" in beginning_of(file).split("\n", 1)[0]
+
+
+def _voc(path: Path) -> Recognized | None:
+    """Recognize Pascal VOC: a folder of .xml files, with or without lists in `ImageSets/Main`."""
+    if not is_folder(path) or annotations_in(path) is not None or not has_voc_annotations(path):
+        return None
+    if not is_folder(path / "ImageSets") and (split := _split_folders(path)) is not None:
+        return split
+    folder = path / "ImageSets" / "Main"
+    names = [file.stem for file in sorted(folder.glob("*.txt")) if not _is_of_one_class(file)]
+
+    def source(name: str) -> Source:
+        return Source("voc", str(path), name)
+
+    if not names or (len(names) == 1 and names[0] in ("all", "default")):
+        return Recognized("Pascal VOC", source(""))
+    return _of_lists("Pascal VOC", names, path, source)
+
+
+def _is_of_one_class(file: Path) -> bool:
+    """Whether a VOC list is of one class, with a flag at the end of each line, not of images."""
+    lines = [line for line in beginning_of(file).splitlines() if line.strip()]
+    return bool(lines) and all(re.search(r"\s(-1|0|1)\s*$", line) for line in lines[:50])
+
+
+def face_lists(path: Path) -> Recognized | None:
+    """Recognize WIDER FACE's and FDDB's text files."""
+    if is_wider_face(path):
+        return Recognized("WIDER FACE", Source("wider_face", str(path)))
+    return Recognized("FDDB", Source("fddb", str(path))) if is_fddb(path) else None
+
+
+_RECOGNIZERS: tuple[Callable[[Path], Recognized | None], ...] = (
+    face_lists,
+    _yolo,
+    _roboflow_coco,
+    _records,
+    _voc,
+    _coco,
+    _open_images,
+)

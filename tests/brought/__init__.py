@@ -1,0 +1,1 @@
+"""What people bring: small data sets in the layouts and with the faults of others, whose pictures show their labels."""
