@@ -47,6 +47,7 @@ from boxwright.types import Sample
 # More bad samples than this in a row mean that the data set as a whole is bad.
 _MOST_BAD_IN_A_ROW = 100
 _POLL_SECONDS = 1
+_DEATH_SECONDS = 20.0
 _SHARED_MEMORY = "/dev/shm"  # on Linux
 
 
@@ -328,8 +329,8 @@ def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
 
 
 def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
-    if workers:  # a socket may be closed before its process has ended
-        wait([one.sentinel for one in workers], _POLL_SECONDS)
+    if workers:  # a socket may be closed long before its process has ended, on a busy machine
+        wait([one.sentinel for one in workers], _DEATH_SECONDS)
     how = _how_one_died(workers) or first_line(error)
     # ENOSPC: queues need shared memory too; SIGBUS: a page that was promised is not there when it is written.
     if (isinstance(error, OSError) and error.errno == 28) or any(one.exitcode == -signal.SIGBUS for one in workers):
