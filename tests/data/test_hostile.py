@@ -427,7 +427,7 @@ BAD_COCO = [
     (setting("categories", 0, "id", "²"), "category id '²' is not a number"),
     (setting("categories", 0, "name", 5), r"categories\[0\].name: expected text"),
     (setting("images", 0, "file_name", "a\0b"), "null byte"),
-    (setting("images", 0, "file_name", "x" * 5000), "File name too long"),
+    (setting("images", 0, "file_name", "x" * 5000), "no picture .xxx"),
     (setting("images", 0, "file_name", 7), r"images\[0\].file_name: expected text"),
     (setting("images", "x"), "expected a list of objects under 'images'"),
 ]  # fmt: skip

@@ -166,7 +166,7 @@ class PictureFiles:
             allow_outside: Whether a name may lead outside the folder.
         """
         self.folder, self._allow_outside = folder, allow_outside
-        self._listed: dict[Path, frozenset[str]] = {}
+        self._listed: dict[str, frozenset[str]] = {}
         self._by_name: dict[str, list[Path]] | None = None
         self._by_stem: dict[str, list[Path]] | None = None
         self._pictures: list[Path] | None = None
@@ -190,7 +190,8 @@ class PictureFiles:
         if "\0" in name:
             raise DataError(f"{where}: {shown(name)!r} is not a file name: it has a null byte")
         path = self.folder / name
-        outside = self._is_outside(path)
+        # Most names lead down, which needs no look at the whole path.
+        outside = (".." in name or os.path.isabs(name)) and self._is_outside(path)
         if name and (self._allow_outside or not outside) and self._exists(path):
             return path, ""
         parts = parts_of_name(name)
@@ -234,12 +235,13 @@ class PictureFiles:
         return relative.split(os.sep)[0] == os.pardir
 
     def _exists(self, path: Path) -> bool:
-        if path.parent not in self._listed:
+        folder, name = os.path.split(path)
+        if folder not in self._listed:
             try:
-                self._listed[path.parent] = frozenset(os.listdir(path.parent))
+                self._listed[folder] = frozenset(os.listdir(folder or "."))
             except (OSError, ValueError):
-                self._listed[path.parent] = frozenset()
-        return path.name in self._listed[path.parent]
+                self._listed[folder] = frozenset()
+        return name in self._listed[folder]
 
     def _named(self, name: str) -> list[Path]:
         """Return the files below the folder whose last parts are a name in any case and Unicode form."""
