@@ -110,6 +110,7 @@ def test_what_is_said_wrong(config: Path, run: SmallRun, tmp_path: Path) -> None
         (lambda: bw.train(config, tmp_path / "m", out=tmp_path / "n"), "are aliases"),
         (lambda: bw.train(model_dir=tmp_path / "m"), "not both"),
         (lambda: bw.train(config, tmp_path / "m", data=tmp_path), "not both"),
+        (lambda: bw.train(config, tmp_path / "m", ignore_exif=True), "ignore_exif: for data="),
         (lambda: bw.train(config, tmp_path / "m", model="ssd"), "names a preset"),
         (lambda: bw.train(config, tmp_path / "m", epoch=3), "did you mean"),
         (lambda: bw.train(config, tmp_path / "m", epochs=0), "epochs: expected a number above 0"),

@@ -14,6 +14,7 @@ from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
 from boxwright.autoconfig.settings import InitSettings
 from boxwright.base.errors import ConfigError
+from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import with_options
 from boxwright.config.load import load_config
 from boxwright.config.messages import TrainEvalPipelineConfig
@@ -27,7 +28,11 @@ from boxwright.training.settings import RunOptions, RunSettings
 from boxwright.training.train import train as train_run
 
 _LOG = logging.getLogger("boxwright.run")
-_OTHERS = ("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset", "detector")
+_READING = ("ignore_exif", "allow_paths_outside", "most_lost")
+_OTHERS = (
+    *("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset", "detector"),
+    *_READING,
+)
 
 
 class TrainOptions(RunOptions, total=False):
@@ -36,6 +41,9 @@ class TrainOptions(RunOptions, total=False):
     out: str | Path | None
     dataset: Dataset | Collection | None
     detector: Detector | None
+    ignore_exif: bool
+    allow_paths_outside: bool
+    most_lost: float
 
 
 def train(
@@ -71,7 +79,8 @@ def train(
         **options: `out`, an alias of `model_dir`; `dataset`, training data of your own in place of the configuration's:
             samples by index (`bw.Sample`, with the classes as its `categories`), or one of torchvision's detection data
             sets; `detector`, a detector of your own, trained in place instead of a new one of the configuration's
-            `model`; and single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
+            `model`; with `data`, `ignore_exif`, `allow_paths_outside` and `most_lost`, as of `boxwright train`; and
+            single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
 
     Returns:
         The run: its step, metrics, best checkpoint, model.
@@ -81,8 +90,9 @@ def train(
     """
     dataset, detector = options.pop("dataset", None), options.pop("detector", None)
     folder = _folder(model_dir, options.pop("out", None))
+    reading = _reading(options, data)
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
-    init = InitSettings(model=model or "", epochs=epochs, device=chosen.device)
+    init = InitSettings(model=model or "", epochs=epochs, device=chosen.device, **reading)
     plan = _configuration(config, data, init, folder, overrides)
     own = None if dataset is None else use_own_data(plan, dataset)
     if detector is not None:
@@ -96,6 +106,17 @@ def train(
     if listeners is None and is_watched(console) and plan.train_config is not None:
         named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
     return Run(folder, train_run(plan, folder, chosen, named, own, detector))
+
+
+def _reading(options: TrainOptions, data: str | Path | None) -> dict[str, Any]:
+    """Take the options of reading `data` out, and return them as fields of `InitSettings`."""
+    named = [name for name in _READING if name in options]
+    if named and data is None:
+        raise ConfigError(f"train: {', '.join(named)}: for data=; a configuration's readers have fields of these names")
+    reading = ReadSettings(
+        ignore_exif=options.pop("ignore_exif", False), allow_paths_outside=options.pop("allow_paths_outside", False)
+    )
+    return {"reading": reading, "most_lost": options.pop("most_lost", MOST_LOST)}
 
 
 def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:
