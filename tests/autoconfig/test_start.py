@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 import boxwright as bw
 from boxwright.autoconfig.settings import InitSettings
 from boxwright.autoconfig.start import init_config, start_run
+from boxwright.base.read_settings import ReadSettings
 from boxwright.builders.input_reader import build_dataset
 from boxwright.config import messages as m
 from boxwright.config.load import dump_message
@@ -55,8 +56,8 @@ def test_what_is_written_trains(name: str, tmp_path: Path) -> None:
     started = init_config(data, out, QUICK)
     assert started.files[-1] == started.config == out
     assert all(path.is_file() for path in started.files)
-    assert {choice.what for choice in started.choices} == {
-        "data", "split", "classes", "model", "input", "augmentation", "anchors", "batch", "length",
+    assert {choice.what for choice in started.choices} - {"", "held out"} == {
+        "data", "account", "split", "classes", "model", "input", "augmentation", "anchors", "batch", "length",
     }  # fmt: skip
     config = bw.load_config(out)
     train = build_dataset(config.train_input_reader, "train_input_reader")
@@ -202,8 +203,12 @@ def test_a_run_starts_from_data_and_is_resumed(tmp_path: Path) -> None:
     assert first[1]
     shutil.rmtree(tmp_path / "data" / "images" / "val")  # nothing is read again
     assert start_run(data, tmp_path / "model", QUICK) == (first[0], ())
-    with pytest.raises(bw.ConfigError, match="was written for other data or another preset"):
-        start_run(data, tmp_path / "model", InitSettings(model="efficientdet_d0", steps=False))
+    for other in (
+        InitSettings(model="efficientdet_d0", steps=False),
+        replace(QUICK, reading=ReadSettings(ignore_exif=True)),
+    ):
+        with pytest.raises(bw.ConfigError, match="was written for other data or another preset"):
+            start_run(data, tmp_path / "model", other)
     with pytest.raises(bw.ConfigError, match="was written for other data or another preset"):
         start_run(tmp_path / "other", tmp_path / "model", QUICK)
 

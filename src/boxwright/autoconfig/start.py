@@ -172,7 +172,8 @@ def _wait_for(path: Path) -> None:
 
 
 def _header(data: str | Path, settings: InitSettings) -> str:
-    return f"Written by boxwright init {Path(data).resolve()} --model {settings.preset}"
+    exif = " --ignore_exif" if settings.reading.ignore_exif else ""
+    return f"Written by boxwright init {Path(data).resolve()} --model {settings.preset}{exif}"
 
 
 def _open(recognized: Recognized, stem: Path, settings: InitSettings, progress: Progress | None) -> _Data:

@@ -21,4 +21,4 @@ def check_account(dataset: Dataset, what: str, progress: Progress) -> Iterable[F
     counts = account.lines()[: -len(assumed) or None]
     yield Finding("account", verdict, f"{what}: " + "\n".join(counts), remedy)
     for line in assumed:
-        yield Finding("assumed", "note", f"{what}: {line}")
+        yield Finding("assumed", "note", f"{what}: {line}", "boxwright inspect draws pictures with their boxes")
