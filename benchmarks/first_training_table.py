@@ -17,7 +17,8 @@ def budgets(results: dict[str, Any]) -> list[str]:
     """
     groups: dict[tuple[str, str, float], list[Row]] = {}
     for row in results["rows"]:
-        groups.setdefault((row["data"], row["weights"], row["minutes"]), []).append(row)
+        name = f"{row['weights']}, {row['set']}" if row["set"] else row["weights"]
+        groups.setdefault((row["data"], name, row["minutes"]), []).append(row)
     lines = [
         "| | weights | minutes | steps | AP | 95 % | AP50 | seeds | the command took, s |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -35,20 +36,23 @@ def budgets(results: dict[str, Any]) -> list[str]:
 
 
 def variants(results: dict[str, Any]) -> list[str]:
-    """Return the lines of what one change at a time is worth in two minutes on blood cells, the best first."""
-    rows = sorted(results["rows"], key=lambda row: -row["AP"])
+    """Return the lines of what one change at a time is worth in two minutes on blood cells, the best first.
+
+    Of several seeds the median, with their range.
+    """
+    groups: dict[str, list[Row]] = {}
+    for row in results["rows"]:
+        groups.setdefault(row["variant"], []).append(row)
     cells = (
         [
-            row["variant"],
-            f"{row['ms a step']:.0f}",
-            str(row["steps"]),
-            f"{row['AP']:.3f}",
-            _interval([row]),
-            f"{row['AP50']:.3f}",
+            name,
+            f"{median(row['ms a step'] for row in rows):.0f}",
+            f"{median(row['steps'] for row in rows):.0f}",
+            *(_spread(rows, "AP"), _interval(rows), _spread(rows, "AP50"), str(len(rows))),
         ]
-        for row in rows
+        for name, rows in sorted(groups.items(), key=lambda one: -median(row["AP"] for row in one[1]))
     )
-    head = ["| | ms a step | steps | AP | 95 % | AP50 |", "|---|---:|---:|---:|---:|---:|"]
+    head = ["| | ms a step | steps | AP | 95 % | AP50 | seeds |", "|---|---:|---:|---:|---:|---:|---:|"]
     return [*head, *map(_line, cells)]
 
 
