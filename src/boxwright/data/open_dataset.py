@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from boxwright.data.record_classes import check_record_boxes, check_record_label
 from boxwright.data.sources import Source, open_source
 from boxwright.types import Categories, Category, Sample
 
+_LOG = logging.getLogger("boxwright")
 _TRIED = 50  # samples that are read to find out whether all objects have outlines
 _RECORDS_READ = 2000  # of each TFRecord file, to see what their labels are
 
@@ -131,6 +133,8 @@ def open_dataset(
             path, allow_paths_outside=allow_paths_outside, ignore_exif=ignore_exif, labels_are=labels_are
         )
         source, beside = _list_of(recognized, image_set, path), recognized.label_map
+        if recognized.folder:
+            _LOG.info("%s: read from the folder %s in it", shown(path), recognized.folder)
     elif (faces := face_lists(Path(path))) is not None:  # a glob of lists
         source, beside = faces.train, None
     else:  # a glob of TFRecords, whose error names the pattern
@@ -145,6 +149,9 @@ def _list_of(recognized: Recognized, name: str, path: str | Path) -> Source:
     if recognized.train.format == "voc" and len({source.path for source in recognized.lists.values()}) < 2:
         return replace(recognized.train, part=name)
     if not name:
+        others = [other for other, source in recognized.lists.items() if source != recognized.train]
+        if others:
+            _LOG.info("%s: the list for training; not read: %s (image_set)", shown(path), ", ".join(others))
         return recognized.train
     same = {"val": "valid", "valid": "val"}
     source = recognized.lists.get(name) or recognized.lists.get(same.get(name, ""))

@@ -50,6 +50,7 @@ class Recognized:
         lists: All sources by name, such as those of `ImageSets/Main`; empty if the data have no lists.
         label_map: The label map beside the data; None without one.
         notes: What the user should know, such as unused lists.
+        folder: The folder in the path that holds the data; empty if that is the path itself.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class Recognized:
     lists: dict[str, Source] = field(default_factory=dict)
     label_map: Path | None = None
     notes: tuple[str, ...] = ()
+    folder: str = ""
 
 
 def recognize(
@@ -157,7 +159,8 @@ def _only_folder(path: Path, depth: int) -> Recognized | None:
     if not inside:
         return None
     folder, recognized = inside[0]
-    return replace(recognized, notes=(f"read from the folder {folder.name} in it", *recognized.notes))
+    deeper = f"{folder.name}/{recognized.folder}" if recognized.folder else folder.name
+    return replace(recognized, folder=deeper, notes=(f"read from the folder {folder.name} in it", *recognized.notes))
 
 
 def _folders_in(path: Path) -> list[Path]:
