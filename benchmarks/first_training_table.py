@@ -17,7 +17,7 @@ def budgets(results: dict[str, Any]) -> list[str]:
     """
     groups: dict[tuple[str, str, float], list[Row]] = {}
     for row in results["rows"]:
-        name = f"{row['weights']}, {row['set']}" if row["set"] else row["weights"]
+        name = f"{row['weights']}, {row['set']}" if row.get("set") else row["weights"]
         groups.setdefault((row["data"], name, row["minutes"]), []).append(row)
     lines = [
         "| | weights | minutes | steps | AP | 95 % | AP50 | seeds | the command took, s |",

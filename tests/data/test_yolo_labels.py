@@ -46,7 +46,7 @@ def assumed(data: YoloDataset) -> list[str]:
         ([row(0, *BOX), row(0, *TRIANGLE)], ["rows of 6 numbers, read as outlines of three points: 1"]),
         ([row(0, *DIAMOND)], ["rows of 8 numbers, read as oriented boxes: 1"]),
         ([row(0, *DIAMOND, 0.7)], ["outlines with a confidence after them, which is ignored: 1"]),
-        ([row(0, *BOX), row(0, *DIAMOND)], []),
+        ([row(0, *BOX), row(0, *DIAMOND)], ["rows of 8 numbers, read as outlines of 4 points: 1"]),
         ([row(0, *BOX), row(0, *DIAMOND), row(0, *FIVE)], []),
         ([row(0, *TRIANGLE, 0.7), row(0, *FIVE, 0.7)], ["outlines with a confidence after them, which is ignored: 2"]),
         ([row(0, *FIVE)], ["rows of 10 numbers, read as outlines of 5 points: 1"]),

@@ -159,7 +159,7 @@ def _fix(data: tuple[Path, dict[str, Any]], changes: list[str], out: Path, progr
     done = repair(train, held_out, out, progress)
     for what, count in done.counts.items():
         to.print(f"{what}: {count} ({', '.join(done.examples[what])})", markup=False)
-    if train[0].masks is None:
+    if not done.has_masks:
         to.print("only boxes are written: not every object has an outline", markup=False)
     to.print(f"fixed data: {done.folder}", markup=False)
     to.print(f"next: boxwright init {done.folder}", markup=False)

@@ -24,6 +24,8 @@ _MOST_SAMPLES = 200
 # Shares of boxes: so many that cannot be read as they are, and so many that can be read otherwise.
 _WRONG, _WRONG_OF_MANY, _RIGHT = 0.5, 0.25, 0.98
 _FEW, _MANY = 3, 10
+_AS_SIZES = 0.8
+_BEYOND_DECLARED = 0.05
 # A box may cross the border by a pixel and by 1 % of the picture, as careless ones do.
 _SLOP_PIXELS, _SLOP_SHARE = 1.0, 0.01
 # The chance at which all boxes lie in the smaller of two pictures by accident.
@@ -201,7 +203,10 @@ def look_like_sizes(corners: NDArray[np.float64], sizes: NDArray[np.float64]) ->
         corners: float64 [N, 4].
         sizes: (height, width) of each box's picture, float64 [N, 2].
     """
-    return _other_pair(corners, sizes, "xyxy") == "xywh"
+    if not len(corners) or (corners[:, 2:] >= corners[:, :2]).all():
+        return False
+    # Exchanged corners are of some boxes, whose numbers as sizes lead out of their pictures.
+    return float(_fits(_corners(corners, "xywh"), sizes).mean()) >= _AS_SIZES
 
 
 def in_order(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
@@ -221,6 +226,12 @@ def _resized(placed: Sequence[Placed]) -> CoordinateProblem | None:
     if len(turned) == len(others):
         # Width and height are exchanged in some tools' files, and boxes are right all the same.
         return None if not count or outside / count <= _WRONG_OF_MANY else _change("turned", others, len(declared))
+    # Boxes beyond the declared size do not refer to it.
+    beyond = sum(
+        int((~_fits(one.boxes, np.tile(one.declared or one.size, (len(one.boxes), 1)))).sum()) for one in others
+    )
+    if count and beyond / count > _BEYOND_DECLARED:
+        return None
     # Boxes that would lie in a small part of the declared size by accident refer to the picture, whatever is declared.
     shares = [min(math.prod(one.size) / math.prod(one.declared or one.size), 1.0) for one in others]
     chance = sum(len(one.boxes) * math.log(share) for one, share in zip(others, shares, strict=True))

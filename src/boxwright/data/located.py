@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from boxwright.base.errors import DataError
+from boxwright.base.files import shown
 from boxwright.data.notices import Notices
 from boxwright.data.picture_files import PictureFiles
 
@@ -31,7 +33,9 @@ class LocatedPictures:
         """
         if isinstance(files, Path):
             files = PictureFiles(files, allow_outside=allow_outside)
-        self._folder, self._paths = files.folder, [_find(files, name, where, notices) for name, where in names]
+        named = list(names)
+        self._folder = files.folder
+        self._paths = _each_its_own([_find(files, name, where) for name, where in named], named, notices)
 
     def path(self, index: int) -> Path:
         """Return a picture's path.
@@ -56,14 +60,32 @@ class LocatedPictures:
         return path.relative_to(self._folder).as_posix()
 
 
-def _find(files: PictureFiles, name: str, where: str, notices: Notices) -> Path | str:
-    """Return a picture's path, or why there is none."""
+def _find(files: PictureFiles, name: str, where: str) -> tuple[Path | str, str]:
+    """Return a picture's path, or why there is none; and what was assumed."""
     if not name:
-        return f"{where}: the picture has no name"
+        return f"{where}: the picture has no name", ""
     try:
-        path, assumed = files.find(name, where)
+        return files.find(name, where)
     except DataError as error:
-        return str(error)
-    if assumed:
-        notices.assumed.add(assumed, name)
-    return path
+        return str(error), ""
+
+
+def _each_its_own(
+    located: Sequence[tuple[Path | str, str]], named: Sequence[tuple[str, str]], notices: Notices
+) -> list[Path | str]:
+    """Return the pictures' paths; a picture that several names mean is that of the one which names it exactly.
+
+    The others' pictures are missing: taken for the last part of their name alone, they would get another's.
+    """
+    users = Counter(path for path, _ in located if isinstance(path, Path))
+    paths: list[Path | str] = []
+    for (path, assumed), (name, where) in zip(located, named, strict=True):
+        if isinstance(path, Path) and assumed and users[path] > 1:
+            paths.append(f"{where}: no picture {shown(name)!r}; {shown(path)} is that of another annotation")
+            continue
+        if isinstance(path, Path) and users[path] > 1:
+            notices.assumed.add("pictures that several annotations name", name)
+        elif assumed:
+            notices.assumed.add(assumed, name)
+        paths.append(path)
+    return paths

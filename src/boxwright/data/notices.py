@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_LONGEST = 120
+_LONGEST = 400
 
 
 @dataclass

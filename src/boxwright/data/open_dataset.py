@@ -128,11 +128,13 @@ def open_dataset(
     Raises:
         DataError: If the data cannot be opened, or nothing names the classes.
     """
+    lists: dict[str, Source] = {}
     if is_folder(path) or is_file(path):
         recognized = recognize(
             path, allow_paths_outside=allow_paths_outside, ignore_exif=ignore_exif, labels_are=labels_are
         )
         source, beside = _list_of(recognized, image_set, path), recognized.label_map
+        lists = recognized.lists if is_folder(path) and len(recognized.lists) > 1 else {}
         if recognized.folder:
             _LOG.info("%s: read from the folder %s in it", shown(path), recognized.folder)
     elif (faces := face_lists(Path(path))) is not None:  # a glob of lists
@@ -142,7 +144,10 @@ def open_dataset(
     if image_folder is not None:
         source = replace(source, image_folder=str(image_folder))
     named = label_map or beside
-    return _opened(source, load_label_map(named) if named else None, masks=load_masks)
+    dataset = _opened(source, load_label_map(named) if named else None, masks=load_masks)
+    if isinstance(dataset, CocoDataset) and not lists and image_folder is None:
+        dataset.notice_unnamed_pictures()
+    return dataset
 
 
 def _list_of(recognized: Recognized, name: str, path: str | Path) -> Source:

@@ -73,6 +73,7 @@ _OTHER_ENDINGS = frozenset(
     }
 )
 _HEAD = 32
+_SPLITS = frozenset({"train", "val", "valid", "validation", "test"})
 _CONTAINERS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
 _MAGIC = (
     (b"\xff\xd8\xff", "JPEG"),
@@ -88,8 +89,8 @@ _MAGIC = (
 
 
 def is_left_over(name: str) -> bool:
-    """Return whether a file or folder is a system's own: `._a.jpg` and `__MACOSX` of macOS, or hidden."""
-    return name.startswith(".") or name == "__MACOSX"
+    """Return whether a file or folder is no data: `._a.jpg` and `__MACOSX` of macOS, hidden, or inspect's own sheet."""
+    return name.startswith((".", "contact-sheet.")) or name == "__MACOSX"
 
 
 def picture_format(head: bytes) -> str:
@@ -155,6 +156,13 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFC", text).casefold()
 
 
+def _of_another_split(dropped: tuple[str, ...], path: Path) -> bool:
+    """Return whether a name's folders say another split than a file's: val/4.png is not train/4.png."""
+    said = _SPLITS.intersection(dropped)
+    lies = _SPLITS.intersection(path.parts[-4:])
+    return bool(said and lies and not said & lies)
+
+
 class PictureFiles:
     """The pictures in a folder by the names that annotations give them; folders are listed once, when first needed."""
 
@@ -196,7 +204,9 @@ class PictureFiles:
             return path, ""
         parts = parts_of_name(name)
         for start in range(len(parts)):
-            candidates = self._named("/".join(parts[start:]))
+            candidates = [
+                path for path in self._named("/".join(parts[start:])) if not _of_another_split(parts[:start], path)
+            ]
             if len(candidates) > 1:
                 names = " or ".join(shown(one.relative_to(self.folder)) for one in candidates[:2])
                 raise DataError(f"{where}: {shown(name)!r} may be {names} in {shown(self.folder)}; rename one of them")

@@ -21,6 +21,7 @@ from boxwright.data.archives import is_archive, unpacked
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.fddb import is_fddb
 from boxwright.data.formats import annotations_in, beginning_of, has_voc_annotations, is_coco_file, is_record_file
+from boxwright.data.label_map import load_label_map
 from boxwright.data.layouts.table import LAYOUTS, layout_of
 from boxwright.data.picture_files import is_left_over, is_picture
 from boxwright.data.sources import Source
@@ -28,6 +29,7 @@ from boxwright.data.wider_face import is_wider_face
 from boxwright.data.yolo import find_yolo, yolo_splits
 
 _TRAINING = ("trainval", "train", "training")
+_SAME_LIST = {"val": ("valid", "validation"), "valid": ("val", "validation"), "validation": ("val", "valid")}
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 _DEEPEST = 2  # folders above the data
 # For the error if nothing was recognized.
@@ -141,12 +143,24 @@ def _split_folders(path: Path) -> Recognized | None:
             held = ", ".join(f"{name} ({part.kind})" for name, part in parts.items())
             raise DataError(f"{path}: its lists are of several formats: {held}; name one of them")
         if parts:
-            maps = [part.label_map for part in parts.values() if part.label_map is not None]
+            maps = {name: part.label_map or label_map_beside(folders[name]) for name, part in parts.items()}
             notes = [note for part in parts.values() for note in part.notes]
             lists = {name: part.train for name, part in parts.items()}
-            chosen = _of_lists(kinds.pop(), list(lists), path, lists.__getitem__, maps[0] if maps else None)
+            chosen = _of_lists(kinds.pop(), list(lists), path, lists.__getitem__, _common_map(maps))
             return replace(chosen, notes=(*notes, *chosen.notes))
     return None
+
+
+def _common_map(maps: dict[str, Path | None]) -> Path | None:
+    """Return the label map of a data set's lists.
+
+    Raises:
+        DataError: If two lists' label maps differ.
+    """
+    given = {name: path for name, path in maps.items() if path is not None}
+    if len({tuple(load_label_map(path)) for path in given.values()}) > 1:
+        raise DataError(f"the label maps {' and '.join(map(str, given.values()))} differ; the classes must be the same")
+    return next(iter(given.values()), None)
 
 
 def _only_folder(path: Path, depth: int) -> Recognized | None:
@@ -318,7 +332,9 @@ def _images_of(file: Path, root: Path) -> Path:
     """Return the folder that a file's image names are relative to: the one with its first image, else a likely one."""
     words = [word for word in re.findall("[a-z]+[0-9]*", file.stem.lower()) if word not in ("instances", "annotations")]
     roots = dict.fromkeys((root, file.parent, file.parent.parent))
-    names = ("", *words, "images", "JPEGImages", "data", *(f"images/{word}" for word in words))
+    words += [other for word in words for other in _SAME_LIST.get(word, ())]
+    below = [place.format(word) for word in words for place in ("images/{}", "{}/images", "{}_images")]
+    names = ("", *words, "images", "JPEGImages", "data", *below)
     candidates: list[Path] = [folder / name for folder in roots for name in names]
     # Only the beginning of the file, which may have hundreds of megabytes.
     first = re.search(r'"file_name"\s*:\s*"((?:[^"\\]|\\.)+)"', beginning_of(file))
@@ -351,7 +367,15 @@ def _layout_parts(path: Path) -> Recognized | None:
         return None
     by_name = {file.stem: file for file in layouts}
     kind = next(iter(layouts.values())).name
-    return _of_lists(kind, sorted(by_name), path, lambda name: Source("coco", str(by_name[name])))
+
+    def source(name: str) -> Source:
+        folders = (path / "images" / word for word in _words(name))
+        own = next(
+            (folder for folder in (*folders, *(path / word for word in _words(name))) if is_folder(folder)), None
+        )
+        return Source("coco", str(by_name[name]), image_folder=str(own) if own else "")
+
+    return _of_lists(kind, sorted(by_name), path, source)
 
 
 def _open_images(path: Path) -> Recognized | None:

@@ -50,8 +50,10 @@ class Survey:
         self.empty += not len(sample.boxes)
         self.sizes[(sample.image.shape[0], sample.image.shape[1])] += 1
         names = [categories.by_label(label).name for label in sample.labels.tolist()]
-        self.boxes.update(names)
-        self.images_with.update(set(names))
+        # Regions to ignore are no objects of their class.
+        own = [name for name, crowd in zip(names, sample.is_crowd.tolist(), strict=True) if not crowd]
+        self.boxes.update(own)
+        self.images_with.update(set(own))
         for area in sample.areas.tolist():
             self.areas["small" if area < _SMALL else "medium" if area < _LARGE else "large"] += 1
         self.difficult += int(sample.difficult.sum())

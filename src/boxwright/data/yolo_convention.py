@@ -18,7 +18,7 @@ _FEWEST, _LEAST_SHARE = 5, 0.01
 # Numbers above this are no shares of an image; most rows have one where boxes are in pixels.
 _ABOVE_SHARES, _MOST = 2, 0.5
 # Corners: (almost) all rows are in order and inside the image, and many would leave it as center, width and height.
-_FEWEST_CORNERS, _IN_ORDER, _LEAVE, _BEYOND, _BY_FAR = 10, 0.99, 0.3, 0.02, 0.05
+_FEWEST_CORNERS, _IN_ORDER, _LEAVE, _BEYOND, _BY_FAR = 4, 0.99, 0.3, 0.02, 0.05
 _TRIED = 200
 
 
@@ -107,7 +107,7 @@ def check_coordinates(
 def check_corners(rows: LabelRows, meaning: RowMeaning, convention: YoloConvention, where: str) -> None:
     """Raise a DataError if boxes are clearly given by their corners in place of center, width and height.
 
-    Clear is: there are 10 boxes, as corners 99 % are in order and inside the image, and as center, width and height
+    Clear is: there are 4 boxes, as corners 99 % are in order and inside the image, and as center, width and height
     30 % leave it by more than 5 % of its size.
     """
     own = rows.heads[~meaning.is_outline(rows.counts)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,6 +29,7 @@ def pictures_of(
     """
     pictures: list[Path] = []
     problems: dict[int, str] = {}
+    assumed: dict[int, tuple[str, str]] = {}
     layout.check_distinct(split)
     for item in layout.splits[split]:
         place, assumption = layout.place(item, allow_outside=allow_outside)
@@ -44,9 +45,14 @@ def pictures_of(
             except _MissingError as error:
                 problems[len(pictures)] = str(error)
                 picture, assumption = layout.folder / line.replace("\0", "_"), ""
-            if assumption:
-                notices.assumed.add(assumption, line)
+            assumed[len(pictures)] = assumption, line
             pictures.append(picture)
+    users = Counter(pictures)
+    for number, (assumption, line) in assumed.items():
+        if assumption and users[pictures[number]] > 1:
+            problems[number] = f"{layout.path}: {line}: no such picture; {pictures[number]} is that of another line"
+        elif assumption:
+            notices.assumed.add(assumption, line)
     if not pictures:
         raise DataError(f"{layout.path}: {split}: no images in {', '.join(layout.splits[split])[:200]}")
     return pictures, problems

@@ -40,6 +40,7 @@ _FEW = 0.05
 _CROSSING = 0.2
 # The shape of a triangle or a quadrangle does not tell: each of its corners may be far from the others.
 _LEAST_POINTS, _MOST_APART = 5, 0.5
+_LEAST_ROWS = 10  # of few, all may lie where their first numbers are boxes, too
 _PAIRS = 4_000_000  # of edges that are held against each other
 _MOST = 0.98
 _BEYOND = 0.02  # of the image, that a rounded or carelessly drawn box may cross its border by
@@ -215,7 +216,7 @@ def _by_counts(counts: frozenset[int], rows: LabelRows) -> RowMeaning | None:
         return RowMeaning("boxes", frozenset({BOX}))
     if more <= {BOX + 1, BOX + 2}:
         # Trackers write a confidence for all boxes or for none: plain boxes beside rows of 6 numbers are drawn by hand.
-        drawn = counts == {BOX, BOX + 2}
+        drawn = counts == {BOX, BOX + 2} and not _are_ids(rows.tails[rows.counts == BOX + 2])
         boxes = None if drawn else _boxes_and_more(counts, rows.counts[used], rows.tails[used])
         if boxes is not None or BOX + 1 in more:
             return boxes
@@ -246,6 +247,11 @@ def _are_whole(values: NDArray[np.float64]) -> bool:
     return bool((values == np.round(values)).all())
 
 
+def _are_ids(tails: NDArray[np.float64]) -> bool:
+    """Return whether the last of two numbers are whole and above 1, as a track's and no share of a picture are."""
+    return _are_shares(tails[:, 0]) and _are_whole(tails[:, 1]) and bool((tails[:, 1] > 1).any())
+
+
 def _boxes_and_more(counts: frozenset[int], own: NDArray[np.int64], tails: NDArray[np.float64]) -> RowMeaning | None:
     """Return the meaning of boxes with a confidence, a track's number or both; None if the numbers are neither."""
     fifth, both = tails[own == BOX + 1, 0], tails[own == BOX + 2]
@@ -271,7 +277,7 @@ def _by_place(count: int, counts: frozenset[int], rows: NDArray[np.float64]) -> 
     if third is not None and boxes_fit and np.isin(third, (0, 1, 2)).all():
         return _with_keypoints(count, 3)
     if count % 2:
-        if third is not None and boxes_fit and not mixed and _are_shares(third):
+        if third is not None and boxes_fit and _are_shares(third):
             return _with_keypoints(count, 3)
         if not _are_shares(rows[:, -1]):
             return None
@@ -282,16 +288,17 @@ def _by_place(count: int, counts: frozenset[int], rows: NDArray[np.float64]) -> 
     few = rows[: max(_PAIRS // count**2, 1)]
     points = few.reshape(len(few), -1, 2)
     strange = crosses_itself(points).mean() >= _CROSSING or _second_stands_apart(points).mean() > _MOST_APART
-    if boxes_fit and not mixed and (not outlines_fit or strange):
+    if boxes_fit and (not outlines_fit or strange):
         return _with_keypoints(count, 2)
     kind = "oriented boxes" if count == 8 and not mixed else f"outlines of {count // 2} points"
-    assumed = "" if mixed else f"rows of {count} numbers, read as {kind}"
+    # Of outlines beside plain boxes nothing is odd, unless they could be boxes with keypoints all the same.
+    assumed = "" if mixed and not boxes_fit else f"rows of {count} numbers, read as {kind}"
     return RowMeaning("outlines", _all_up_to(count, odd=False), assumed=assumed)
 
 
 def _second_stands_apart(points: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which outlines [n, P, 2] of five points or more have their second far from the others, as a size is."""
-    if points.shape[1] < _LEAST_POINTS:
+    if points.shape[1] < _LEAST_POINTS or len(points) < _LEAST_ROWS:
         return np.zeros(len(points), np.bool_)
     others = np.delete(points, 1, axis=1)
     low, high = others.min(1), others.max(1)

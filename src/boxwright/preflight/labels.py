@@ -62,7 +62,7 @@ def check_record_texts(paths: Sequence[str], categories: Categories, most: int) 
 
 def check_balance(records: Sequence[Record], categories: Categories) -> Iterable[Finding]:
     """Yield classes without objects, and classes that are far rarer than others."""
-    counts = Counter(label for record in records for label in record.labels.tolist())
+    counts = Counter(label for record in records for label in record.labels[~record.crowd].tolist())
     by_name = {category.name: counts[category.label] for category in categories}
     absent = [name for name, count in by_name.items() if not count]
     present = {name: count for name, count in by_name.items() if count}

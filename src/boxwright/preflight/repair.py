@@ -37,9 +37,11 @@ class Repaired:
 
     Attributes:
         folder: The folder with `train` and `valid`, each COCO's JSON with its images, and a label map.
+        has_masks: Whether outlines are written, too.
     """
 
     folder: Path
+    has_masks: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
@@ -104,6 +106,8 @@ def repair(train: Dataset, held_out: Dataset | None, out: str | Path, progress: 
             write_coco(part, folder / name / ROBOFLOW_ANNOTATIONS, progress=_titled(shown, f"write {name}"))
         write_whole(folder / "label_map.pbtxt", label_map_text(train.categories))
     done.counts = +done.counts  # without zeros
+    kept = parts["train"]
+    done.has_masks = kept.whole[kept.indices[0]].masks is not None
     return done
 
 
@@ -113,7 +117,7 @@ def require_new(folder: Path) -> None:
         raise OutputError(f"{folder} already exists; fixed data are written to a new folder")
 
 
-def _repaired(dataset: Dataset, prints: Fingerprints, without: set[int], done: Repaired, what: str) -> Dataset:
+def _repaired(dataset: Dataset, prints: Fingerprints, without: set[int], done: Repaired, what: str) -> ListedDataset:
     """Return the samples whose images and annotations can be read, each image once, with valid boxes."""
     kept, seen = list[int](), dict[bytes, int]()
     readable = dict(zip(prints.indices, prints.exact, strict=True))
