@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from boxwright.base.errors import DataError
+from boxwright.base.read_settings import LabelsAre
 from boxwright.data.account import take_account
 from boxwright.data.coordinates import look_like_sizes, problem_of
 from boxwright.data.open_dataset import open_recognized
 from boxwright.data.recognize import recognize
 from boxwright.data.yolo_labels import read_rows, row_meaning
 from tests.brought.check import boxes_on_their_colors
-from tests.brought.layouts import coco, voc
+from tests.brought.layouts import coco, raccoon, voc, xywh
 from tests.brought.pictures import named, pictures
 from tests.data.test_coordinates import placed
 
@@ -117,3 +119,28 @@ def test_a_list_of_another_split_is_not_read_for_a_missing_one(tmp_path: Path) -
     file.write_text(json.dumps(content))
     account = take_account(open_recognized(recognize(path))[0])
     assert account.samples == 0
+
+
+@pytest.mark.parametrize("write_one", [voc, raccoon])
+def test_sizes_in_place_of_corners_are_refused_and_repaired(write_one: object, tmp_path: Path) -> None:
+    made = pictures(8)
+    sizes = [replace(one, objects=[replace(item, box=xywh(item)) for item in one.objects]) for one in made]
+    path = write_one(sizes, tmp_path / "data")  # type: ignore[operator]
+    with pytest.raises(DataError, match="labels_are sizes reads them so"):
+        open_recognized(recognize(path))
+    assert boxes_on_their_colors(open_recognized(recognize(path, labels_are=LabelsAre.SIZES))[0]) == 16
+
+
+def test_a_bad_row_of_a_table_costs_its_picture_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raccoon(pictures(), tmp_path / "data")
+    table = next((tmp_path / "data").glob("*.csv"))
+    lines = table.read_text().splitlines()
+    lines[1] = lines[1].rsplit(",", 1)[0] + ",wide"
+    table.write_text("\n".join(lines))
+    training, _ = open_recognized(recognize(tmp_path / "data"))
+    assert boxes_on_their_colors(training) == 8
+    assert "row 2: expected a number, found 'wide'" in caplog.text
+    assert take_account(training).left_out.total() == 1
+    table.write_text("\n".join([lines[0], *(line.rsplit(",", 1)[0] + ",wide" for line in lines[1:])]))
+    with pytest.raises(DataError, match="row 2: expected a number"):
+        open_recognized(recognize(tmp_path / "data"))

@@ -23,6 +23,7 @@ class LabelsAre(StrEnum):
     """How labels differ from what their format says, in data of tools that write them so."""
 
     CORNERS = "corners"
+    SIZES = "sizes"
     PIXELS = "pixels"
     SHARES = "shares"
     CORNERS_IN_PIXELS = "corners_in_pixels"
@@ -42,9 +43,10 @@ def labels_are_of(text: str) -> LabelsAre | None:
 
 
 LABELS_ARE = (
-    "Read labels that are not as their format says: corners (in place of a size), pixels (YOLO), shares of the picture "
-    "(COCO), corners_in_pixels, corners_in_shares, classes_from_one (YOLO), classes_from_zero (TFRecords), or "
-    "of_another_size (pictures were resized since; COCO, VOC). The error that refuses such data names the word."
+    "Read labels that are not as their format says: corners in place of a size (COCO, YOLO), sizes in place of corners "
+    "(VOC, CSV), pixels (YOLO), shares of the picture (COCO, CSV), corners_in_pixels, corners_in_shares, "
+    "classes_from_one (YOLO), classes_from_zero (TFRecords), or of_another_size (pictures were resized since; COCO, "
+    "VOC). The error that refuses such data names the word."
 )
 
 

@@ -48,6 +48,11 @@ ROBOFLOW_ANNOTATIONS = "_annotations.coco.json"
 _FIRST = 20
 
 
+# What boxes may be in COCO's own files, and in other layouts, whose corners have been turned into sizes.
+_OF_COCO: tuple[BoxesAre, ...] = ("xywh", "xyxy", "normalized_xywh", "normalized_xyxy")
+_OF_LAYOUTS: tuple[BoxesAre, ...] = ("xywh", "normalized_xywh", "sizes")
+
+
 class CocoDataset:
     """Samples from a COCO annotation file.
 
@@ -95,10 +100,11 @@ class CocoDataset:
         self.rescale, self._units = rescale, CocoUnits(boxes_are, rescale)
         refuse_unfinished(folder_of(self.path))
         layout = layout_of(self.path)
-        if layout is not None and boxes_are != "xywh":
-            raise DataError(f"{self.path}: {layout.name}: only boxes of COCO's own files may be {boxes_are}")
+        if boxes_are not in (_OF_COCO if layout is None else _OF_LAYOUTS):
+            raise DataError(f"{self.path}: {layout.name if layout else 'COCO'}: its boxes cannot be {boxes_are}")
         # Other layouts' boxes have been turned into COCO's, from corners mostly.
         self.boxes_are: BoxesAre | None = boxes_are if layout is None else None
+        self.repairs: dict[BoxesAre, str] = {"xywh": "sizes", "normalized_xyxy": "shares"} if layout else {}
         content, beside = _read(self.path, Path(image_folder) if image_folder else None, layout)
         content = with_file_names(content)
         self._images = image_rows(content, self.path)

@@ -44,10 +44,9 @@ class CocoUnits:
         x, y = self._factors(size, declared)
         first, second, third, fourth = box[0] * x, box[1] * y, box[2] * x, box[3] * y
         corners = self.boxes_are.endswith("xyxy")
-        changed = {
-            **row,
-            "bbox": [first, second, third - first if corners else third, fourth - second if corners else fourth],
-        }
+        # Sizes that stood for corners have had the first corner taken from them.
+        sign = -1 if corners else 1 if self.boxes_are == "sizes" else 0
+        changed = {**row, "bbox": [first, second, third + sign * first, fourth + sign * second]}
         if self.boxes_are == "xywh" and row.get("area") is not None:
             changed["area"] = row["area"] * x * y
         else:

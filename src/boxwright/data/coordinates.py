@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.types import Sample
 
-BoxesAre = Literal["xywh", "xyxy", "normalized_xywh", "normalized_xyxy"]
+BoxesAre = Literal["xywh", "xyxy", "normalized_xywh", "normalized_xyxy", "sizes"]
 Size = tuple[int, int]
 
 _MOST_SAMPLES = 200
@@ -35,6 +35,7 @@ _WORDS: dict[BoxesAre, str] = {
     "xyxy": "corners x1, y1, x2, y2 in pixels",
     "normalized_xywh": "x, y, width, height in shares of the picture",
     "normalized_xyxy": "corners x1, y1, x2, y2 in shares of the picture",
+    "sizes": "x, y, width, height in pixels, in place of corners",
 }
 
 
@@ -46,11 +47,13 @@ class CoordinateProblem:
         sentence: The explanation.
         boxes_are: What the numbers are, if the reader can be told.
         rescale: Whether boxes are to be moved from the size that annotations declare to that of the picture.
+        word: Of `--labels_are`, for a reader whose own numbers are corners.
     """
 
     sentence: str
     boxes_are: BoxesAre | None = None
     rescale: bool = False
+    word: str = ""
 
     @property
     def switch(self) -> str:
@@ -60,7 +63,7 @@ class CoordinateProblem:
             "normalized_xywh": "shares",
             "normalized_xyxy": "corners_in_shares",
         }
-        return "of_another_size" if self.rescale else words.get(self.boxes_are, "")
+        return "of_another_size" if self.rescale else self.word or words.get(self.boxes_are, "")
 
 
 @runtime_checkable
@@ -120,8 +123,11 @@ def coordinates_problem(dataset: object, *, most: int = _MOST_SAMPLES) -> Coordi
         size = (sample.image.shape[0], sample.image.shape[1])
         placed.append(Placed(sample.boxes.astype(np.float64), size, declared, sample.filename or sample.id))
     boxes_are: BoxesAre | None = getattr(dataset, "boxes_are", None)
-    can_change = boxes_are is not None
-    return problem_of(placed, boxes_are or "xyxy", can_change=can_change, rescaled=getattr(dataset, "rescale", False))
+    problem = problem_of(placed, boxes_are or "xyxy", can_change=True, rescaled=getattr(dataset, "rescale", False))
+    if problem is None or boxes_are is not None:
+        return problem
+    repairs: dict[BoxesAre | None, str] = getattr(dataset, "repairs", {})
+    return replace(problem, boxes_are=None, word=repairs.get(problem.boxes_are, ""))
 
 
 def problem_of(

@@ -50,9 +50,11 @@ class Source:
 # What readers are told of labels that are not as their format says.
 _CONVENTIONS: dict[tuple[DataFormat, LabelsAre], dict[str, object]] = {
     ("coco", LabelsAre.CORNERS): {"boxes_are": "xyxy"},
+    ("coco", LabelsAre.SIZES): {"boxes_are": "sizes"},
     ("coco", LabelsAre.SHARES): {"boxes_are": "normalized_xywh"},
     ("coco", LabelsAre.CORNERS_IN_SHARES): {"boxes_are": "normalized_xyxy"},
     ("coco", LabelsAre.OF_ANOTHER_SIZE): {"rescale": True},
+    ("voc", LabelsAre.SIZES): {"sizes": True},
     ("voc", LabelsAre.OF_ANOTHER_SIZE): {"rescale": True},
     ("yolo", LabelsAre.CORNERS): {"convention": YoloConvention(coordinates="corners")},
     ("yolo", LabelsAre.PIXELS): {"convention": YoloConvention(coordinates="pixels")},

@@ -11,7 +11,7 @@ import re
 import unicodedata
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from boxwright.data.image_io import read_header, read_image
 from boxwright.data.notices import Notices
 from boxwright.data.picture_files import PictureFiles, files_below
 from boxwright.data.reading import checked_sample, inside, labels_of, numbered_lines, reading
+from boxwright.data.rotated import Box
 from boxwright.data.voc_annotation import PRESERVED, VocAnnotation, read_voc_annotation
 from boxwright.data.voc_pictures import Named, Picture, match_pictures
 from boxwright.data.xml_files import NOT_XML
@@ -78,6 +79,7 @@ class VocDataset:
         allow_paths_outside: bool = False,
         ignore_exif: bool = False,
         rescale: bool = False,
+        sizes: bool = False,
     ) -> None:
         """Read the annotations, and find their pictures.
 
@@ -89,6 +91,7 @@ class VocDataset:
             allow_paths_outside: Whether names may lead outside the folder, such as `../other/a` in a list.
             ignore_exif: Whether pixels stay as stored where nothing shows that labels refer to the upright picture: for
                 a tool that ignores EXIF.
+            sizes: Whether xmax and ymax are width and height.
             rescale: Whether boxes are moved from the size that annotations declare to that of the picture, for pictures
                 that were resized since they were labeled.
 
@@ -97,7 +100,8 @@ class VocDataset:
                 of the classes.
         """
         self.root, self._allow_outside, self.ignore_exif = Path(root), allow_paths_outside, ignore_exif
-        self.rescale = rescale
+        self.rescale, self._sizes = rescale, sizes
+        self.repairs = {"xywh": "sizes"}
         self.name = f"{root}" + (f" ({image_set})" if image_set else "")
         self.notices = Notices()
         refuse_unfinished(self.root)
@@ -212,17 +216,22 @@ class VocDataset:
         known = [entry.annotation for entry in entries if entry.annotation is not None and entry.annotation.declared]
         boxes = [item.box for annotation in known for item in annotation.objects]
         sizes = [annotation.declared for annotation in known for _ in annotation.objects]
+        if self._sizes:
+            return [self._with_boxes(entry, _corners_of_sizes) for entry in entries]
         if look_like_sizes(np.array(boxes, np.float64).reshape(-1, 4), np.array(sizes, np.float64).reshape(-1, 2)):
             return entries
         return [self._in_order(entry) for entry in entries]
 
     def _in_order(self, entry: _Entry) -> _Entry:
+        exchanged = sum(item.box != in_order(item.box) for item in entry.annotation.objects) if entry.annotation else 0
+        self.notices.assumed.add("boxes whose corners are exchanged, read in order", entry.path.name, exchanged)
+        return self._with_boxes(entry, in_order) if exchanged else entry
+
+    def _with_boxes(self, entry: _Entry, change: Callable[[Box], Box]) -> _Entry:
         if entry.annotation is None:
             return entry
-        objects = tuple(replace(item, box=in_order(item.box)) for item in entry.annotation.objects)
-        exchanged = sum(new.box != old.box for new, old in zip(objects, entry.annotation.objects, strict=True))
-        self.notices.assumed.add("boxes whose corners are exchanged, read in order", entry.path.name, exchanged)
-        return replace(entry, annotation=replace(entry.annotation, objects=objects)) if exchanged else entry
+        objects = tuple(replace(item, box=change(item.box)) for item in entry.annotation.objects)
+        return replace(entry, annotation=replace(entry.annotation, objects=objects))
 
     def _with_pictures(
         self, entries: list[_Entry], pictures: list[Picture], folders: list[PictureFiles]
@@ -335,6 +344,10 @@ class VocDataset:
         """Return the image file's bytes and its name."""
         _, picture = self._entries[index].readable()
         return read_file(picture), picture.name
+
+
+def _corners_of_sizes(box: Box) -> Box:
+    return box[0], box[1], box[0] + box[2], box[1] + box[3]
 
 
 def _folders(root: Path, names: frozenset[str]) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from boxwright.data.layouts.content import Content
 from boxwright.data.layouts.places import beginning_of, only_file
 from boxwright.data.layouts.text_numbers import is_number, parse_number, parse_numbers
 from boxwright.data.reading import read_text, whole_number
+from boxwright.data.rotated import Box
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _NEEDED = ("filename", "class", *_CORNERS)
@@ -63,8 +64,10 @@ def _delimiter(text: str) -> str:
 def read_csv_table(path: Path, image_folder: Path | None) -> dict[str, Any]:
     """Return a table as the content of a COCO file; rows without a class and a box are pictures without objects.
 
+    A row that cannot be read is left out and counted, and so is its picture, whose object would be background.
+
     Raises:
-        DataError: If a row lacks a value, or a class is not in `classes.csv`.
+        DataError: If no row can be read.
     """
     del image_folder  # names are relative to any
     file = _file(path) or path
@@ -75,17 +78,39 @@ def read_csv_table(path: Path, image_folder: Path | None) -> dict[str, Any]:
             f"{file}: expected the columns {', '.join(_NEEDED)}, or path,x1,y1,x2,y2,class without a header"
         )
     content = Content(file, _class_names(file.with_name(_CLASSES)) if columns is _HEADERLESS else None)
-    for where, row in _rows(text, columns, file, 0 if columns is _HEADERLESS else 1):
-        if not row["filename"]:
-            raise DataError(f"{where}: no file name")
-        image = content.add_image(row["filename"], _size(row, where))
-        if not any(row[name] for name in ("class", *_CORNERS)):
-            continue
-        if not row["class"]:
-            raise DataError(f"{where}: a box without a class")
-        x_min, y_min, x_max, y_max = parse_numbers((row[name] for name in _CORNERS), where)
-        content.add(image, row["class"], (x_min, y_min, x_max, y_max), where)
+    rows = list(_rows(text, columns, file, 0 if columns is _HEADERLESS else 1))
+    boxes, problems = _boxes(rows)
+    if problems and len(problems) == len({row["filename"] for _, row in rows}):
+        raise DataError(next(iter(problems.values())))
+    for problem in problems.values():
+        content.leave_out(f"picture with a row that cannot be read, such as {problem}")
+    for (where, row), box in zip(rows, boxes, strict=True):
+        if row["filename"] not in problems:
+            image = content.add_image(row["filename"], _size(row, where))
+            if box is not None:
+                content.add(image, row["class"], box, where)
     return content.as_coco()
+
+
+def _boxes(rows: Sequence[tuple[str, dict[str, str]]]) -> tuple[list[Box | None], dict[str, str]]:
+    """Return each row's box, None if it has none, and by picture what is wrong with its first bad row."""
+    boxes: list[Box | None] = []
+    problems: dict[str, str] = {}
+    for where, row in rows:
+        box = None
+        try:
+            if not row["filename"]:
+                raise DataError(f"{where}: no file name")
+            if any(row[name] for name in ("class", *_CORNERS)):
+                if not row["class"]:
+                    raise DataError(f"{where}: a box without a class")
+                x_min, y_min, x_max, y_max = parse_numbers((row[name] for name in _CORNERS), where)
+                box = x_min, y_min, x_max, y_max
+            _size(row, where)
+        except DataError as error:
+            problems.setdefault(row["filename"], str(error))
+        boxes.append(box)
+    return boxes, problems
 
 
 def _rows(text: str, columns: tuple[str, ...], file: Path, headers: int) -> Iterator[tuple[str, dict[str, str]]]:
