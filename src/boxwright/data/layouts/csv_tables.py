@@ -64,7 +64,7 @@ def _delimiter(text: str) -> str:
 def read_csv_table(path: Path, image_folder: Path | None) -> dict[str, Any]:
     """Return a table as the content of a COCO file; rows without a class and a box are pictures without objects.
 
-    A row that cannot be read is left out and counted, and so is its picture, whose object would be background.
+    A row that cannot be read is counted, and its picture left out, whose object would be background.
 
     Raises:
         DataError: If no row can be read.
