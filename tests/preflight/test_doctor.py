@@ -564,7 +564,7 @@ def test_a_planted_leak_of_raccoons(planted: Planted, tmp_path: Path) -> None:
 @pytest.mark.slow  # test_a_planted_leak_of_raccoons, and planted boxes above
 def test_blood_cells(planted: Planted) -> None:
     found = of_two_lists(planted, real("bccd"), ["Platelets", "RBC", "WBC"], "trainval", "test")
-    assert "of 3943 boxes: no area: 2 (BloodImage_00338, BloodImage_00343)" in found["boxes"][0].found
+    assert "2 of 3943 boxes: no area (BloodImage_00338, BloodImage_00343)" in found["boxes"][0].found
     assert "BloodImage_00037.jpg ≈ BloodImage_00038.jpg" in found["duplicates"][0].found
     assert found["leak"][0].verdict == "fine"
 
