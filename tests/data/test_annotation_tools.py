@@ -275,7 +275,7 @@ def test_images_of_fiftyone(fiftyone: Path) -> None:
         open_dataset(fiftyone)
     (fiftyone.parent / "data" / "a.jpg").unlink()
     (fiftyone.parent / "data" / "a.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match="a.png: cannot identify image file"):
+    with pytest.raises(DataError, match="a.png: not an image of a known format"):
         open_dataset(fiftyone)
     with pytest.raises(DataError, match="no folder .*nowhere of images"):
         open_dataset(fiftyone, image_folder=fiftyone.parent / "nowhere")

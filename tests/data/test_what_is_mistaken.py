@@ -13,9 +13,11 @@ import pytest
 from boxwright.base.errors import DataError
 from boxwright.base.read_settings import LabelsAre
 from boxwright.data.account import take_account
+from boxwright.data.annotation_tools import Tool
 from boxwright.data.coordinates import look_like_sizes, problem_of
 from boxwright.data.open_dataset import open_recognized
 from boxwright.data.recognize import recognize
+from boxwright.data.tool_files import write_for_tool
 from boxwright.data.yolo_labels import read_rows, row_meaning
 from tests.brought.check import boxes_on_their_colors
 from tests.brought.layouts import coco, raccoon, voc, xywh
@@ -144,3 +146,14 @@ def test_a_bad_row_of_a_table_costs_its_picture_alone(tmp_path: Path, caplog: py
     table.write_text("\n".join([lines[0], *(line.rsplit(",", 1)[0] + ",wide" for line in lines[1:])]))
     with pytest.raises(DataError, match="row 2: expected a number"):
         open_recognized(recognize(tmp_path / "data"))
+
+
+def test_fiftyones_boxes_are_shares_of_the_upright_picture(tmp_path: Path) -> None:
+    made = pictures(orientation=6, suffix=".jpg")
+    folder = coco(made, tmp_path / "data")
+    dataset, _ = open_recognized(recognize(folder))
+    write_for_tool(dataset, tmp_path / "fiftyone" / "labels.json", Tool.FIFTYONE)
+    (tmp_path / "fiftyone" / "data").mkdir()
+    for one in made:
+        shutil.copy(next(folder.rglob(one.name)), tmp_path / "fiftyone" / "data" / one.name)
+    assert boxes_on_their_colors(open_recognized(recognize(tmp_path / "fiftyone"))[0]) == 10

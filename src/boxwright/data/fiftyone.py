@@ -10,17 +10,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, shown, write_whole
 from boxwright.data.annotated import Annotated, AnnotatedObject
-from boxwright.data.reading import finite_number, reading
+from boxwright.data.image_io import read_header
+from boxwright.data.picture_files import pictures_in
+from boxwright.data.reading import finite_number
 
 FIFTYONE_LABELS = "labels.json"
 _FIRST = re.compile(r'\s*\{\s*("classes"\s*:[^{}]*,\s*)?"labels"\s*:\s*\{')
 _FOLDER = "data"
-_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 
 
 def is_fiftyone_text(text: str) -> bool:
@@ -49,8 +48,8 @@ def fiftyone_as_coco(content: dict[str, Any], path: Path, image_folder: Path | N
         where = f"{shown(path)}: {key[:100]!r}"
         if key not in files:
             raise DataError(f"{where}: no such image in {shown(folder)}")
-        with reading(str(folder / files[key])), Image.open(folder / files[key]) as picture:
-            width, height = picture.size
+        # FiftyOne shows pictures upright, and its boxes are shares of them.
+        height, width = read_header(folder / files[key]).size_for(None, upright=True)
         name = files[key] if image_folder else f"{_FOLDER}/{files[key]}"
         images.append({"id": number, "file_name": name, "width": width, "height": height})
         for position, one in enumerate(objects):
@@ -67,9 +66,7 @@ def _files(folder: Path, path: Path) -> dict[str, str]:
     if not is_folder(folder):
         raise DataError(f"{shown(path)}: no folder {shown(folder)} of images; name it: image_folder")
     found: dict[str, str] = {}
-    for file in sorted(folder.rglob("*")):
-        if file.suffix.lower() not in _SUFFIXES:
-            continue
+    for file in pictures_in(folder):
         name = file.relative_to(folder).as_posix()
         key = name.removesuffix(file.suffix)
         if key in found:

@@ -10,10 +10,12 @@ from boxwright.base.files import is_file
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.cvat import CVAT_ANNOTATIONS, is_cvat_text
 from boxwright.data.fiftyone import FIFTYONE_LABELS
+from boxwright.data.layouts.places import beginning_of
 from boxwright.data.picture_files import files_below
 
 _RECORDS = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)
-_BEGINNING = 1 << 20
+# Of files whose first key or first picture may come late.
+BEGINNING = 1 << 20
 # The first key of COCO's files, and of FiftyOne's; Label Studio's begin with a task.
 _COCO = r'\s*\{\s*"(info|licenses|images|annotations|categories|type|classes|labels)"\s*:'
 _LISTS_OF_COCO = r'"(images|annotations|categories)"\s*:\s*\['
@@ -33,7 +35,7 @@ def is_data_file(path: Path) -> bool:
     return (
         is_coco_file(path)
         if path.suffix in (".json", ".xml")
-        else re.search(r"^(names|nc)\s*:", beginning_of(path), re.M) is not None
+        else re.search(r"^(names|nc)\s*:", beginning_of(path, BEGINNING), re.M) is not None
     )
 
 
@@ -44,20 +46,12 @@ def is_record_file(path: Path) -> bool:
 
 def is_coco_file(path: Path) -> bool:
     """Return whether a file holds COCO annotations, or an annotation tool's, by its beginning."""
-    text = beginning_of(path).lstrip("\ufeff")
+    text = beginning_of(path, BEGINNING)
     if path.suffix.lower() == ".xml":
         return is_cvat_text(text)
     if text.lstrip().startswith("{") and len(set(re.findall(_LISTS_OF_COCO, text))) > 1:
         return True
     return re.match(_COCO, text) is not None or (re.match(_TASKS, text) is not None and '"annotations"' in text)
-
-
-def beginning_of(path: Path) -> str:
-    """Return the text at the beginning of a file."""
-    with path.open("rb") as file:
-        data = file.read(_BEGINNING)
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
-    return data.decode(encoding, "replace")
 
 
 def has_voc_annotations(path: Path) -> bool:

@@ -20,8 +20,9 @@ from boxwright.base.read_settings import LabelsAre
 from boxwright.data.archives import is_archive, unpacked
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.fddb import is_fddb
-from boxwright.data.formats import annotations_in, beginning_of, has_voc_annotations, is_coco_file, is_record_file
+from boxwright.data.formats import BEGINNING, annotations_in, has_voc_annotations, is_coco_file, is_record_file
 from boxwright.data.label_map import load_label_map
+from boxwright.data.layouts.places import beginning_of, folders_in
 from boxwright.data.layouts.table import LAYOUTS, layout_of
 from boxwright.data.picture_files import is_left_over, is_picture
 from boxwright.data.sources import Source
@@ -135,7 +136,7 @@ def _nothing_recognized(path: Path, data: str | Path) -> DataError:
 def _split_folders(path: Path) -> Recognized | None:
     """Recognize folders that are named as lists, each with its own annotations, in a folder or in its `images`."""
     for root in (path, path / "images"):
-        folders = {folder.name: folder for folder in _folders_in(root)}
+        folders = {folder.name: folder for folder in folders_in(root)}
         names = [name for name in folders if set(_words(name)) & {*_TRAINING, *_HELD_OUT}]
         parts = {name: part for name in sorted(names) if (part := _recognized(folders[name], 0)) is not None}
         kinds = {part.kind for part in parts.values()}
@@ -165,7 +166,7 @@ def _common_map(maps: dict[str, Path | None]) -> Path | None:
 
 def _only_folder(path: Path, depth: int) -> Recognized | None:
     """Recognize data that lie one folder too deep, as an unpacked archive's often do."""
-    candidates = [(folder, _recognized(folder, depth - 1)) for folder in _folders_in(path)]
+    candidates = [(folder, _recognized(folder, depth - 1)) for folder in folders_in(path)]
     inside = [(folder, recognized) for folder, recognized in candidates if recognized is not None]
     if len(inside) > 1:
         names = ", ".join(f"{folder.name} ({recognized.kind})" for folder, recognized in inside)
@@ -175,14 +176,6 @@ def _only_folder(path: Path, depth: int) -> Recognized | None:
     folder, recognized = inside[0]
     deeper = f"{folder.name}/{recognized.folder}" if recognized.folder else folder.name
     return replace(recognized, folder=deeper, notes=(f"read from the folder {folder.name} in it", *recognized.notes))
-
-
-def _folders_in(path: Path) -> list[Path]:
-    return (
-        sorted(item for item in path.iterdir() if is_folder(item) and not is_left_over(item.name))
-        if is_folder(path)
-        else []
-    )
 
 
 def label_map_beside(path: Path) -> Path | None:
@@ -337,7 +330,7 @@ def _images_of(file: Path, root: Path) -> Path:
     names = ("", *words, "images", "JPEGImages", "data", *below)
     candidates: list[Path] = [folder / name for folder in roots for name in names]
     # Only the beginning of the file, which may have hundreds of megabytes.
-    first = re.search(r'"file_name"\s*:\s*"((?:[^"\\]|\\.)+)"', beginning_of(file))
+    first = re.search(r'"file_name"\s*:\s*"((?:[^"\\]|\\.)+)"', beginning_of(file, BEGINNING))
     if first is not None:
         # Decodes JSON's escapes, such as \u00e9.
         named: str = json.loads(f'"{first[1]}"')

@@ -65,7 +65,7 @@ _CONVENTIONS: dict[tuple[DataFormat, LabelsAre], dict[str, object]] = {
 
 
 def _convention(source: Source) -> dict[str, object]:
-    """Return what the source's reader is told of its labels."""
+    """Return the reader's arguments for labels that are not as the format says."""
     if source.labels_are is None:
         return {}
     known = {are: convention for (kind, are), convention in _CONVENTIONS.items() if kind == source.format}

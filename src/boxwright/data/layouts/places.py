@@ -14,11 +14,11 @@ from boxwright.data.picture_files import PictureFiles, is_left_over
 _BEGINNING = 1 << 16
 
 
-def beginning_of(path: Path) -> str:
-    """Return the text at the beginning of a file, in UTF-8 or UTF-16; empty if it cannot be read."""
+def beginning_of(path: Path, most: int = _BEGINNING) -> str:
+    """Return the text of the first bytes of a file, in UTF-8 or UTF-16; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
-            data = file.read(_BEGINNING)
+            data = file.read(most)
     except (OSError, ValueError):  # reading the whole file says why
         return ""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
@@ -77,7 +77,7 @@ def picture_of(pictures: PictureFiles, stem: str, ending: str) -> str:
     """Return the picture that a file of labels describes, by its name without ending, relative to the folder.
 
     Args:
-        ending: Of the name if there is no such picture; reading it says so.
+        ending: What the returned name ends in where there is no such picture, so that reading it raises.
 
     Raises:
         DataError: If several pictures have the name.
