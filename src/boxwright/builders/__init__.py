@@ -1,1 +1,0 @@
-"""Builders of objects from configuration messages, one per message; each raises a ConfigError if it cannot."""

@@ -1,1 +1,0 @@
-"""Builders of Faster and Mask R-CNN."""

@@ -1,0 +1,1 @@
+"""Detectors, a folder a family; `table.py` alone knows all of them."""

@@ -1,0 +1,1 @@
+"""What several families build alike from their messages."""

@@ -1,0 +1,1 @@
+"""The selective refinement network."""

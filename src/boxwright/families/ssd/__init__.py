@@ -1,0 +1,1 @@
+"""SSD, RetinaNet and EfficientDet."""

@@ -1,0 +1,1 @@
+"""Faster R-CNN, Mask R-CNN, R-FCN and Context R-CNN."""

@@ -1,0 +1,1 @@
+"""TensorFlow's names of the layers that families share."""
