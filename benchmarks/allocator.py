@@ -26,11 +26,11 @@ def time_steps(*, keep: bool) -> float:
     """
     import torch
 
-    from boxwright.builders.detector import build_detector
-    from boxwright.builders.training import build_training
-    from boxwright.config.load import load_config
+    from boxwright.base.distributed import ALONE
     from boxwright.data.batch import Batch
-    from boxwright.distributed import ALONE
+    from boxwright.pipeline.detector import build_detector
+    from boxwright.pipeline.load import load_config
+    from boxwright.pipeline.training import build_training
     from boxwright.runtime.allocator import keep_freed_memory
     from boxwright.training.state import new_state
     from boxwright.training.step import Learner

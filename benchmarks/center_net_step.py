@@ -24,11 +24,11 @@ import boxwright  # first: it sets how long threads spin, which PyTorch reads wh
 import numpy as np
 import torch
 
-from boxwright.builders.detector import build_detector
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
+from boxwright.config.load import parse_message
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import load
 from boxwright.types import Targets

@@ -19,8 +19,8 @@ import boxwright as bw  # first: it sets how long threads spin, which PyTorch re
 # isort: split
 import torch
 
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.cpu_acceleration import use_kernels
+from boxwright.nn.cpu_acceleration import use_kernels
+from boxwright.nn.criteria.terms import LossTerm
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import load, measure
 from boxwright.types import Targets

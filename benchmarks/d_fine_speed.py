@@ -32,16 +32,16 @@ import torch
 import transformers
 from torch import Tensor
 
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.export_transformers import write_transformers
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
+from boxwright.config.load import parse_message
+from boxwright.families.d_fine.predictions import DFinePredictions
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import load
 from boxwright.types import Targets
-from boxwright.types.d_fine import DFinePredictions
+from boxwright.weights.export_transformers import write_transformers
 from race import processor
 
 CLASSES, OBJECTS, STEP_BATCH, WARM_UPS = 80, 8, 4, 2

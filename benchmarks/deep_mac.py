@@ -22,12 +22,13 @@ import numpy as np
 import torch
 
 import boxwright as bw
-from boxwright.builders.evaluation import build_evaluation
-from boxwright.config import Pipeline, parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import SHAPES, ShapesDataset
+from boxwright.evaluation.build import build_evaluation
 from boxwright.evaluation.network import evaluate_on_dataset
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.types import Detections
 
 SIDE = 64

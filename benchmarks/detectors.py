@@ -24,15 +24,15 @@ import torchvision
 from torch import Tensor
 from torchvision.models.detection import retinanet_resnet50_fpn, ssdlite320_mobilenet_v3_large
 
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import load_weights
 from boxwright.config.load import parse_message
-from boxwright.config.messages import DetectionModel
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
-from boxwright.optimization.optimizers import Momentum, Optimizer
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.nn.optimization.optimizers import Momentum, Optimizer
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.messages import DetectionModel
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import Targets
+from boxwright.weights.load_weights import load_weights
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))

@@ -86,7 +86,7 @@ def classes() -> Any:
 
 def ours(images: list[Arrays]) -> Callable[[], list[float]]:
     """Return our evaluation."""
-    from boxwright.metrics.coco import CocoMetrics
+    from boxwright.evaluation.metrics.coco import CocoMetrics
 
     categories, given = classes(), [as_ours(one) for one in images]
 
@@ -127,7 +127,7 @@ class MadeUp:
 
 def evaluate_whole(count: int) -> dict[str, Any]:
     """Evaluate made-up detections into a folder, and return AP and the size of what was written."""
-    from boxwright.builders.evaluation import EvaluationPlan
+    from boxwright.evaluation.build import EvaluationPlan
     from boxwright.evaluation.data import EvaluationData
     from boxwright.evaluation.image_results import ImageResults
     from boxwright.evaluation.images import evaluate_images

@@ -36,14 +36,14 @@ import torch
 from numpy.typing import NDArray
 from torchvision.models.detection import retinanet_resnet50_fpn, ssdlite320_mobilenet_v3_large
 
-from boxwright.config.load import load_config
 from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.int8 import Quantizer
 from boxwright.exporters.onnx_file import onnx_model
 from boxwright.exporters.openvino_file import openvino_model
 from boxwright.exporters.program import detection_program
-from boxwright.loading.optimized import optimized
+from boxwright.pipeline.load import load_config
 from boxwright.runtime.measure import load, measure
+from boxwright.weights.optimized import optimized
 from race import processor
 
 HERE = Path(__file__).parent

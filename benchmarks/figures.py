@@ -46,7 +46,7 @@ def source(name: str) -> Any:
     """Return what a file of `results` holds, or what is known of a preset."""
     kind, _, preset = name.partition(" ")
     if kind == "preset":
-        from boxwright.benchmarking.preset_costs import read_costs
+        from boxwright.cli.benchmarking.preset_costs import read_costs
 
         return vars(read_costs()[preset])
     path = ROOT / "benchmarks" / "results" / f"{name}.json"

@@ -32,7 +32,7 @@ from typing import Any
 
 import boxwright as bw
 from boxwright.base.quiet import quiet
-from boxwright.config import messages as m
+from boxwright.pipeline import messages as m
 from boxwright.types import FoundObjects
 
 HERE = Path(__file__).parent
@@ -212,7 +212,7 @@ def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
 
 def _held_out(config: m.TrainEvalPipelineConfig) -> Samples:
     """Return the held-out images of a run's own split."""
-    from boxwright.builders.input_reader import build_dataset
+    from boxwright.pipeline.input_reader import build_dataset
 
     dataset = build_dataset(config.eval_input_reader[0], "eval_input_reader")
     return Samples("held out", dataset.categories, [dataset[number] for number in range(len(dataset))])

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 import boxwright as bw
-from boxwright.builders.training import build_training
+from boxwright.base.device import open_device
+from boxwright.base.distributed import ALONE
 from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.shapes import ShapesDataset
-from boxwright.device import open_device
-from boxwright.distributed import ALONE
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.training import build_training
 from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner

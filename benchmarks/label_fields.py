@@ -28,7 +28,7 @@ from boxwright.data.image_io import encode_jpeg
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example import BOXES_ONLY, RecordFields, decode_example, read_features
 from boxwright.data.tf_example_writer import encode_example
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.types import Categories, Sample
 
 IMAGES, OBJECTS, POINTS = 16, 8, 100

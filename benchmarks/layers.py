@@ -20,22 +20,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.activations import ReLU6
-from boxwright.models.batch_norm import BatchNorm2d
-from boxwright.models.compiled_norm import kernel_of, normalize_and_activate
-from boxwright.models.expansion import expand_normalized
-from boxwright.models.fused_convolution import fuse_convolutions
-from boxwright.models.layers import Conv2d
-from boxwright.models.onednn_convolution import (
+from boxwright.nn.activations import ReLU6
+from boxwright.nn.batch_norm import BatchNorm2d
+from boxwright.nn.compiled_norm import kernel_of, normalize_and_activate
+from boxwright.nn.expansion import expand_normalized
+from boxwright.nn.fused_convolution import fuse_convolutions
+from boxwright.nn.layers import Conv2d
+from boxwright.nn.onednn_convolution import (
     convolve,
     convolve_add_and_activate,
     convolve_and_activate,
     pack_kernels,
 )
-from boxwright.models.winograd import WinogradConv2d
-from boxwright.ops.add_act import add_act_
-from boxwright.ops.padding import zero_padded
-from boxwright.ops.resize import resize_bilinear
+from boxwright.nn.ops.add_act import add_act_
+from boxwright.nn.ops.padding import zero_padded
+from boxwright.nn.ops.resize import resize_bilinear
+from boxwright.nn.winograd import WinogradConv2d
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import measure
 

@@ -31,13 +31,13 @@ import numpy as np
 import torch
 
 import boxwright as bw
-from boxwright.builders.training import build_training
-from boxwright.config import messages as m
-from boxwright.criteria.center_net.criterion import CenterNetCriterion
-from boxwright.criteria.center_net.keypoints import KeypointTask
+from boxwright.base.distributed import ALONE
 from boxwright.data.batch import Batch
-from boxwright.distributed import ALONE
-from boxwright.models.detector import Detector
+from boxwright.families.center_net.criteria.criterion import CenterNetCriterion
+from boxwright.families.center_net.criteria.keypoints import KeypointTask
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.training import build_training
 from boxwright.training.recompute import recompute_blocks
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner

@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.builders.detector import build_detector
-from boxwright.config.load import load_config
 from boxwright.data.demo import SHAPES, write_demo_data
 from boxwright.data.image_io import encode_jpeg, read_image
 from boxwright.data.shapes import ShapesDataset
@@ -31,6 +29,8 @@ from boxwright.exporters.export import export
 from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import find_sources
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.measure import load
 from boxwright.types import FoundObjects

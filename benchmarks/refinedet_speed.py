@@ -24,10 +24,10 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from boxwright.builders.detector import build_detector
-from boxwright.config.load import load_config
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import CascadePredictions, Targets
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import boxwright as bw
-from boxwright.config import dump_message
+from boxwright.config.load import dump_message
 from boxwright.evaluation.about import about_evaluation
 from boxwright.evaluation.evaluate import evaluate_on_reader, open_for_evaluation
 from boxwright.evaluation.image_results import ImageResults

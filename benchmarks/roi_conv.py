@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
 from boxwright.types import Targets
 
 HERE = Path(__file__).parent

@@ -181,10 +181,10 @@ def objects_decode(size: int, work: Path) -> Callable[[], None]:
 
 def objects_examples(size: int, work: Path) -> Callable[[], None]:
     """Augment eight images as SSDs do, and make a batch of them."""
-    from boxwright.builders.augmentation.steps import build_augmentation
     from boxwright.config.load import parse_message
-    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.data.batch import collate, to_input
+    from boxwright.pipeline.augmentation.steps import build_augmentation
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
     from boxwright.types import Sample
 
     del work
@@ -223,9 +223,9 @@ def _detector(classes: int, side: int) -> Any:
     import torch
 
     sys.path[:0] = [str(HERE)]
-    from boxwright.builders.detector import build_detector
     from boxwright.config.load import parse_message
-    from boxwright.config.messages import DetectionModel
+    from boxwright.pipeline.detector import build_detector
+    from boxwright.pipeline.messages import DetectionModel
     from step import ANCHORS, COMMON  # beside this script
 
     text = COMMON.replace("SIZE", str(side)).replace("TYPE", "ssd_mobilenet_v2_keras").replace("EXTRA", "")
@@ -239,7 +239,7 @@ def _detector(classes: int, side: int) -> Any:
 def _loss(classes: int, objects: int) -> Callable[[], None]:
     import torch
 
-    from boxwright.criteria.terms import LossTerm
+    from boxwright.nn.criteria.terms import LossTerm
     from boxwright.types import Targets
 
     detector = _detector(classes, _TILE).train()
@@ -262,7 +262,7 @@ def _loss(classes: int, objects: int) -> Callable[[], None]:
 
 
 def _metrics(images: int, objects: int, classes: int, *, each: bool = False) -> Callable[[], None]:
-    from boxwright.metrics.coco import ByCategory, CocoMetrics
+    from boxwright.evaluation.metrics.coco import ByCategory, CocoMetrics
     from boxwright.types import FoundObjects, Sample
 
     random, categories = np.random.default_rng(0), _categories(classes)
@@ -337,7 +337,7 @@ def _evaluated(size: int) -> Iterator[tuple[Any, Any]]:
 
 def evaluation(size: int, work: Path, *, computing: bool) -> Callable[[], float]:
     """Add images, which are made up between the times that are taken; compute the metrics."""
-    from boxwright.metrics.coco import CocoMetrics
+    from boxwright.evaluation.metrics.coco import CocoMetrics
 
     del work
     sys.path[:0] = [str(HERE)]

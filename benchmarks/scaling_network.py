@@ -17,13 +17,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import boxwright as bw
+from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError
-from boxwright.builders.training import build_training
 from boxwright.config.preset import preset_path
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.shapes import ShapesDataset
-from boxwright.distributed import Processes
+from boxwright.pipeline.training import build_training
 from boxwright.training.data_parallel import data_parallel
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner

@@ -37,11 +37,11 @@ import onnxruntime
 import torch
 from PIL import Image
 
-from boxwright.benchmarking.facts import facts
+from boxwright.cli.benchmarking.facts import facts
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
 from boxwright.data.voc import VocDataset
-from boxwright.metrics.coco import CocoMetrics
+from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.report.bootstrap import MOST_DRAWS, ap_interval, bootstrap
 from boxwright.report.matching import average_precisions, class_curves, match
 from boxwright.report.tables import Found, Objects, Tables

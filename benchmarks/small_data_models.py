@@ -26,9 +26,9 @@ from torchvision.models import get_model
 from torchvision.transforms import v2
 
 import boxwright as bw
-from boxwright.config import dump_message
-from boxwright.config.messages import DetectionModel
+from boxwright.config.load import dump_message
 from boxwright.exporters.export import export
+from boxwright.pipeline.messages import DetectionModel
 from boxwright.types import Categories, FoundObjects, Sample
 
 SIDE, BATCH = 320, 8

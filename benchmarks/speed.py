@@ -37,12 +37,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from boxwright.benchmarking.facts import channels_first
-from boxwright.benchmarking.steps import our_step, their_step
-from boxwright.benchmarking.torchvision_detectors import their_detection, torchvision_detector
-from boxwright.criteria.terms import LossTerm
+from boxwright.cli.benchmarking.facts import channels_first
+from boxwright.cli.benchmarking.steps import our_step, their_step
+from boxwright.cli.benchmarking.torchvision_detectors import their_detection, torchvision_detector
 from boxwright.data.shapes import ShapesDataset
-from boxwright.models.detector import Detector
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import Timing, load, measure
 from boxwright.types import AnchorPredictions, Targets

@@ -21,10 +21,10 @@ import torchvision
 from torch import Tensor
 from torchvision.models.detection import ssd300_vgg16, ssdlite320_mobilenet_v3_large
 
-from boxwright.builders.detector import build_detector
 from boxwright.config.load import parse_message
-from boxwright.config.messages import DetectionModel
-from boxwright.criteria.terms import LossTerm
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.messages import DetectionModel
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import Targets
 

@@ -32,9 +32,9 @@ import torch
 from torch import Tensor, nn
 
 import step_profile
-from boxwright.models.batch_norm import BatchNorm2d
-from boxwright.models.cpu_acceleration import use_kernels
-from boxwright.models.winograd import WinogradConv2d
+from boxwright.nn.batch_norm import BatchNorm2d
+from boxwright.nn.cpu_acceleration import use_kernels
+from boxwright.nn.winograd import WinogradConv2d
 from boxwright.runtime.allocator import keep_freed_memory
 from race import processor
 

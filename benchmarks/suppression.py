@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from boxwright.ops.suppression.greedy import suppress_pairs
-from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass
+from boxwright.nn.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass
+from boxwright.nn.suppression.greedy import suppress_pairs
 
 HERE = Path(__file__).parent
 ANCHORS, CLASSES, TIMED_CLASSES = 51150, 90, 3

@@ -28,11 +28,11 @@ import torch
 import torchvision
 from torchvision.models.detection import retinanet_resnet50_fpn
 
-from boxwright.config.load import load_config
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco
 from boxwright.data.shapes import ShapesDataset
+from boxwright.pipeline.load import load_config
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.log import Scalars
 from boxwright.training.settings import RunSettings

@@ -32,13 +32,13 @@ import boxwright as bw  # first: it sets how long threads spin, which PyTorch re
 # isort: split
 import torch
 
-from boxwright.builders.training import build_training
-from boxwright.config import dump_message
+from boxwright.base.distributed import Processes
+from boxwright.config.load import dump_message
 from boxwright.data.augmentation.transform import Chain  # noqa: F401  # its import is not timed
 from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.order import Place
 from boxwright.data.shapes import ShapesDataset
-from boxwright.distributed import Processes
+from boxwright.pipeline.training import build_training
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import load
 from boxwright.training.examples import training_examples
@@ -132,8 +132,8 @@ class Windows:
 
 def _bare_step(config: Any, batch: int) -> tuple[Callable[[], object], float]:
     """Return a function that takes a step of one batch, and the processor seconds that preparing a batch takes."""
-    from boxwright.builders.input_reader import build_dataset
     from boxwright.data.batch import collate
+    from boxwright.pipeline.input_reader import build_dataset
 
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     detector = placed(bw.build_detector(config, dataset.categories), torch.device("cpu"))

@@ -31,18 +31,18 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from torchvision.ops import MultiScaleRoIAlign
 
 import boxwright as bw
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.config import messages as m
 from boxwright.config.load import parse_message
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
-from boxwright.models.region_crop import RoiAlign
-from boxwright.ops.pasted_masks import whole_masks
-from boxwright.optimization.optimizers import Momentum, Optimizer
+from boxwright.families.two_stage.region_crop import RoiAlign
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.nn.ops.pasted_masks import whole_masks
+from boxwright.nn.optimization.optimizers import Momentum, Optimizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.types import FoundObjects, Proposals, Targets, TwoStagePredictions
 from boxwright.types.masks import InstanceMasks
+from boxwright.weights.load_weights import load_weights
 
 HERE = Path(__file__).parent
 KINDS = {"fasterrcnn": "Faster R-CNN", "maskrcnn": "Mask R-CNN"}

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from boxwright.builders.detector import build_detector
-from boxwright.config.load import load_config
+from boxwright.families.table import build_detector
+from boxwright.pipeline.load import load_config
 
 WIDTH, HEIGHT, ACROSS, DOWN, LEFT, TOP = 168, 46, 210, 76, 20, 50
 COLORS = {"image": "#eeeeee", "map": "#dbe7f5", "encoder": "#d9ead3", "query": "#f9dcc4", "decoder": "#ead1dc"}

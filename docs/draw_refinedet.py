@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from boxwright.builders.detector import build_detector
-from boxwright.config.load import load_config
 from boxwright.config.preset import PREFIX
+from boxwright.families.table import build_detector
+from boxwright.pipeline.load import load_config
 
 WIDTH, HEIGHT, ACROSS, DOWN, TOP = 150, 46, 200, 96, 70
 COLUMNS = {

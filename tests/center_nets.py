@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from boxwright.config import Pipeline
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 
 KEYPOINT_LABEL_MAP = """
 item { id: 1 name: "circle" keypoints { id: 0 label: "top" } keypoints { id: 1 label: "bottom" } }

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from boxwright.checkpoints.d_fine_names import from_transformers
-from boxwright.models.backbones.hgnetv2 import HgNetLayout, HgNetV2
-from boxwright.models.d_fine import DFine
-from boxwright.models.heads.distribution_decoder import DecoderLayout, DistributionDecoder
-from boxwright.models.heads.query_selection import QuerySelection
-from boxwright.models.necks.hybrid_encoder import EncoderLayout, HybridEncoder
+from boxwright.families.d_fine.decoder import DecoderLayout, DistributionDecoder
+from boxwright.families.d_fine.encoder import EncoderLayout, HybridEncoder
+from boxwright.families.d_fine.network import DFine
+from boxwright.families.d_fine.predictions import NoisyQueries
+from boxwright.families.d_fine.query_selection import QuerySelection
+from boxwright.families.d_fine.weight_names import from_transformers
+from boxwright.nn.backbones.hgnetv2 import HgNetLayout, HgNetV2
 from boxwright.types import Targets
-from boxwright.types.d_fine import NoisyQueries
 from tests.parity.recordings import FOLDERS
 
 D_FINE = """d_fine { num_classes: 4

@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 
 from boxwright.base.errors import BoxwrightError
 from boxwright.cli.main import app
-from boxwright.config import Pipeline, parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.message import Message
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 
 ROOT = Path(__file__).parent.parent
 RUN = ("sh", "python", "pbtxt", "")

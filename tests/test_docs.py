@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import parse_message
 from boxwright.config.field import field, number
+from boxwright.config.load import parse_message
 from boxwright.config.message import Message
 from boxwright.config.messages import ImageResizer
 from boxwright.config.rules import excludes

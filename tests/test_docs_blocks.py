@@ -11,15 +11,16 @@ from PIL import Image
 from website.sections import ELSEWHERE as OTHERS
 
 import boxwright as bw
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
-from boxwright.config import Pipeline, parse_message
+from boxwright.config.load import parse_message
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
+from boxwright.weights.export_weights import write_tensorflow_checkpoint
 from tests.api.models import small_run
-from tests.autoconfig.datasets import voc, yolo
 from tests.cli.test_commands import run
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 from tests.docs_blocks import NOT_RUN, ROOT, RUN, blocks, run_blocks
 from tests.made_once import made_once
+from tests.training.autoconfig.datasets import voc, yolo
 
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / path for path in OTHERS.values() if path != "README.md")])
 # Run by tests of their own, which check what they do, too.

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.api.models import small_run
-from tests.autoconfig.datasets import yolo
+from tests.training.autoconfig.datasets import yolo
 
 BLOCKS = re.findall(
     r"```python\n(.*?)```", (Path(__file__).parent.parent / "docs" / "python.md").read_text(), re.DOTALL

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
-from boxwright.config import Pipeline, parse_message
-from boxwright.tensorflow.bundle import Bundle
+from boxwright.config.load import parse_message
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
+from boxwright.weights.export_weights import write_tensorflow_checkpoint
+from boxwright.weights.tensorflow.bundle import Bundle
 from tests.cli.test_commands import run
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 

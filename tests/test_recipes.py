@@ -11,21 +11,21 @@ import torch
 from torch import nn
 
 import boxwright as bw
-from boxwright.builders.augmentation.steps import build_augmentation
-from boxwright.builders.detector import build_detector
-from boxwright.builders.input_sizes import build_input_sizes
-from boxwright.builders.pretrained import wants_pretrained
-from boxwright.builders.training import FineTune, build_training
-from boxwright.config import messages as m
-from boxwright.config.load import load_config
 from boxwright.config.preset import preset_names, preset_text
 from boxwright.config.support import report
-from boxwright.criteria.cascade import CascadeCriterion
 from boxwright.data.label_map import load_label_map
-from boxwright.models.layers import Conv2d, Deconv2d
-from boxwright.models.refinedet import RefineDet
-from boxwright.models.regularization import Regularizer, _by_regularizer
-from boxwright.postprocessing.nms import BestOfClass
+from boxwright.families.refinedet.network import RefineDet
+from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.layers import Conv2d, Deconv2d
+from boxwright.nn.postprocessing.nms import BestOfClass
+from boxwright.nn.regularization import Regularizer, _by_regularizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_sizes import build_input_sizes
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.pretrained import wants_pretrained
+from boxwright.pipeline.training import FineTune, build_training
 
 NAMES = preset_names()
 ALIGNED = ("align_det_", "srn_")

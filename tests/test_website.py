@@ -15,8 +15,8 @@ from website.sections import ELSEWHERE, SECTIONS
 from website.versions import publish
 
 from boxwright.cli.commands import COMMANDS
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.preset import preset_names
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.training.log import Event
 
 ROOT = Path(__file__).parent.parent

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from boxwright.benchmarking.preset_costs import PICTURE
-from boxwright.builders.detector import build_detector
-from boxwright.config.load import load_config
+from boxwright.cli.benchmarking.preset_costs import PICTURE
 from boxwright.config.preset import PREFIX
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
 
 # The presets whose networks the site's pages on models show.
 SHOWN = {

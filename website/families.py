@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from boxwright.benchmarking.preset_costs import read_costs
-from boxwright.config.load import load_config
+from boxwright.cli.benchmarking.preset_costs import read_costs
 from boxwright.config.preset import PREFIX
-from boxwright.config.published import PUBLISHED
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.published import PUBLISHED
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 # A page's message in `model`; Context R-CNN is a Faster R-CNN with one more message.

@@ -13,12 +13,12 @@ from typing import Any, get_args
 import typer
 
 import boxwright
-from boxwright.benchmarking.preset_costs import read_costs
+from boxwright.cli.benchmarking.preset_costs import read_costs
 from boxwright.cli.commands import COMMANDS, load_command
 from boxwright.cli.config import default_of, type_of
 from boxwright.config.message import Message
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.support import field_status
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.training.log import Event
 from website.families import cell, preset_rows
 

@@ -28,21 +28,21 @@ import torchvision
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-from boxwright.builders.evaluation import EvaluationPlan
-from boxwright.builders.input_reader import build_dataset
-from boxwright.checkpoints.restore import restore_detector
-from boxwright.config.load import load_config
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.voc import VocDataset
+from boxwright.evaluation.build import EvaluationPlan
 from boxwright.evaluation.image_results import ImageResults
+from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.evaluation.network import evaluate_on_dataset
 from boxwright.evaluation.write import write_evaluation
-from boxwright.metrics.coco import CocoMetrics
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.load import load_config
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.log import Event, Scalars
 from boxwright.training.settings import RunSettings
 from boxwright.training.train import train
 from boxwright.types import Detections
+from boxwright.weights.restore import restore_detector
 
 HERE = Path(__file__).parent
 SIZE = (240, 320)

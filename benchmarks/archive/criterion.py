@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from boxwright.criteria.class_index_losses import NO_COLUMN, as_rows
-from boxwright.criteria.classification_losses import (
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN, as_rows
+from boxwright.nn.criteria.classification_losses import (
     ClassificationLoss,
     SigmoidCrossEntropy,
     SigmoidFocal,
     SoftmaxCrossEntropy,
 )
-from boxwright.ops.suppression.mining import suppress_batch
+from boxwright.nn.suppression.mining import suppress_batch
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import Timing, measure
 

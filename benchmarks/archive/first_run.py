@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import boxwright as bw
-from boxwright.autoconfig.settings import InitSettings
-from boxwright.autoconfig.start import init_config
+from boxwright.training.autoconfig.settings import InitSettings
+from boxwright.training.autoconfig.start import init_config
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "first-run-cpu.json"

@@ -33,14 +33,14 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from boxwright.metrics.coco import CocoMetrics
+from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.types import Categories, Category, FoundObjects, Sample
 
 HERE = Path(__file__).parent

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
         OutputError,
         TrainingError,
     )
-    from boxwright.builders.detector import build_detector
-    from boxwright.checkpoints.load_weights import LoadReport, load_weights
-    from boxwright.checkpoints.restore import restore_detector
-    from boxwright.config import Pipeline, load_config
     from boxwright.exporters.export import export
-    from boxwright.models.detector import Detector
-    from boxwright.postprocessing.masks import instance_masks
+    from boxwright.nn.detector import Detector
+    from boxwright.nn.postprocessing.masks import instance_masks
+    from boxwright.pipeline import Pipeline, load_config
+    from boxwright.pipeline.detector import build_detector
     from boxwright.training.settings import RunSettings
     from boxwright.types import AnchorPredictions, Categories, Category, Detections, Sample, Targets
+    from boxwright.weights.load_weights import LoadReport, load_weights
+    from boxwright.weights.restore import restore_detector
 
 prepare_threads()  # before torch, which reads it once
 
@@ -79,9 +79,9 @@ _HOMES = {
     "boxwright.api.result": ("FoundObject", "Result"),
     "boxwright.api.run": ("Run",),
     "boxwright.api.train": ("train",),
-    "boxwright.builders.detector": ("build_detector",),
-    "boxwright.checkpoints.load_weights": ("LoadReport", "load_weights"),
-    "boxwright.config": ("Pipeline", "load_config"),
+    "boxwright.pipeline.detector": ("build_detector",),
+    "boxwright.weights.load_weights": ("LoadReport", "load_weights"),
+    "boxwright.pipeline": ("Pipeline", "load_config"),
     "boxwright.base.errors": (
         "BoxwrightError",
         "CheckpointError",
@@ -91,10 +91,10 @@ _HOMES = {
         "OutputError",
         "TrainingError",
     ),
-    "boxwright.checkpoints.restore": ("restore_detector",),
+    "boxwright.weights.restore": ("restore_detector",),
     "boxwright.exporters.export": ("export",),
-    "boxwright.models.detector": ("Detector",),
-    "boxwright.postprocessing.masks": ("instance_masks",),
+    "boxwright.nn.detector": ("Detector",),
+    "boxwright.nn.postprocessing.masks": ("instance_masks",),
     "boxwright.training.settings": ("RunSettings",),
     "boxwright.types": ("Categories", "Category", "Detections", "AnchorPredictions", "Sample", "Targets"),
 }

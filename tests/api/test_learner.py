@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.checkpoints.store import find_checkpoint
 from boxwright.data.shapes import ShapesDataset
+from boxwright.weights.store import find_checkpoint
 from tests.api.models import SmallRun, demo_config, small_run
 
 FAST: dict[str, Any] = {"device": "cpu", "workers": 0, "log_every_n": 1}

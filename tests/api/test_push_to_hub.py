@@ -13,7 +13,7 @@ from huggingface_hub.utils import disable_progress_bars
 
 import boxwright as bw
 from boxwright.api.model_card import CardFacts, model_card
-from boxwright.loading.hub import HubAddress, hub_address
+from boxwright.weights.hub import HubAddress, hub_address
 from tests.api.hub_server import TOKEN, Hub, hub_server
 from tests.api.models import SmallRun, small_run
 

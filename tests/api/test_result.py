@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import boxwright as bw
-from boxwright.drawing import Details, draw_boxes
+from boxwright.base.drawing import Details, draw_boxes
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.types import Categories, Category, FoundObjects
 

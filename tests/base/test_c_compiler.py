@@ -99,7 +99,7 @@ def test_the_kernels_find_the_openmp_of_pytorch() -> None:
     """Loaded into a process that has imported PyTorch alone, they have no threads of a second OpenMP."""
     script = (
         "import torch, ctypes\n"
-        "from boxwright.ops.norm_act import kernels\n"
+        "from boxwright.nn.ops.norm_act import kernels\n"
         "assert isinstance(kernels(), ctypes.CDLL), kernels()\n"
         "maps = open('/proc/self/maps').read().split()\n"
         "print(len({name for name in maps if 'libgomp' in name or 'libomp' in name or 'libiomp' in name}))\n"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.device import in_halves, is_out_of_memory, open_device, random_devices, usable_device
+from boxwright.base.device import in_halves, is_out_of_memory, open_device, random_devices, usable_device
 
 CUDA_1 = torch.device("cuda", 1)
 # As PyTorch 2.8 to 2.15 word them.

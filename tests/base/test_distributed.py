@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 import boxwright as bw
-from boxwright.distributed import Processes, meet
+from boxwright.base.distributed import Processes, meet
 
 SOON = timedelta(seconds=20)
 

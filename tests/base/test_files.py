@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+from boxwright.base.drawing import draw_boxes
 from boxwright.base.errors import BoxwrightError, ConfigError, DataError, OutputError
 from boxwright.base.files import (
     MARKER,
@@ -32,26 +33,25 @@ from boxwright.base.files import (
     write_whole,
 )
 from boxwright.base.limits import IMAGE_PIXELS, LIMITS, Limit
-from boxwright.checkpoints.zoo_archive import unpacked
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data import archives
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.dense_pose import PointList
 from boxwright.data.image_io import decode_image, encode_png
 from boxwright.data.reading import checked_sample
 from boxwright.data.tfrecord import TFRecordFile, write_records
-from boxwright.drawing import draw_boxes
 from boxwright.inference.fetch import fetch_image
-from boxwright.optimization.trainable import Freezing, Trainable
+from boxwright.nn.optimization.trainable import Freezing, Trainable
+from boxwright.pipeline import messages as m
 from boxwright.runtime import sessions
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.trial import try_in_child
-from boxwright.tensorflow.saved_slices import SavedSlices
-from boxwright.tensorflow.sstable import read_table, write_table
 from boxwright.types import Sample
+from boxwright.weights.tensorflow.saved_slices import SavedSlices
+from boxwright.weights.tensorflow.sstable import read_table, write_table
+from boxwright.weights.zoo_archive import unpacked
 from tests.exporters.tiny_exports import tiny_export
-from tests.tensorflow.test_first_formats import archive, saved_slices
+from tests.weights.tensorflow.test_first_formats import archive, saved_slices
 
 
 def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ WATCHED = """
 import os, subprocess, sys, time
 import torch
 from boxwright.base import spinning
-from boxwright.device import open_device
+from boxwright.base.device import open_device
 
 del os.environ["GOMP_SPINCOUNT"]
 real, said = spinning.Spinning.allow, []

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from boxwright.base.errors import BoxwrightError, ConfigError, OutputError
 from boxwright.cli.main import app
-from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc
+from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc
 
 RUNNER = CliRunner()
 

@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.base.errors import BoxwrightError
-from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
 from boxwright.cli.console import console, errors
 from boxwright.cli.main import app, from_absl
 from boxwright.exporters import export as exporting
 from boxwright.exporters.export import report_path, verify
 from boxwright.exporters.parity import Report
 from boxwright.runtime.metadata_reader import read_metadata
-from boxwright.tensorflow.bundle import Bundle
+from boxwright.weights.export_weights import write_tensorflow_checkpoint
+from boxwright.weights.tensorflow.bundle import Bundle
 from tests.api.models import STEPS, small_run
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import CATEGORIES, MOBILENET_V1, build, pictures

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.builders.missing import missing_for_training
-from boxwright.config import load_config
 from boxwright.config.preset import preset_names
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.missing import missing_for_training
 from tests import forked
 
 

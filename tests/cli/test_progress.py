@@ -13,7 +13,7 @@ from rich.console import Console
 from boxwright.cli import train as train_module
 from boxwright.cli.progress import progress_bar
 from boxwright.cli.train import Narrator
-from boxwright.config import load_config
+from boxwright.pipeline.load import load_config
 from boxwright.training.log import Scalars
 
 VALUES = {

@@ -16,7 +16,7 @@ import pytest
 from boxwright.base.errors import ConfigError
 from tests.cli.test_export_commands import run
 from tests.exporters.exported import exported_detector
-from tests.serving.running import served_by_command
+from tests.inference.serving.running import served_by_command
 
 
 def refused(*words: object) -> str:

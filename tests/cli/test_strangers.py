@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import boxwright as bw
+from boxwright.base.drawing import NAME_AND_SCORE, SHEET_CELL, Captions
 from boxwright.cli.main import app
-from boxwright.config import load_config, parse_message
-from boxwright.config.overrides import apply_override
+from boxwright.config.load import parse_message
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
@@ -23,8 +23,9 @@ from boxwright.data.record_classes import classes_of_records
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
-from boxwright.drawing import NAME_AND_SCORE, SHEET_CELL, Captions
 from boxwright.evaluation.pictures import draw_detections
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.overrides import apply_override
 from boxwright.types import FoundObjects
 from tests.conftest import SMALL_MODEL, found_objects
 
@@ -176,8 +177,8 @@ def test_captions() -> None:
 
 def test_lines_between_keypoints(small_config: Path) -> None:
     """Where both ends can be seen; an end that is not there draws nothing."""
-    from boxwright.builders.evaluation import build_evaluation
-    from boxwright.drawing import Details, draw_boxes
+    from boxwright.base.drawing import Details, draw_boxes
+    from boxwright.evaluation.build import build_evaluation
 
     config = load_config(
         small_config, ["eval_config { keypoint_edge { start: 0 end: 1 } keypoint_edge { start: 1 end: 9 } }"]
@@ -196,7 +197,7 @@ def test_lines_between_keypoints(small_config: Path) -> None:
 
 
 def test_captions_follow_the_configuration(small_config: Path) -> None:
-    from boxwright.builders.evaluation import build_evaluation
+    from boxwright.evaluation.build import build_evaluation
 
     config = load_config(small_config, ["eval_config.skip_labels=true"])
     assert build_evaluation(config).captions == Captions(names=False)
@@ -249,7 +250,7 @@ def test_boxes_left_out_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(24, 24), (40, 900), (1080, 1920)])
 def test_labels_on_a_contact_sheet_can_be_read(size: tuple[int, int]) -> None:
     """A picture fills its cell, and its letters are 12 pixels high whatever the image's size was."""
-    from boxwright.drawing import draw_boxes
+    from boxwright.base.drawing import draw_boxes
 
     image = np.full((*size, 3), 128, np.uint8)
     box = np.array([[0.1 * size[1], 0.4 * size[0], 0.9 * size[1], 0.9 * size[0]]], np.float32)

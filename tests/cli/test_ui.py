@@ -13,7 +13,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.cli import serve, ui
 from boxwright.cli.serving import names_of
 from boxwright.cli.ui import _only_model, ui_command
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.settings import ServerSettings
 
 
 def files(folder: Path, *names: str) -> None:

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 from boxwright.base.errors import ConfigError
 from boxwright.cli.main import app
 from boxwright.cli.words import FieldWords, apply_words, batch_override
-from boxwright.config import load_config, parse_message
-from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.config.load import parse_message
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 RUNNER = CliRunner()
 
@@ -110,7 +111,7 @@ def test_an_input_size_without_a_place_names_the_right_way() -> None:
     assert f"--set {path}.min_dimension=300 --set {path}.max_dimension=600" in str(told.value)
     with pytest.raises(ConfigError, match="is identity_resizer, which has no side") as told:
         resizer("identity_resizer { }", 300)
-    from boxwright.config.overrides import apply_override
+    from boxwright.pipeline.overrides import apply_override
 
     config = parse_message("model { ssd { image_resizer { identity_resizer { } } } }", TrainEvalPipelineConfig)
     apply_override(config, str(told.value).partition("--set '")[2].rstrip("'"))

@@ -11,13 +11,14 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.config import dump_message, load_config, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import dump_message, parse_message
 from boxwright.config.message import Message
-from boxwright.config.overrides import apply_override
 from boxwright.config.support import field_status
 from boxwright.data.label_map import load_label_map
-from boxwright.optimization.trainable import Freezing, Trainable
+from boxwright.nn.optimization.trainable import Freezing, Trainable
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.overrides import apply_override
 from tests.conftest import SMALL_MODEL
 from tests.fuzz.guard import guarded
 
@@ -133,7 +134,7 @@ def test_overrides(override: str) -> None:
 @pytest.mark.slow
 def test_thousands_of_items_take_no_longer_each(tmp_path: Path) -> None:
     """Counted, not timed: an item is set once, however many there are."""
-    from boxwright.config import interpret
+    from boxwright.config.load import interpret
 
     stored: list[str] = []
     plain = interpret._store
@@ -279,7 +280,7 @@ def test_timm_names_are_plain(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "x@999999", "[z-a]", "x@" + "9" * 5000])
 def test_paths_that_cannot_be(path: str, tmp_path: Path) -> None:
-    from boxwright.builders.input_reader import build_dataset
+    from boxwright.pipeline.input_reader import build_dataset
 
     (tmp_path / "m.pbtxt").write_text("item { id: 1 name: 'x' }")
     readers = [

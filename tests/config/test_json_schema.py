@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from boxwright.config import load_config
 from boxwright.config.json_schema import json_schema
 from boxwright.config.load import dump_message
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.preset import preset_names
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from tests.conftest import extra_folder
 
 SCHEMA = json_schema(TrainEvalPipelineConfig)

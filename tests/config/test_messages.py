@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import messages as m
 from boxwright.config.field import Enum
 from boxwright.config.message import Message
+from boxwright.pipeline import messages as m
 from tests.conftest import GOLDEN
 
 PACKAGE = "object_detection.protos."

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.config import load_config
 from boxwright.config.message import Message
 from boxwright.config.preset import FOLDER, preset_names, preset_path, preset_text
 from boxwright.config.support import field_status, report
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
 from boxwright.types import Categories, Category
 from tests.conftest import extra_folder
 

@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.missing import missing_for_training
-from boxwright.builders.plans import build_plans
-from boxwright.config import load_config, messages, parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.message import Message
 from boxwright.config.support import refuse_unsupported
+from boxwright.evaluation.plans import build_plans
+from boxwright.pipeline import messages
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.missing import missing_for_training
 from tests.conftest import extra_folder
 
 FOLDER = extra_folder("BOXWRIGHT_CONFIGS")

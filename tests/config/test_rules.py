@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import messages as m
 from boxwright.config.field import Interval, field, number
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.message import Message
 from boxwright.config.rules import default_only, excludes, of_type, ordered, refuse, rising, together
 from boxwright.config.support import contradictions, refuse_unsupported
+from boxwright.pipeline import messages as m
 
 
 class Table(Message):

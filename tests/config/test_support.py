@@ -10,27 +10,29 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.center_net.feature_extractor import CENTER_NET_EXTRACTORS
-from boxwright.builders.center_net.tasks import _RANKINGS
-from boxwright.builders.detector import build_detector
-from boxwright.builders.evaluation import _METRICS, build_evaluation
-from boxwright.builders.faster_rcnn.feature_extractor import FASTER_RCNN_EXTRACTORS
-from boxwright.builders.groundtruth import build_groundtruth
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.input_sizes import build_input_sizes
-from boxwright.builders.pretrained import wants_pretrained
-from boxwright.builders.refinedet.feature_extractor import REFINEDET_EXTRACTORS
-from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
-from boxwright.builders.training import _SCOPES, build_training
-from boxwright.config import Pipeline, load_config, parse_message
-from boxwright.config import messages as m
 from boxwright.config.field import Values
+from boxwright.config.load import parse_message
 from boxwright.config.message import Message
 from boxwright.config.support import field_status, refuse_unsupported, report
 from boxwright.data.augmentation.autoaugment import OPERATIONS
 from boxwright.data.label_map import load_label_map
-from boxwright.models.necks.bifpn import COMBINERS
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.evaluation.build import _METRICS, build_evaluation
+from boxwright.families.center_net.build_feature_extractor import CENTER_NET_EXTRACTORS
+from boxwright.families.center_net.build_tasks import _RANKINGS
+from boxwright.families.refinedet.build_feature_extractor import REFINEDET_EXTRACTORS
+from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS
+from boxwright.families.two_stage.build_feature_extractor import FASTER_RCNN_EXTRACTORS
+from boxwright.nn.necks.bifpn import COMBINERS
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.groundtruth import build_groundtruth
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.input_sizes import build_input_sizes
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
+from boxwright.pipeline.pretrained import wants_pretrained
+from boxwright.pipeline.training import _SCOPES, build_training
 from tests.center_nets import KEYPOINT_LABEL_MAP, deep_mask_variants
 from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder, nothing_drawn
@@ -345,7 +347,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
     faces = [parse_message(text, m.InputReader) for text in texts]
     monkeypatch.setattr(Message, "__getattribute__", watching)
     monkeypatch.setattr(Message, "has", lambda self, name: bool(getattr(self, name)) and name in self.__dict__)
-    from boxwright.builders.anchor_generator import build_anchor_generator
+    from boxwright.families.shared.anchor_generator import build_anchor_generator
 
     for config in configs:
         config.train_config.fine_tune_checkpoint_type = ""  # type: ignore[union-attr]

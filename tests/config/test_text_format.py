@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import Pipeline, dump_message, load_config, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import dump_message, parse_message
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from tests.config.protobuf_oracle import protobuf_reads
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import torch
 
 import boxwright as bw
-from boxwright.builders.training import TrainingPlan, build_training
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.base.distributed import ALONE
+from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.shapes import ShapesDataset
-from boxwright.distributed import ALONE
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.training.step_report import StepReport

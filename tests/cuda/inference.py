@@ -6,11 +6,11 @@ from unittest import mock
 
 import torch
 
-from boxwright.builders.evaluation import EvaluationPlan, build_evaluation
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.shapes import ShapesDataset
+from boxwright.evaluation.build import EvaluationPlan, build_evaluation
 from boxwright.evaluation.network import detect_with_losses
+from boxwright.pipeline import messages as m
 from boxwright.types import Detections
 from tests.cuda.families import FakeRun
 

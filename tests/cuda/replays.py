@@ -9,7 +9,7 @@ from unittest import mock
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from boxwright.models.faster_rcnn import FasterRCNN
+from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.training.losses import Forward
 from tests.cuda import backward
 from tests.cuda.families import FakeRun

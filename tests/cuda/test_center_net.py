@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch
+from boxwright.pipeline import messages as m
 from boxwright.types.dense_pose import COLUMNS
 from tests.center_nets import (
     KEYPOINT_LABEL_MAP,

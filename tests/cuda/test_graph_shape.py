@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx import GraphModule, Node
 
-from boxwright.models.faster_rcnn import FasterRCNN
+from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.training.graphs import GraphedFirstStage, GraphedLosses, graphed
 from tests.cuda.families import learner_of
 

@@ -11,8 +11,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import boxwright as bw
-from boxwright.distributed import Processes
-from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
+from boxwright.base.distributed import Processes
+from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
 from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.train import _device
 from boxwright.training.transfer import on_device

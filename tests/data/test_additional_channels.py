@@ -12,23 +12,23 @@ from torch import nn
 
 import boxwright as bw
 from boxwright.api.export import pictures_of_data
+from boxwright.base.drawing import draw_boxes
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.checkpoints.export_weights import write_safetensors
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.messages.preprocessor import ANY_CHANNELS
 from boxwright.config.support import contradictions
 from boxwright.data.example_messages import Example
 from boxwright.data.image_io import decode_image, encode_png
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile, write_records
-from boxwright.drawing import draw_boxes
 from boxwright.inference.finders import ModelSource
 from boxwright.inference.settings import PredictionSettings
-from boxwright.preprocessing.images import image_tensors
-from boxwright.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN
+from boxwright.nn.preprocessing.images import image_tensors
+from boxwright.nn.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.types import Categories, Category, Sample
+from boxwright.weights.export_weights import write_safetensors
 from tests.conftest import SMALL_MODEL
 
 CATEGORIES = Categories(tuple(Category(id=1 + label, label=label, name=name) for label, name in enumerate("abcd")))

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.color import RandomBrightness, RandomContrast, RandomGray, RandomSaturation
 from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, crop, overlapping
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
@@ -19,7 +17,9 @@ from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings, sample_keys
 from boxwright.data.shapes import ShapesDataset
-from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.types import Sample
 from boxwright.types.packing import packed, tensors_of
 from tests.conftest import GOLDEN

@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import boxwright as bw
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.caffe import CaffeDistort, OverlapCrop, RandomExpand, RandomInterpolationResize
 from boxwright.data.shapes import ShapesDataset
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.types import Sample
 
 CHAIN = """

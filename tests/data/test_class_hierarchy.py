@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions
 from boxwright.data.example_messages import Example
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import label_map_text, load_label_map
 from boxwright.data.tfrecord import write_records
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 
 LABEL_MAP = """
 item { id: 1 name: "animal" descendant_ids: [2, 4] }

@@ -11,15 +11,15 @@ import pytest
 from PIL import Image
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.label_map import load_label_map
 from boxwright.data.open_dataset import open_dataset
 from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Categories, Category
 
 PERSON = {"id": 7, "name": "person", "keypoints": ["nose", "hand"]}

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from boxwright.base.errors import DataError
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.batch import collate, stack_context, to_input
 from boxwright.data.context_features import with_context
 from boxwright.data.example_messages import SequenceExample
@@ -21,7 +19,9 @@ from boxwright.data.tf_example import RecordFields, read_features
 from boxwright.data.tf_sequence_example import encode_sequence
 from boxwright.data.tfrecord import write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
-from boxwright.preprocessing.image_resizer import IdentityResizer
+from boxwright.nn.preprocessing.image_resizer import IdentityResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 from tests.camera_traps import CATEGORIES, frames_of, record_of, write_frames
 
 CONTEXT = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -15,11 +15,9 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision.transforms import v2
 
+from boxwright.base.drawing import Captions, color_of
 from boxwright.base.errors import DataError
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions
 from boxwright.data.augmentation.albumentations_transform import albumentations_transform
 from boxwright.data.augmentation.copy_paste import CopyPaste
@@ -42,9 +40,11 @@ from boxwright.data.tf_example import RecordFields, decode_example, read_feature
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
-from boxwright.drawing import Captions, color_of
 from boxwright.evaluation.pictures import draw_detections, surface_points
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Categories, Category, FoundObjects, Sample
 from boxwright.types.dense_pose import KNOWN, MIRRORED_PARTS, PARTS
 from tests.conftest import GOLDEN

@@ -6,8 +6,8 @@ from importlib import resources
 
 import numpy as np
 
-from boxwright.config.load import load_config
 from boxwright.data.figures import BONES, FLIPPED_JOINTS, JOINTS, FiguresDataset
+from boxwright.pipeline.load import load_config
 
 
 def test_figures_follow_from_the_seed() -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.groundtruth import build_groundtruth
-from boxwright.builders.training import build_training
-from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.data.batch import collate, to_input
 from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, WeighClasses
 from boxwright.data.label_map import load_label_map
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.matcher import ArgmaxMatcher
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.matcher import ArgmaxMatcher
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.pipeline.groundtruth import build_groundtruth
+from boxwright.pipeline.training import build_training
 
 RNG = np.random.default_rng(0)
 

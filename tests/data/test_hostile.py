@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
+from boxwright.base.drawing import contact_sheet, draw_boxes, side_by_side
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import MARKER
 from boxwright.data.coco import CocoDataset
@@ -29,7 +30,6 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
-from boxwright.drawing import contact_sheet, draw_boxes, side_by_side
 from boxwright.types import Sample
 from tests.fuzz.guard import guarded
 from tests.fuzz.readers import CLASSES, COCO, READERS
@@ -299,8 +299,8 @@ def test_bad_samples_are_left_out_whatever_the_source(
     labels = tmp_path / "labels.pbtxt"
     labels.write_text("".join(f"item {{ id: {c.id} name: '{c.name}' }}\n" for c in shapes.categories))
     config = bw.load_config(small_config, ["train_config.num_steps=3", "train_config.batch_size=2"])
-    from boxwright.config import messages as m
-    from boxwright.config import parse_message
+    from boxwright.config.load import parse_message
+    from boxwright.pipeline import messages as m
     from tests.conftest import Silent
 
     config.train_input_reader = parse_message(f"label_map_path: '{labels}' shuffle: false {reader}", m.InputReader)
@@ -460,7 +460,7 @@ def test_packed_run_lengths_are_those_of_pycocotools() -> None:
     from pycocotools import mask as theirs
 
     from boxwright.data.coco_masks import decode_mask
-    from boxwright.ops.run_lengths import encode_mask
+    from boxwright.nn.ops.run_lengths import encode_mask
 
     rng = np.random.default_rng(3)
     for _ in range(200):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.autoconfig.settings import InitSettings
-from boxwright.autoconfig.start import init_config
-from boxwright.builders.input_reader import build_dataset
 from boxwright.data.ignored_regions import with_regions_hidden
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.training.autoconfig.settings import InitSettings
+from boxwright.training.autoconfig.start import init_config
 from boxwright.types import Sample
 from tests.brought.layouts import coco, kitti, visdrone
 from tests.brought.pictures import pictures

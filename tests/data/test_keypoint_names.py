@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.builders.input_reader import build_dataset, check_reader
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions, report
 from boxwright.data.example_messages import Example
 from boxwright.data.image_io import encode_png
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset, check_reader
 
 # Ids of keypoints count over all classes; a name is looked up whatever the object's class, as in TensorFlow.
 LABEL_MAP = """

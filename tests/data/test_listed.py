@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
 from boxwright.data.dataset import source_sizes
 from boxwright.data.listed import ListedDataset, read_sample_list, sample_list_text
 from boxwright.data.shapes import ShapesDataset
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 
 DATA = ShapesDataset(10, seed=1, size=(40, 40))
 

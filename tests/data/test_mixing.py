@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.copy_paste import CopyPaste
 from boxwright.data.augmentation.erasing import RandomErasing
 from boxwright.data.augmentation.functional.compose import overlay
@@ -19,6 +17,8 @@ from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
 from boxwright.data.augmentation.tile import RandomTile
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.shapes import ShapesDataset
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.types import Sample
 
 SHAPES = ShapesDataset(20, seed=3, size=(48, 64))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boxwright.base.distributed import Processes
 from boxwright.base.errors import ConfigError
 from boxwright.data.order import StreamSettings, sample_keys
-from boxwright.distributed import Processes
 
 
 @given(

@@ -110,7 +110,7 @@ def test_trains_as_from_records(small_config: Path, shapes_data: Path, tmp_path:
     settings = {"workers": 0, "device": "cpu", "evaluate": False}
     shorter = bw.load_config(small_config, ["train_config.num_steps=2"])
     bw.train(shorter, tmp_path / "records", **settings)  # type: ignore[arg-type]
-    from boxwright.builders.input_reader import build_dataset
+    from boxwright.pipeline.input_reader import build_dataset
 
     records = build_dataset(shorter.train_input_reader, "train_input_reader")
     own = Pairs([records[number] for number in range(len(records))])
@@ -119,7 +119,7 @@ def test_trains_as_from_records(small_config: Path, shapes_data: Path, tmp_path:
         config = bw.load_config(small_config, [f"train_config.num_steps={steps}"])
         config.train_input_reader = None
         bw.train(config, tmp_path / "own", dataset=own, **settings)  # type: ignore[arg-type]
-    from boxwright.checkpoints.store import read_checkpoint
+    from boxwright.weights.store import read_checkpoint
 
     first, second = (read_checkpoint(tmp_path / name / "ckpt-2.pt")["network"] for name in ("records", "own"))
     assert all(torch.equal(first[name], value) for name, value in second.items())

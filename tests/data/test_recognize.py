@@ -13,7 +13,7 @@ import boxwright as bw
 from boxwright.data.open_dataset import open_recognized
 from boxwright.data.recognize import recognize
 from boxwright.data.sources import open_source
-from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, shapes, tfrecords, voc, yolo
+from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, shapes, tfrecords, voc, yolo
 
 CLASSES = [item.name for item in shapes(1, 1).categories]
 MADE: dict[str, Callable[[Path], Path]] = {

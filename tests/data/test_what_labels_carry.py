@@ -13,11 +13,9 @@ import pytest
 from PIL import Image
 from torchvision.transforms import v2
 
+from boxwright.base.drawing import color_of, draw_boxes, with_tracks
 from boxwright.base.errors import DataError
-from boxwright.builders.groundtruth import build_groundtruth
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions
 from boxwright.data.augmentation.albumentations_transform import albumentations_transform
 from boxwright.data.augmentation.crop import crop
@@ -34,8 +32,10 @@ from boxwright.data.pictures import draw_sample
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile
-from boxwright.drawing import color_of, draw_boxes, with_tracks
-from boxwright.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.groundtruth import build_groundtruth
+from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Categories, Category, Sample
 from tests.conftest import GOLDEN
 

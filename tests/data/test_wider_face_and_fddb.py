@@ -14,9 +14,7 @@ from scipy.io import savemat
 
 import boxwright as bw
 from boxwright.base.errors import DataError
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco, write_tfrecords, write_voc
 from boxwright.data.dataset import source_sizes
@@ -26,6 +24,8 @@ from boxwright.data.recognize import recognize
 from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.wider_face import FACE_LANDMARKS, WiderFaceDataset
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 
 PARADE, MARCH = "0--Parade/0_Parade_marchingband_1_849.jpg", "1--Handshaking/1_Handshaking_2.jpg"
 BENCHMARK = f"""{PARADE}

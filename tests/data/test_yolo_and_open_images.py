@@ -10,16 +10,16 @@ import pytest
 from typer.testing import CliRunner
 
 from boxwright.base.errors import DataError
-from boxwright.builders.input_reader import build_dataset
 from boxwright.cli.main import app
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_yolo
 from boxwright.data.dataset import source_sizes
 from boxwright.data.open_dataset import open_dataset
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.yolo import YoloDataset
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Categories, Category
 from tests.data.other_formats import open_images_of, yolo_of
 from tests.data.yolo_folders import picture

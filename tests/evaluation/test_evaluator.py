@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.support import broken_rules
 from boxwright.data.label_map import load_label_map
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.image_results import ImageResults, rows_of
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.write import write_evaluation
+from boxwright.pipeline import messages as m
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import boxwright as bw
-from boxwright.builders.evaluation import _METRICS
+from boxwright.evaluation.build import _METRICS
 from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.builders.evaluation import EvaluationPlan
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.base.drawing import color_of
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.crop import RandomCrop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
 from boxwright.data.augmentation.transform import Chain
@@ -23,9 +21,11 @@ from boxwright.data.batch import Batch, collate
 from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.loader import TrainingExamples
 from boxwright.data.shapes import ShapesDataset
-from boxwright.drawing import color_of
+from boxwright.evaluation.build import EvaluationPlan
 from boxwright.evaluation.network import evaluate_on_dataset
-from boxwright.ops.roi import crop_and_resize
+from boxwright.nn.ops.roi import crop_and_resize
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Detections, Targets
 from tests.conftest import SMALL_MODEL
 
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def batch_of(dataset: Any) -> Batch:
-    from boxwright.preprocessing.image_resizer import KeepAspectRatioResizer
+    from boxwright.nn.preprocessing.image_resizer import KeepAspectRatioResizer
 
     steps = Chain((RandomHorizontalFlip(1.0), RandomCrop(0.1, areas=(0.5, 1.0))))
     examples = TrainingExamples(dataset, steps, KeepAspectRatioResizer(96, 96, pad_to_max_dimension=True), 7)
@@ -170,7 +170,7 @@ class FindsTruth:
 
 
 def test_keypoints_are_drawn() -> None:
-    from boxwright.drawing import Details, draw_boxes
+    from boxwright.base.drawing import Details, draw_boxes
 
     image = np.zeros((400, 400, 3), np.uint8)
     points = np.array([[[100, 200, 1], [300, 300, 0], [np.nan, 5, 1]]], np.float32)
@@ -189,7 +189,7 @@ def test_batches_carry_masks_only_for_networks_that_learn_them(
     small_config: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 64 objects of an image of 1024² they are 64 MiB."""
-    from boxwright.models.network import Network
+    from boxwright.nn.network import Network
     from boxwright.training.step import Learner
 
     seen: list[bool] = []

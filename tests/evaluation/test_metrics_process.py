@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.builders.evaluation import _METRICS, EvaluationPlan, build_evaluation
-from boxwright.config import messages as m
 from boxwright.evaluation import metrics_process
+from boxwright.evaluation.build import _METRICS, EvaluationPlan, build_evaluation
 from boxwright.evaluation.images import EvaluatedImage
+from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.evaluation.metrics_process import summarize_in_process
 from boxwright.evaluation.summary import summarize
-from boxwright.metrics.regions import ImageMasks
-from boxwright.ops.run_lengths import encode_mask
+from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.pipeline import messages as m
 from boxwright.types import Categories, Category, FoundObjects, Sample
 
 CATEGORIES = Categories((Category(0, 1, "cat"), Category(1, 2, "dog")))

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import boxwright as bw
-from boxwright.loading.open_model import open_model
+from boxwright.weights.open_model import open_model
 from tests.api.models import small_run
 
 

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.pictures import varied
+from boxwright.pipeline import messages as m
 from boxwright.types import Categories, Category
 from tests.conftest import SMALL_MODEL
 from tests.two_stage_models import FASTER_RCNN, MASK_RCNN, ONE_MAP, OPTIONS, PAPER_RCNN, PROPOSALS_ONLY, RFCN

@@ -19,9 +19,9 @@ from boxwright.exporters.export import FORMATS, export
 from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import Matcher
 from boxwright.exporters.parity import _Own, compare
-from boxwright.loading.exports import open_export
 from boxwright.runtime.exported import found_objects, open_exported
 from boxwright.types import Categories, FoundObjects, PaddedDetections, RawDetections
+from boxwright.weights.exports import open_export
 from tests.center_nets import (
     CENTER_NET,
     KEYPOINT_LABEL_MAP,

@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 
 import boxwright as bw
 from boxwright.base.errors import DataError, ExportError, OutputError
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.exporters.export import FORMATS, About, export, report_path, verify
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.onnx_file import with_output
 from boxwright.exporters.parity import compare
 from boxwright.exporters.resizing import resizing
-from boxwright.loading.exports import open_export
-from boxwright.ops.resize import resize_half_pixel
-from boxwright.preprocessing.image_resizer import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
+from boxwright.nn.ops.resize import resize_half_pixel
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
+from boxwright.pipeline import messages as m
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.sessions import OnnxSession, Session, open_session
 from boxwright.types import FoundObjects
+from boxwright.weights.exports import open_export
 from tests.api.models import DATA, STEPS
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import FEW_LAYERS, build, pictures

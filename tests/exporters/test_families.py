@@ -8,7 +8,7 @@ import pytest
 
 from boxwright.base.errors import ExportError
 from boxwright.exporters.export import FORMATS, export
-from boxwright.loading.exports import open_export
+from boxwright.weights.exports import open_export
 from tests.exporters.small_detectors import FAMILIES, SSD, build, pictures
 
 OWN_INITIALIZERS = True  # with which no two scores tie at 1: of equal scores an export may take another first

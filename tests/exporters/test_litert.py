@@ -26,9 +26,9 @@ from boxwright.exporters.export import About, export
 from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, save_litert
 from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
 from boxwright.exporters.litert_whole import LiteDetector
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.resize import resize_antialiased
-from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.resize import resize_antialiased
+from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LABELS, LitertSession, _antialiased

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 import boxwright as bw
 from boxwright.base.errors import DataError, ExportError
 from boxwright.cli.main import app
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.image_io import encode_png
 from boxwright.exporters.export import FORMATS, export
 from boxwright.exporters.triton import tensorrt_line
-from boxwright.loading.exports import open_export
-from boxwright.serving.model import ServedModel
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.model import ServedModel
+from boxwright.inference.serving.settings import ServerSettings
+from boxwright.weights.exports import open_export
 from tests.conftest import SMALL_MODEL
 from tests.exporters.small_detectors import CATEGORIES, SQUARE, as_trained, pictures
 from tests.exporters.tiny_exports import tiny_export_of

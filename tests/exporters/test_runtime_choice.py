@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError, DataError, ExportError, OutputError
-from boxwright.checkpoints import weights_digest
 from boxwright.cli.main import app
 from boxwright.cli.serving import exported_for_serving
 from boxwright.exporters import cache
@@ -29,10 +28,11 @@ from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_
 from boxwright.inference.finders import ModelSource
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.shards import PLAN
-from boxwright.loading.exports import open_export
-from boxwright.loading.open_model import OpenModel, open_model
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTED_FOR
+from boxwright.weights import weights_digest
+from boxwright.weights.exports import open_export
+from boxwright.weights.open_model import OpenModel, open_model
 from tests.api.models import DATA, small_run
 from tests.cli.test_commands import RUNNER, run
 

@@ -12,21 +12,23 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.builders.optimizer import build_optimizer
-from boxwright.builders.plans import build_plans
-from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
-from boxwright.builders.tensorflow_version import tensorflow_version
-from boxwright.config import Pipeline, dump_message, load_config, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import dump_message, parse_message
 from boxwright.config.support import report
-from boxwright.criteria.terms import LossTerm
-from boxwright.optimization.optimizers import Optimizer
+from boxwright.evaluation.plans import build_plans
+from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.optimization.optimizers import Optimizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
+from boxwright.pipeline.optimizer import build_optimizer
+from boxwright.pipeline.tensorflow_version import tensorflow_version
 from boxwright.types import AnchorPredictions, Targets
 from boxwright.types.masks import InstanceMasks
 from tests.center_nets import give_keypoint_label_map
 from tests.conftest import SMALL_MODEL, extra_folder
-from tests.models.shapes import only_shapes
+from tests.nn.shapes import only_shapes
 
 FOLDER = extra_folder("BOXWRIGHT_CONFIGS")
 FILES = sorted(FOLDER.rglob("*.config")) if FOLDER else []

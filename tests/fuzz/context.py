@@ -14,7 +14,7 @@ from boxwright.data.tf_example import RecordFields, read_features
 from boxwright.data.tf_sequence_example import encode_sequence
 from boxwright.data.tfrecord import write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from tests.camera_traps import CATEGORIES, frames_of, record_of
 from tests.fuzz.reader import AcceptedError, Reader
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from boxwright.base.errors import BoxwrightError
-from boxwright.loading.exports import open_export
+from boxwright.weights.exports import open_export
 from tests.exporters.tiny_exports import tiny_export
 from tests.fuzz.reader import AcceptedError, Reader
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import httpx
 from PIL import Image
 
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.settings import ServerSettings
 from tests.exporters.small_detectors import pictures
 from tests.fuzz.mutate import mutate
-from tests.serving.running import serving
+from tests.inference.serving.running import serving
 
 _SECONDS = 60
 _DUE = (503, 504)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.errors import BoxwrightError
-from boxwright.builders.center_net.keypoint_label_map import build_class_keypoints
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.batch import to_input
 from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.image_io import encode_jpeg
 from boxwright.data.label_map import label_map_text, load_label_map
 from boxwright.data.pictures import draw_sample
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.families.center_net.keypoint_label_map import build_class_keypoints
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.pipeline import messages as m
 from tests.center_nets import BOXES, CENTERS, FOCAL, L1
 from tests.fuzz.reader import AcceptedError, Reader
 

@@ -21,12 +21,7 @@ from PIL import Image
 from safetensors.torch import save
 
 import boxwright as bw
-from boxwright.builders.training import build_training
-from boxwright.checkpoints.restore import restore_detector
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
-from boxwright.config.overrides import apply_override
 from boxwright.config.support import report
 from boxwright.data.batch import to_input
 from boxwright.data.coco import CocoDataset
@@ -41,13 +36,18 @@ from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
-from boxwright.ops.run_lengths import encode_mask
-from boxwright.optimization.trainable import Freezing, Trainable
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
-from boxwright.tensorflow.bundle import Bundle
-from boxwright.tensorflow.sstable import read_table, write_table
+from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.nn.optimization.trainable import Freezing, Trainable
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.overrides import apply_override
+from boxwright.pipeline.training import build_training
 from boxwright.training.log import _forget_after
 from boxwright.types import Categories, Category
+from boxwright.weights.restore import restore_detector
+from boxwright.weights.store import CheckpointStore, read_checkpoint
+from boxwright.weights.tensorflow.bundle import Bundle
+from boxwright.weights.tensorflow.sstable import read_table, write_table
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 from tests.fuzz.annotation_tools import TOOL_READERS
 from tests.fuzz.context import CONTEXT_READERS
@@ -367,8 +367,8 @@ def _linear() -> torch.nn.Module:
 
 
 def _safetensors() -> Reader:
-    from boxwright.checkpoints.load_weights import check_finite
-    from boxwright.checkpoints.sources import read_source
+    from boxwright.weights.load_weights import check_finite
+    from boxwright.weights.sources import read_source
 
     def read(data: bytes, folder: Path) -> None:
         (folder / "w.safetensors").write_bytes(data)
@@ -391,8 +391,8 @@ def _quiet(_: object) -> None:
 def _bundle_files() -> tuple[bytes, bytes]:
     import tempfile
 
-    from boxwright.tensorflow.bundle_writer import write_bundle
-    from boxwright.tensorflow.object_graph import ATTRIBUTE
+    from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+    from boxwright.weights.tensorflow.bundle_writer import write_bundle
 
     with tempfile.TemporaryDirectory() as name:
         arrays = {f"model/{n}/kernel{ATTRIBUTE}": np.full((2, 3), n, np.float32) for n in range(4)}
@@ -421,11 +421,11 @@ def _bundle() -> Reader:
 def _graph() -> Reader:
     from google.protobuf.message import DecodeError
 
-    from boxwright.tensorflow.object_graph import ObjectGraph
-    from boxwright.tensorflow.protos import ObjectGraphProto
+    from boxwright.weights.tensorflow.object_graph import ObjectGraph
+    from boxwright.weights.tensorflow.protos import ObjectGraphProto
 
     def seeds() -> list[bytes]:
-        from boxwright.tensorflow.object_graph import build_graph
+        from boxwright.weights.tensorflow.object_graph import build_graph
 
         return [build_graph(["model/a/k/.ATTRIBUTES/VARIABLE_VALUE"], {"model/b": "model/a"}).SerializeToString()]
 
@@ -444,7 +444,7 @@ def _graph() -> Reader:
 
 def _snappy() -> Reader:
     """Compressed blocks, in a table whose checksums hold."""
-    from tests.tensorflow.test_zoo_indexes import one_block_table
+    from tests.weights.tensorflow.test_zoo_indexes import one_block_table
 
     plain = bytes.fromhex("000101") + b"kv" + b"\0\0\0\0\x01\0\0\0"
     copies = b"\x46\x0cabcd\x05\x04\x0e\x02\x00\xf0\x30" + b"y" * 49
@@ -454,8 +454,8 @@ def _snappy() -> Reader:
 
 def _slices() -> Reader:
     """Entries of a checkpoint of the first format, in a table whose checksums hold."""
-    from boxwright.tensorflow.saved_slices import SavedSlices
-    from tests.tensorflow.test_first_formats import saved_slices
+    from boxwright.weights.tensorflow.saved_slices import SavedSlices
+    from tests.weights.tensorflow.test_first_formats import saved_slices
 
     arrays = {"a": np.arange(24, dtype=np.float32).reshape(4, 6), "b": np.ones(3, np.float16), "c": np.array(7)}
 
@@ -474,8 +474,8 @@ def _slices() -> Reader:
 
 
 def _frozen() -> Reader:
-    from boxwright.tensorflow.frozen_graph import FrozenGraph
-    from tests.tensorflow.test_first_formats import frozen_graph
+    from boxwright.weights.tensorflow.frozen_graph import FrozenGraph
+    from tests.weights.tensorflow.test_first_formats import frozen_graph
 
     arrays = {
         "FeatureExtractor/a/weights": np.ones((1, 1, 2, 3), np.float32),
@@ -493,8 +493,8 @@ def _frozen() -> Reader:
 
 def _archive() -> Reader:
     """Archives, plain and compressed; what is unpacked stays in its folder."""
-    from boxwright.checkpoints.zoo_archive import unpacked
-    from tests.tensorflow.test_first_formats import archive
+    from boxwright.weights.zoo_archive import unpacked
+    from tests.weights.tensorflow.test_first_formats import archive
 
     files = {"zoo/pipeline.config": b"model { }", "zoo/model.ckpt.index": b"x" * 600, "zoo/checkpoint": b"y"}
 

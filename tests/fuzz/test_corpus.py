@@ -19,16 +19,16 @@ import torch
 from PIL import Image
 
 import boxwright as bw
-from boxwright.checkpoints.archive import save_archive
-from boxwright.checkpoints.restore import restore_detector
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
-from boxwright.config.overrides import apply_override
 from boxwright.data.batch import collate, to_input
 from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example import decode_example, read_features
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.overrides import apply_override
 from boxwright.training.state import new_state
+from boxwright.weights.archive import save_archive
+from boxwright.weights.restore import restore_detector
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.fuzz.guard import guarded
 from tests.fuzz.reader import AcceptedError
@@ -47,15 +47,15 @@ ELSEWHERE = {
     "t5_coco_voc coco traversal": "tests/data/test_hostile.py",
     "t5_coco_voc coco crafted": "tests/data/test_hostile.py",
     "t5_coco_voc voc crafted": "tests/data/test_hostile.py",
-    "t6_checkpoint bomb": "tests/checkpoints/test_hostile.py",
-    "t6_checkpoint bundle crafted": "tests/tensorflow/test_hostile.py",
-    "t6_checkpoint bundle graph": "tests/tensorflow/test_hostile.py",
-    "t6_checkpoint bundle table": "tests/tensorflow/test_hostile.py",
-    "t6_checkpoint ours bytes": "tests/checkpoints/test_hostile.py",
-    "t6_checkpoint ours going on": "tests/checkpoints/test_hostile.py",
-    "t6_checkpoint safetensors crafted": "tests/checkpoints/test_hostile.py",
-    "t6_checkpoint folders": "tests/tensorflow/test_hostile.py",
-    "t9_data detect()": "tests/models/test_hostile.py",
+    "t6_checkpoint bomb": "tests/weights/test_hostile.py",
+    "t6_checkpoint bundle crafted": "tests/weights/tensorflow/test_hostile.py",
+    "t6_checkpoint bundle graph": "tests/weights/tensorflow/test_hostile.py",
+    "t6_checkpoint bundle table": "tests/weights/tensorflow/test_hostile.py",
+    "t6_checkpoint ours bytes": "tests/weights/test_hostile.py",
+    "t6_checkpoint ours going on": "tests/weights/test_hostile.py",
+    "t6_checkpoint safetensors crafted": "tests/weights/test_hostile.py",
+    "t6_checkpoint folders": "tests/weights/tensorflow/test_hostile.py",
+    "t9_data detect()": "tests/nn/test_hostile.py",
     "t9_data sets": "tests/training/test_hostile.py",
 }
 Call = Callable[[], Any]
@@ -231,8 +231,8 @@ def _value(text: str) -> Any:
 
 
 def resume(folder: Path) -> None:
-    from boxwright.builders.training import build_training
-    from boxwright.checkpoints.store import find_checkpoint
+    from boxwright.pipeline.training import build_training
+    from boxwright.weights.store import find_checkpoint
 
     _, found = find_checkpoint(folder)
     config = parse_message(small_checkpoint()[1]["config"], m.TrainEvalPipelineConfig)
@@ -297,8 +297,8 @@ def _samples(data: bytes, folder: Path) -> None:
 
 
 def augment(data: bytes) -> None:
-    from boxwright.builders.augmentation.steps import build_steps
-    from boxwright.builders.image_resizer import build_image_resizer
+    from boxwright.families.shared.image_resizer import build_image_resizer
+    from boxwright.pipeline.augmentation.steps import build_steps
 
     steps, resizer, *_ = ast.literal_eval(re.sub(r"<[^>]*>", "None", data.decode()))
     options = parse_message("\n".join(f"data_augmentation_options {{ {step} }}" for step in steps), m.TrainConfig)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.checkpoints.export_transformers import write_transformers
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.image_io import encode_picture
 from boxwright.exporters.export import export
 from boxwright.inference.video import open_video_for_writing
+from boxwright.pipeline import messages as m
+from boxwright.weights.export_transformers import write_transformers
 from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import build, pictures
-from tests.serving.test_server import b64, client_of, png
+from tests.inference.serving.test_server import b64, client_of, png
 from tests.training.test_refinedet import run
 
 FRAMES = 4

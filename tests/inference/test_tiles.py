@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.inference.merging import MERGES, View, fused_boxes, suppressed
 from boxwright.inference.tiles import Window, in_tiles, tile_windows
+from boxwright.pipeline import messages as m
 from boxwright.types import FoundObjects
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
 from tests.inference.blobs import find_blobs, picture_of

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.checkpoints.store import read_checkpoint
 from boxwright.data.shapes import ShapesDataset
+from boxwright.weights.store import read_checkpoint
 
 FOLDER = Path(__file__).parent
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from boxwright.models import anchor_layer
-from boxwright.models.anchor_layer import AnchorLayer, _ShapesOnly
-from boxwright.ops.anchors.grid import GridAnchorGenerator
+from boxwright.nn import anchor_layer
+from boxwright.nn.anchor_layer import AnchorLayer, _ShapesOnly
+from boxwright.nn.anchors.grid import GridAnchorGenerator
 
 GENERATOR = GridAnchorGenerator((0.5, 1.0), (1.0, 2.0), (32.0, 32.0))
 

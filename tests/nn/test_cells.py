@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from boxwright.builders.detector import build_detector
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.backbones.cells import CellLayout, CellNetwork, JoinedCells, LaterCells, overridden_settings
-from boxwright.models.backbones.nasnet import NASNET
-from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
-from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.drop_path import DropPath, drop_paths
-from boxwright.models.layers import AvgPool2d, ConvSettings
-from boxwright.models.network import Network
+from boxwright.config.load import parse_message
+from boxwright.families.two_stage.nasnet import NASNET
+from boxwright.nn.backbones.cells import CellLayout, CellNetwork, JoinedCells, LaterCells, overridden_settings
+from boxwright.nn.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.drop_path import DropPath, drop_paths
+from boxwright.nn.layers import AvgPool2d, ConvSettings
+from boxwright.nn.network import Network
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from tests.two_stage_models import ONE_MAP
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models import compiled_depthwise
-from boxwright.models.backbones.efficientnet import EfficientNet, MBConv
-from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
-from boxwright.models.compiled_depthwise import gains_from_depthwise, is_expanded_depthwise
-from boxwright.models.cpu_acceleration import accelerate_for_cpu, compiled_kernels, use_kernels
-from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
+from boxwright.nn import compiled_depthwise
+from boxwright.nn.backbones.efficientnet import EfficientNet, MBConv
+from boxwright.nn.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
+from boxwright.nn.compiled_depthwise import gains_from_depthwise, is_expanded_depthwise
+from boxwright.nn.cpu_acceleration import accelerate_for_cpu, compiled_kernels, use_kernels
+from boxwright.nn.layers import ConvSettings, Padding, conv_norm_act
 
 SWISH = ConvSettings(activation="SWISH")
 

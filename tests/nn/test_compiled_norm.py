@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models import compiled_norm
-from boxwright.models.activations import ReLU6
-from boxwright.models.backbones.hgnetv2 import ConvNormRelu
-from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.batch_norm import BatchNorm2d, BatchNormSettings, SyncBatchNorm2d
-from boxwright.models.compiled_norm import gains_from_kernel, normalize_and_activate
-from boxwright.models.cpu_acceleration import (
+from boxwright.nn import compiled_norm
+from boxwright.nn.activations import ReLU6
+from boxwright.nn.backbones.hgnetv2 import ConvNormRelu
+from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.batch_norm import BatchNorm2d, BatchNormSettings, SyncBatchNorm2d
+from boxwright.nn.compiled_norm import gains_from_kernel, normalize_and_activate
+from boxwright.nn.cpu_acceleration import (
     CompiledBottleneck,
     CompiledConvNormRelu,
     CompiledNormAct,
@@ -23,7 +23,7 @@ from boxwright.models.cpu_acceleration import (
     compiled_kernels,
     use_kernels,
 )
-from boxwright.models.layers import ConvNormAct, ConvSettings
+from boxwright.nn.layers import ConvNormAct, ConvSettings
 
 
 def block(activation: nn.Module, norm: nn.Module | None = None) -> ConvNormAct:

@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, ConfigError, DataError
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.checkpoints.safetensors_file import pack_safetensors
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.detector import Detector
-from boxwright.models.heads.context_attention import ContextAttention
-from boxwright.models.region_crop import CornerCrop
-from boxwright.models.second_stage import BoxClassifier
-from boxwright.tensorflow.variable_names import tf1_variables
+from boxwright.base.safetensors_file import pack_safetensors
+from boxwright.config.load import parse_message
+from boxwright.families.two_stage.context_attention import ContextAttention
+from boxwright.families.two_stage.region_crop import CornerCrop
+from boxwright.families.two_stage.second_stage import BoxClassifier
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.types import Proposals, Targets
 from boxwright.types.context_features import ContextFeatures
+from boxwright.weights.load_weights import load_weights
+from boxwright.weights.tensorflow.variable_names import tf1_variables
 from tests.conftest import assert_close
 from tests.two_stage_models import ONE_MAP
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.hyperparams import variance_scaling
-from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS, build_feature_extractor
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.batch_norm import BatchNorm2d
-from boxwright.models.layers import Conv2d, ConvSettings, KernelRule, make_conv
-from boxwright.models.necks.bifpn import COMBINERS, BiFpn
+from boxwright.config.load import parse_message
+from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS, build_feature_extractor
+from boxwright.families.shared.hyperparams import variance_scaling
+from boxwright.nn.batch_norm import BatchNorm2d
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.layers import Conv2d, ConvSettings, KernelRule, make_conv
+from boxwright.nn.necks.bifpn import COMBINERS, BiFpn
+from boxwright.pipeline import messages as m
 from boxwright.types import Targets
 from tests.conftest import SMALL_MODEL
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.batch_norm import BatchNorm2d, SyncBatchNorm2d
-from boxwright.models.cpu_acceleration import ExpansionNormAct, accelerate_for_cpu
-from boxwright.models.expansion import expand_normalized, gains_from_covariance
-from boxwright.models.layers import ConvNormAct, ConvSettings, conv_norm_act
+from boxwright.nn.batch_norm import BatchNorm2d, SyncBatchNorm2d
+from boxwright.nn.cpu_acceleration import ExpansionNormAct, accelerate_for_cpu
+from boxwright.nn.expansion import expand_normalized, gains_from_covariance
+from boxwright.nn.layers import ConvNormAct, ConvSettings, conv_norm_act
 
 
 def layers(channels: int = 6, out: int = 30, *, momentum: float = 0.1) -> tuple[nn.Conv2d, BatchNorm2d]:

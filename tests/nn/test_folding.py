@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError
-from boxwright.models import folding
-from boxwright.models.batch_norm import BatchNorm2d
-from boxwright.models.folding import fold_batch_norms
+from boxwright.nn import folding
+from boxwright.nn.batch_norm import BatchNorm2d
+from boxwright.nn.folding import fold_batch_norms
 from tests.exporters.small_detectors import FAMILIES, build, pictures, very_few_first
 
 

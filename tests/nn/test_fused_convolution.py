@@ -11,10 +11,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
-from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.folding import fold_batch_norms
-from boxwright.models.fused_convolution import (
+from boxwright.nn.backbones.mobilenet_v2 import InvertedResidual
+from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.folding import fold_batch_norms
+from boxwright.nn.fused_convolution import (
     DepthwiseConv2d,
     FusedBottleneck,
     FusedConvAct,
@@ -23,16 +23,16 @@ from boxwright.models.fused_convolution import (
     FusedWeightSharedHead,
     fuse_convolutions,
 )
-from boxwright.models.heads.outputs import HeadOutput
-from boxwright.models.heads.weight_shared import Tower, TowerShape, WeightSharedHead
-from boxwright.models.input_sizes import input_sizes
-from boxwright.models.layers import ConvNormAct, ConvSettings, KernelRule, conv_norm_act, make_conv
-from boxwright.models.onednn_convolution import convolve_add_and_activate, convolve_and_activate
-from boxwright.models.winograd import WinogradConv2d, replace_by_winograd
-from boxwright.ops import add_act, winograd_tiles
-from boxwright.ops.depthwise import depthwise_act
+from boxwright.nn.heads.outputs import HeadOutput
+from boxwright.nn.heads.weight_shared import Tower, TowerShape, WeightSharedHead
+from boxwright.nn.input_sizes import input_sizes
+from boxwright.nn.layers import ConvNormAct, ConvSettings, KernelRule, conv_norm_act, make_conv
+from boxwright.nn.onednn_convolution import convolve_add_and_activate, convolve_and_activate
+from boxwright.nn.ops import add_act, winograd_tiles
+from boxwright.nn.ops.depthwise import depthwise_act
+from boxwright.nn.winograd import WinogradConv2d, replace_by_winograd
 
-CALLED = "boxwright.models.fused_convolution"
+CALLED = "boxwright.nn.fused_convolution"
 INPUTS = torch.randn(2, 16, 21, 18, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
 
 
@@ -58,7 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             seen.append(function.__name__)
             return function(*given)
 
-        place = "boxwright.ops.add_act" if function is add_act.add_act_ else CALLED
+        place = "boxwright.nn.ops.add_act" if function is add_act.add_act_ else CALLED
         monkeypatch.setattr(f"{place}.{function.__name__}", noted)
     return seen
 

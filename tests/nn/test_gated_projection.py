@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.backbones.efficientnet import EfficientNet, MBConv
-from boxwright.models.cpu_acceleration import CompiledMBConv, accelerate_for_cpu
-from boxwright.models.gated_projection import gains_from_weighted_kernel, is_projection, project_gated
-from boxwright.models.layers import Conv2d, ConvNormAct, ConvSettings, conv_norm_act
+from boxwright.nn.backbones.efficientnet import EfficientNet, MBConv
+from boxwright.nn.cpu_acceleration import CompiledMBConv, accelerate_for_cpu
+from boxwright.nn.gated_projection import gains_from_weighted_kernel, is_projection, project_gated
+from boxwright.nn.layers import Conv2d, ConvNormAct, ConvSettings, conv_norm_act
 
 LINEAR = ConvSettings(activation="NONE")
 
@@ -80,7 +80,7 @@ def test_hooks_of_the_projection_see_what_they_would_see(monkeypatch: pytest.Mon
     assert type(block) is CompiledMBConv
     used: list[Conv2d] = []
     monkeypatch.setattr(
-        "boxwright.models.cpu_acceleration.project_gated",
+        "boxwright.nn.cpu_acceleration.project_gated",
         lambda inputs, gate, conv: (used.append(conv), project_gated(inputs, gate, conv))[1],
     )
     images = torch.randn(1, 3, 32, 32).contiguous(memory_format=torch.channels_last)

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.device import usable_device
+from boxwright.base.device import usable_device
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
 from tests.conftest import SMALL_MODEL
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (40, 50, 3), dtype=np.uint8)
@@ -119,7 +119,7 @@ def test_floats_of_torchvision_are_refused_or_scaled() -> None:
 
 
 def test_dark_floats_are_pixels_where_the_caller_says_so() -> None:
-    from boxwright.preprocessing.images import image_tensors
+    from boxwright.nn.preprocessing.images import image_tensors
 
     dark = np.full((4, 4, 3), 0.5, np.float32)
     with pytest.raises(bw.DataError, match=r"floats of which none is above 0\.5"):

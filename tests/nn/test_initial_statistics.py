@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import boxwright as bw
-from boxwright.builders.training import build_training
-from boxwright.models.batch_norm import BatchNorm2d
-from boxwright.models.initial_statistics import (
+from boxwright.nn.batch_norm import BatchNorm2d
+from boxwright.nn.initial_statistics import (
     decay_of,
     impossible_shares,
     shares_of_layers,
@@ -21,7 +20,8 @@ from boxwright.models.initial_statistics import (
     take_out_initial,
     without_initial,
 )
-from boxwright.models.network import Network
+from boxwright.nn.network import Network
+from boxwright.pipeline.training import build_training
 from boxwright.training.losses import LossModule
 from boxwright.training.recompute import recompute_blocks
 from tests.center_nets import CENTER_NET

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxwright.models.layers import MaxPool2d
+from boxwright.nn.layers import MaxPool2d
 
 SIZES = [(height, width) for height in range(1, 9) for width in (1, 4, 5, 6, 7, 8)]
 

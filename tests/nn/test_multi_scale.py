@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.multi_scale import MULTI_SCALE, InputSize, MultiScale, MultiScaleDetector, at_scales
-from boxwright.ops.suppression.voting import soft_vote, vote
-from boxwright.postprocessing.nms import Voting
+from boxwright.config.load import parse_message
+from boxwright.nn.multi_scale import MULTI_SCALE, InputSize, MultiScale, MultiScaleDetector, at_scales
+from boxwright.nn.postprocessing.nms import Voting
+from boxwright.nn.suppression.voting import soft_vote, vote
+from boxwright.pipeline import messages as m
 from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, of_one_class
 
 BOXES = torch.tensor([[0.0, 0, 10, 10], [0.0, 0, 10, 8], [50.0, 0, 60, 10], [0.0, 0, 10, 4]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from boxwright.models.network import Network, evaluation_mode
+from boxwright.nn.network import Network, evaluation_mode
 
 
 class OneNorm(Network):

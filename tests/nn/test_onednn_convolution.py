@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.fused_convolution import fuse_convolutions
-from boxwright.models.input_sizes import input_sizes
-from boxwright.models.layers import Conv2d, ConvSettings, Dense, conv_norm_act
-from boxwright.models.onednn_convolution import PackedConv2d, _given, pack_kernels
+from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.fused_convolution import fuse_convolutions
+from boxwright.nn.input_sizes import input_sizes
+from boxwright.nn.layers import Conv2d, ConvSettings, Dense, conv_norm_act
+from boxwright.nn.onednn_convolution import PackedConv2d, _given, pack_kernels
 
 from .test_fused_convolution import folded
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from boxwright.models.layers import Conv2d
-from boxwright.models.regularization import Regularizer, add_penalty_gradients, regularization_loss
+from boxwright.nn.layers import Conv2d
+from boxwright.nn.regularization import Regularizer, add_penalty_gradients, regularization_loss
 
 
 def network() -> nn.Sequential:

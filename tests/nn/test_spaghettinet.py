@@ -10,14 +10,14 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError
-from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_contradictions
-from boxwright.models.backbones.spaghettinet import SpaghettiNet
-from boxwright.models.fake_quantized import FakeQuantized
-from boxwright.tensorflow.variable_names import tf1_variables
-from tests.models.shapes import only_shapes
+from boxwright.nn.backbones.spaghettinet import SpaghettiNet
+from boxwright.nn.fake_quantized import FakeQuantized
+from boxwright.pipeline import messages as m
+from boxwright.weights.export_weights import write_tensorflow_checkpoint
+from boxwright.weights.tensorflow.variable_names import tf1_variables
+from tests.nn.shapes import only_shapes
 
 # As TF's own test has them at 320 pixels: channels, and sides 20, 10, 5, 3 and 3.
 CHANNELS = {"s": (120, 168, 136, 136, 64), "m": (120, 168, 136, 136, 64), "l": (120, 168, 112, 128, 64)}

@@ -9,9 +9,9 @@ from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
 from torchvision.models.vgg import vgg16
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.ssd.feature_extractor import FeatureExtractor, build_feature_extractor
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
+from boxwright.families.shared.feature_extractor import FeatureExtractor, build_feature_extractor
+from boxwright.pipeline import messages as m
 
 
 def ours(layers: int) -> FeatureExtractor:

@@ -10,11 +10,11 @@ from torch import nn
 
 import boxwright as bw
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.cpu_acceleration import accelerate_for_cpu, compiled_kernels, use_kernels
-from boxwright.models.input_sizes import input_sizes
-from boxwright.models.layers import Conv2d
-from boxwright.models.winograd import WinogradConv2d, gains_from_winograd, replace_by_winograd
-from boxwright.ops import winograd, winograd_tiles
+from boxwright.nn.cpu_acceleration import accelerate_for_cpu, compiled_kernels, use_kernels
+from boxwright.nn.input_sizes import input_sizes
+from boxwright.nn.layers import Conv2d
+from boxwright.nn.ops import winograd, winograd_tiles
+from boxwright.nn.winograd import WinogradConv2d, gains_from_winograd, replace_by_winograd
 from tests.exporters.small_detectors import pictures
 
 CONFIG = "preset:refinedet320_vgg16_voc"

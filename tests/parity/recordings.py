@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.two_stage import TwoStagePostprocessor
+from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
 from boxwright.types import Detections
 from tests.conftest import GOLDEN, assert_close
 

@@ -13,17 +13,17 @@ from torch import Tensor
 from torchvision.ops import deform_conv2d
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.cascade import CascadeCriterion
-from boxwright.models.align_det import AlignDet
-from boxwright.models.heads.aligned import AlignedHead
-from boxwright.models.heads.roi_conv import RoIConv
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.boxes import clip_boxes
-from boxwright.ops.matcher import IGNORED, UNMATCHED
-from boxwright.ops.roi_conv import Border, box_offsets, roi_conv
-from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.config.load import parse_message
+from boxwright.families.align_det.network import AlignDet
+from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.heads.aligned import AlignedHead
+from boxwright.nn.heads.roi_conv import RoIConv
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.nn.ops.matcher import IGNORED, UNMATCHED
+from boxwright.nn.ops.roi_conv import Border, box_offsets, roi_conv
+from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, Targets
 from tests.conftest import assert_close
 from tests.parity.recordings import Case, components

@@ -17,10 +17,10 @@ import pytest
 import scipy
 from numpy.typing import NDArray
 
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.transform import Transform
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.types import Sample
 from tests.parity.augment_statistics import index_picture, measure
 from tests.parity.recordings import FOLDER

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import LoadReport, load_weights
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.center_net import CenterNet
-from boxwright.models.detector import Detector
-from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
-from boxwright.tensorflow.variables import from_tensorflow, to_tensorflow
+from boxwright.config.load import parse_message
+from boxwright.families.center_net.network import CenterNet
+from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
+from boxwright.families.center_net.predictions import STRIDE, CenterPredictions, EmbeddingMaps, StageMaps, SurfaceMaps
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.types import RawDetections, Targets
-from boxwright.types.center_net import STRIDE, CenterPredictions, EmbeddingMaps, StageMaps, SurfaceMaps
 from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE, SURFACE
 from boxwright.types.masks import InstanceMasks
+from boxwright.weights.load_weights import LoadReport, load_weights
+from boxwright.weights.tensorflow.variables import from_tensorflow, to_tensorflow
 from tests.conftest import GOLDEN, assert_close, xyxy
 from tests.golden.weights import weight
 from tests.parity.recordings import FOLDER, FOLDERS, compare, unsupported
@@ -111,7 +111,7 @@ class Recorded:
 
 
 # The whole hourglass of 104 layers takes a minute; the others' heads are those of deepmac_hourglass and single_class_keypoints,
-# and a ResNet's names are in tests/tensorflow/test_variable_names.py.
+# and a ResNet's names are in tests/weights/tensorflow/test_variable_names.py.
 _SLOW = ("centernet_", "deepmac_weak", "deepmac_projection", "resnet_fpn_depthwise")
 _PARAMS = [
     pytest.param(path, id=path.name, marks=[pytest.mark.slow] if path.name.startswith(_SLOW) else []) for path in MODELS

@@ -11,18 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.builders.losses import build_classification_loss
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.center_net.boxes import BoxTargets
-from boxwright.criteria.center_net.centers import CentersOfBoxes, CentersOfKeypoints
-from boxwright.criteria.center_net.keypoints import KeypointHeatmap, KeypointTargets, KeypointVectors
-from boxwright.criteria.center_net.masks import class_masks, mask_weights
-from boxwright.criteria.localization_losses import AbsoluteError
-from boxwright.ops.cells import CellBoxes, valid_cells
-from boxwright.ops.heatmaps import deviations_of
-from boxwright.postprocessing.center_net.keypoint_tasks import in_frame
-from boxwright.postprocessing.center_net.keypoints import (
+from boxwright.config.load import parse_message
+from boxwright.families.center_net.cells import CellBoxes, valid_cells
+from boxwright.families.center_net.criteria.boxes import BoxTargets
+from boxwright.families.center_net.criteria.centers import CentersOfBoxes, CentersOfKeypoints
+from boxwright.families.center_net.criteria.keypoints import KeypointHeatmap, KeypointTargets, KeypointVectors
+from boxwright.families.center_net.criteria.masks import class_masks, mask_weights
+from boxwright.families.center_net.heatmaps import deviations_of
+from boxwright.families.center_net.postprocessing.keypoint_tasks import in_frame
+from boxwright.families.center_net.postprocessing.keypoints import (
     Candidates,
     GaussianWeighted,
     Nearest,
@@ -32,11 +29,14 @@ from boxwright.postprocessing.center_net.keypoints import (
     Snapping,
     regressed_at,
 )
-from boxwright.postprocessing.center_net.masks import MaskDecoder, own_maps
-from boxwright.postprocessing.center_net.peaks import best_of_each_channel, best_peaks
-from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
+from boxwright.families.center_net.postprocessing.masks import MaskDecoder, own_maps
+from boxwright.families.center_net.postprocessing.peaks import best_of_each_channel, best_peaks
+from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
+from boxwright.families.center_net.predictions import CenterPredictions, KeypointMaps, StageMaps
+from boxwright.families.shared.losses import build_classification_loss
+from boxwright.nn.criteria.localization_losses import AbsoluteError
+from boxwright.pipeline import messages as m
 from boxwright.types import Targets
-from boxwright.types.center_net import CenterPredictions, KeypointMaps, StageMaps
 from boxwright.types.masks import InstanceMasks
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.parity.recordings import FOLDER, Case, components

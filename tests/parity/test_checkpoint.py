@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.detector import Detector
-from boxwright.tensorflow.bundle import Bundle
+from boxwright.config.load import parse_message
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.weights.export_weights import write_tensorflow_checkpoint
+from boxwright.weights.load_weights import load_weights
+from boxwright.weights.tensorflow.bundle import Bundle
 from tests.conftest import assert_close, yxyx
 from tests.golden.weights import weight
 from tests.parity.recordings import FOLDER, unsupported

@@ -10,27 +10,31 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.builders.learning_rate import build_schedule
-from boxwright.builders.losses import build_classification_loss, build_hard_example_miner, build_localization_loss
-from boxwright.builders.optimizer import build_optimizer
-from boxwright.builders.post_processing import build_nms, build_score_converter
-from boxwright.builders.ssd.target_assigner import build_box_coder, build_matcher, build_similarity
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.class_index_losses import NO_COLUMN, as_rows
-from boxwright.criteria.classification_losses import Dice
-from boxwright.criteria.example_sampler import BalancedSampler, MinibatchSampler
-from boxwright.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
-from boxwright.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder
-from boxwright.ops.masks import reframe_masks
-from boxwright.ops.matcher import ArgmaxMatcher
-from boxwright.ops.pasted_masks import whole_masks
-from boxwright.ops.position_sensitive import position_sensitive_crop
-from boxwright.ops.pyramid_level import by_relative_size
-from boxwright.ops.roi import crop_and_resize, grid_align
-from boxwright.optimization.optimizers import Optimizer
+from boxwright.config.load import parse_message
+from boxwright.families.shared.anchor_generator import build_anchor_generator
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.shared.losses import (
+    build_classification_loss,
+    build_hard_example_miner,
+    build_localization_loss,
+)
+from boxwright.families.shared.post_processing import build_nms, build_score_converter
+from boxwright.families.shared.target_assigner import build_box_coder, build_matcher, build_similarity
+from boxwright.families.two_stage.masks import reframe_masks
+from boxwright.families.two_stage.position_sensitive_crops import position_sensitive_crop
+from boxwright.families.two_stage.pyramid_level import by_relative_size
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN, as_rows
+from boxwright.nn.criteria.classification_losses import Dice
+from boxwright.nn.criteria.example_sampler import BalancedSampler, MinibatchSampler
+from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder
+from boxwright.nn.ops.matcher import ArgmaxMatcher
+from boxwright.nn.ops.pasted_masks import whole_masks
+from boxwright.nn.ops.roi import crop_and_resize, grid_align
+from boxwright.nn.optimization.optimizers import Optimizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.learning_rate import build_schedule
+from boxwright.pipeline.optimizer import build_optimizer
 from boxwright.types import FoundObjects, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.parity.recordings import FOLDER, Case, components, unsupported

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import boxwright as bw
-from boxwright.checkpoints.d_fine_names import authors_name, is_ignored, transformers_names
-from boxwright.criteria.d_fine import (
+from boxwright.families.d_fine.attention import sine_positions
+from boxwright.families.d_fine.criterion import (
     ClassificationLoss,
     DFineCriterion,
     LossWeights,
@@ -21,21 +21,21 @@ from boxwright.criteria.d_fine import (
     Varifocal,
     objects_of,
 )
-from boxwright.criteria.matching import MatchingCosts, match
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.attention import sine_positions
-from boxwright.models.d_fine import DFine
-from boxwright.models.heads.distribution_decoder import BoxQuality, DecoderLayout, DeformableAttention
-from boxwright.models.heads.query_selection import cell_boxes
-from boxwright.ops.distributions import (
+from boxwright.families.d_fine.decoder import BoxQuality, DecoderLayout, DeformableAttention
+from boxwright.families.d_fine.distributions import (
     bin_distances,
     boxes_of_distances,
     distances_of_boxes,
     neighboring_bins,
 )
-from boxwright.ops.relative_boxes import from_corners
-from boxwright.postprocessing.queries import QueryPostprocessor
-from boxwright.types.d_fine import DecoderOutputs, DFinePredictions, QueryOutputs
+from boxwright.families.d_fine.matching import MatchingCosts, match
+from boxwright.families.d_fine.network import DFine
+from boxwright.families.d_fine.postprocessor import QueryPostprocessor
+from boxwright.families.d_fine.predictions import DecoderOutputs, DFinePredictions, QueryOutputs
+from boxwright.families.d_fine.query_selection import cell_boxes
+from boxwright.families.d_fine.relative_boxes import from_corners
+from boxwright.families.d_fine.weight_names import authors_name, is_ignored, transformers_names
+from boxwright.nn.criteria.terms import LossTerm
 from tests.d_fines import arrays, in_float64, network_of, noisy_of, recorded, recorded_json, targets_of
 from tests.parity.recordings import FOLDERS
 

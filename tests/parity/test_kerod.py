@@ -14,28 +14,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.builders.detector import build_detector
-from boxwright.config import load_config
-from boxwright.criteria.example_sampler import MinibatchSampler
-from boxwright.criteria.localization_losses import AbsoluteError
-from boxwright.criteria.target_assigner import AnchorTargets
-from boxwright.criteria.terms import LossTerm
-from boxwright.criteria.two_stage import TwoStageCriterion, accuracies
-from boxwright.models.detector import Detector
-from boxwright.models.faster_rcnn import FasterRCNN
-from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.boxes import clip_boxes, pairwise_iou
-from boxwright.ops.matcher import ArgmaxMatcher, OwnLowQualityMatcher
-from boxwright.ops.pyramid_level import by_size
-from boxwright.ops.resize import resize_half_pixel
-from boxwright.ops.roi import roi_align
-from boxwright.optimization.schedules import ManualSteps
-from boxwright.postprocessing.nms import Nms, PerClass
-from boxwright.postprocessing.postprocessor import detections_of
-from boxwright.postprocessing.score_converters import ScoreConverter, identity
-from boxwright.postprocessing.two_stage import TwoStagePostprocessor
-from boxwright.preprocessing.image_resizer import KeepAspectRatioResizer
+from boxwright.families.two_stage.criterion import TwoStageCriterion, accuracies
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
+from boxwright.families.two_stage.pyramid_level import by_size
+from boxwright.nn.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.nn.criteria.example_sampler import MinibatchSampler
+from boxwright.nn.criteria.localization_losses import AbsoluteError
+from boxwright.nn.criteria.target_assigner import AnchorTargets
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import clip_boxes, pairwise_iou
+from boxwright.nn.ops.matcher import ArgmaxMatcher, OwnLowQualityMatcher
+from boxwright.nn.ops.resize import resize_half_pixel
+from boxwright.nn.ops.roi import roi_align
+from boxwright.nn.optimization.schedules import ManualSteps
+from boxwright.nn.postprocessing.nms import Nms, PerClass
+from boxwright.nn.postprocessing.postprocessor import detections_of
+from boxwright.nn.postprocessing.score_converters import ScoreConverter, identity
+from boxwright.nn.preprocessing.image_resizer import KeepAspectRatioResizer
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
 from boxwright.types import AnchorPredictions, Proposals, RegionPredictions, Targets, TwoStagePredictions
 from tests.conftest import assert_close, xyxy, yxyx
 from tests.golden.weights import weight

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.evaluation import build_evaluation
-from boxwright.config import Pipeline, parse_message
-from boxwright.metrics.regions import ImageMasks
-from boxwright.ops.run_lengths import encode_mask
+from boxwright.config.load import parse_message
+from boxwright.evaluation.build import build_evaluation
+from boxwright.evaluation.metrics.regions import ImageMasks
+from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.types import Categories, Category, FoundObjects, Sample
 from tests.conftest import GOLDEN, found_objects, xyxy
 from tests.parity.recordings import FOLDER, unsupported

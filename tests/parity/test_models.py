@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.anchor import AnchorCriterion
-from boxwright.criteria.class_index_losses import as_rows
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
-from boxwright.ops.boxes import pairwise_iou
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.nms import PerClass
+from boxwright.config.load import parse_message
+from boxwright.nn.criteria.anchor import AnchorCriterion
+from boxwright.nn.criteria.class_index_losses import as_rows
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.nms import PerClass
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.types import AnchorPredictions, Targets
+from boxwright.weights.load_weights import load_weights
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
 from tests.parity.recordings import (

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.tensorflow.variables import to_tensorflow
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.weights.load_weights import load_weights
+from boxwright.weights.tensorflow.variables import to_tensorflow
 from tests.conftest import GOLDEN, assert_close, yxyx
 from tests.golden.weights import uniform_stream, weight
 from tests.parity.recordings import FOLDER, layers_beyond_last_tap, penalty_beyond_last_tap
@@ -41,7 +41,7 @@ def test_the_shipped_folder_is_whole() -> None:
 
 
 # Of the others some are those of whole detectors (tests/parity/test_models.py and test_tf1.py): MobileNetV1 and V2,
-# EfficientDet. ResNet's names are in tests/tensorflow/test_variable_names.py.
+# EfficientDet. ResNet's names are in tests/weights/tensorflow/test_variable_names.py.
 @pytest.mark.slow_except(
     "efficientdet_d2_attention",
     "mobilenet_v2_padded_colour",

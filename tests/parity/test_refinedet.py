@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.cascade import CascadeCriterion
-from boxwright.ops.matcher import UNMATCHED
-from boxwright.postprocessing.cascade import CascadePostprocessor
+from boxwright.config.load import parse_message
+from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.ops.matcher import UNMATCHED
+from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.pipeline import messages as m
 from boxwright.types import CascadePredictions, Targets
 from tests.conftest import GOLDEN, assert_close
-from tests.criteria.test_cascade import judge_of, refinedet_predictions
 from tests.golden.weights import uniform_stream
+from tests.nn.criteria.test_cascade import judge_of, refinedet_predictions
 from tests.parity.recordings import FOLDER
 
 WEIGHTS_ARE_LOADED = True

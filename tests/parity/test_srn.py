@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.builders.srn import srn_anchors
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.multi_scale import MultiScaleDetector, ScalePyramid
-from boxwright.models.network import Network
-from boxwright.models.srn import SRN
-from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.ops.anchors.rounded import rounded_sides
-from boxwright.ops.box_coder import PixelCenterBoxCoder
-from boxwright.ops.boxes import clip_boxes, pairwise_iou
-from boxwright.ops.suppression.greedy import suppress_classes
-from boxwright.ops.suppression.voting import vote
-from boxwright.postprocessing.cascade import CascadePostprocessor
-from boxwright.postprocessing.postprocessor import detections_of
+from boxwright.config.load import parse_message
+from boxwright.families.srn.build import srn_anchors
+from boxwright.families.srn.network import SRN
+from boxwright.families.srn.rounded_anchors import rounded_sides
+from boxwright.nn.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.nn.multi_scale import MultiScaleDetector, ScalePyramid
+from boxwright.nn.network import Network
+from boxwright.nn.ops.box_coder import PixelCenterBoxCoder
+from boxwright.nn.ops.boxes import clip_boxes, pairwise_iou
+from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.nn.postprocessing.postprocessor import detections_of
+from boxwright.nn.suppression.greedy import suppress_classes
+from boxwright.nn.suppression.voting import vote
+from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetections, RawDetections
 from tests.conftest import assert_close
 from tests.golden.weights import uniform_stream

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import LoadReport, load_weights
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.detector import Detector
-from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.config.load import parse_message
+from boxwright.nn.detector import Detector
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.types import AnchorPredictions
+from boxwright.weights.load_weights import LoadReport, load_weights
 from tests.conftest import GOLDEN, yxyx
 from tests.golden.weights import weight
 from tests.parity.recordings import (
@@ -56,7 +56,7 @@ class Recorded:
 
 
 # Of test_models.py's ResNet and, in part, of ssd_inception_v2_coco; of layers as those of MobileDet for CPUs, of the
-# small MobileNetV3 and of MobileNetV1's pooling pyramid. PNASNet's names are in tests/tensorflow/test_variable_names.py.
+# small MobileNetV3 and of MobileNetV1's pooling pyramid. PNASNet's names are in tests/weights/tensorflow/test_variable_names.py.
 pytestmark = pytest.mark.slow_cases(
     "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     "ssd_inception_v3_pets",

@@ -19,20 +19,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import LoadReport, load_weights
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
-from boxwright.models.faster_rcnn import FasterRCNN
-from boxwright.models.second_stage import BoxClassifier
-from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.masks import masks_of_classes
-from boxwright.postprocessing.two_stage import TwoStagePostprocessor
+from boxwright.config.load import parse_message
+from boxwright.families.two_stage.masks import masks_of_classes
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
+from boxwright.families.two_stage.second_stage import BoxClassifier
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.types import PaddedDetections, Proposals, RegionPredictions, Targets, TwoStagePredictions
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
+from boxwright.weights.load_weights import LoadReport, load_weights
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.golden.weights import weight
 from tests.parity.recordings import (

@@ -9,19 +9,19 @@ import pytest
 import torch
 
 import boxwright as bw
+from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, ConfigError
-from boxwright.builders.input_sizes import build_input_sizes
-from boxwright.builders.training import build_training
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.input_sizes import DrawnSizes
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
-from boxwright.distributed import ALONE, Processes
-from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_sizes import build_input_sizes
+from boxwright.pipeline.training import build_training
 from boxwright.training.preview import preview_training
 
 

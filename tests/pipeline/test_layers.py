@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import Pipeline, dump_message, load_config, parse_message
-from boxwright.config.layers import lay_over
+from boxwright.config.load import dump_message, parse_message
+from boxwright.pipeline.layers import lay_over
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 
 FOUR_LINES = """preset: "ssd_mobilenet_v2_fpnlite_320"
 num_classes: 3

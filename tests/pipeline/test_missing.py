@@ -8,8 +8,10 @@ import pytest
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError
-from boxwright.builders.missing import missing_for_training, require_for_training
-from boxwright.config import Pipeline, load_config, parse_message
+from boxwright.config.load import parse_message
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
+from boxwright.pipeline.missing import missing_for_training, require_for_training
 from tests.conftest import SMALL_MODEL
 
 READER = 'train_input_reader { label_map_path: "m" tf_record_input_reader { input_path: "r" } }'

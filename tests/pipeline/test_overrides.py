@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import Pipeline, dump_message, parse_message
-from boxwright.config.layers import lay_over
-from boxwright.config.messages import DetectionModel, Srn
-from boxwright.config.overrides import apply_override
+from boxwright.config.load import dump_message, parse_message
+from boxwright.pipeline.layers import lay_over
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
+from boxwright.pipeline.messages import DetectionModel, Srn
+from boxwright.pipeline.overrides import apply_override
 
 BASE = """
 model { ssd { num_classes: 1 } }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from boxwright.builders.pretrained import wants_pretrained
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.pretrained import wants_pretrained
 
 
 @pytest.mark.parametrize(("field", "wanted"), [("pretrained: true", True), ("pretrained: false", False), ("", False)])

@@ -7,7 +7,7 @@ from torchvision.models import ResNet50_Weights, VGG16_Weights
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights, MaskRCNN_ResNet50_FPN_Weights
 
 from boxwright.config.preset import preset_names
-from boxwright.config.published import PUBLISHED, published_for
+from boxwright.pipeline.published import PUBLISHED, published_for
 from tests.config.test_preset import ZOO
 
 

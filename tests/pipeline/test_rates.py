@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.config import load_config
-from boxwright.config.rates import scaled_rate
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.rates import scaled_rate
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_rates_of_a_file_alone_never_change(tmp_path: Path) -> None:
 
 def test_what_was_scaled_once_stays(tmp_path: Path) -> None:
     """A run's own configuration names no preset: read again, its rates are those that were used."""
-    from boxwright.config import dump_message
+    from boxwright.config.load import dump_message
 
     first = load_config("preset:ssd_resnet50_v1_fpn_640", ["train_config.batch_size=8"])
     again = load_config(file(tmp_path, dump_message(first)))

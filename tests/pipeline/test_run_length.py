@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config.run_length import set_num_steps
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.run_length import set_num_steps
 
 DEIM = 'preset: "deim_d_fine_s_coco"\nnum_classes: 3\n'
 

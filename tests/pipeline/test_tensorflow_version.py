@@ -8,21 +8,20 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.optimizer import build_optimizer
-from boxwright.builders.tensorflow_version import explain_version, tensorflow_version, with_version_of
-from boxwright.builders.training import build_training
-from boxwright.checkpoints.archive import save_archive
-from boxwright.checkpoints.restore import other_meaning
-from boxwright.checkpoints.store import FORMAT, read_checkpoint
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.config.load import dump_message
-from boxwright.models.activations import ReLU6
-from boxwright.models.heads.weight_shared import WeightSharedHead
-from boxwright.models.layers import Conv2d
-from boxwright.models.necks.fpn import FeaturePyramid, smoothed, unsmoothed
-from boxwright.models.ssd import SSD
-from boxwright.optimization.optimizers import Optimizer, RMSProp, RMSPropTF1
+from boxwright.config.load import dump_message, parse_message
+from boxwright.nn.activations import ReLU6
+from boxwright.nn.heads.weight_shared import WeightSharedHead
+from boxwright.nn.layers import Conv2d
+from boxwright.nn.necks.fpn import FeaturePyramid, smoothed, unsmoothed
+from boxwright.nn.optimization.optimizers import Optimizer, RMSProp, RMSPropTF1
+from boxwright.nn.ssd import SSD
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.optimizer import build_optimizer
+from boxwright.pipeline.tensorflow_version import explain_version, tensorflow_version, with_version_of
+from boxwright.pipeline.training import build_training
+from boxwright.weights.archive import save_archive
+from boxwright.weights.restore import other_meaning
+from boxwright.weights.store import FORMAT, read_checkpoint
 from tests.conftest import SMALL_MODEL
 
 RMS_PROP = """

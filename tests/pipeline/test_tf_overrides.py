@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.config.tf_overrides import _NAMES, apply_tf_overrides, parse_hparams
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.tf_overrides import _NAMES, apply_tf_overrides, parse_hparams
 
 READERS = """
 train_input_reader { name: "t" tf_record_input_reader { input_path: "old" } }

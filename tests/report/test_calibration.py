@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.builders.post_processing import build_score_converter
-from boxwright.config import dump_message, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import dump_message, parse_message
+from boxwright.families.shared.post_processing import build_score_converter
+from boxwright.pipeline import messages as m
 from boxwright.report.calibration import calibration_message, fit, isotonic, reliability
 from boxwright.report.matching import class_curves, match
 from tests.report import made

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from boxwright.config.load import dump_message, load_config
+from boxwright.config.load import dump_message
 from boxwright.evaluation.about import DATA_SETTINGS
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.evaluate import counted_categories
@@ -29,6 +29,7 @@ from boxwright.evaluation.images import evaluate_images
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import summarize
 from boxwright.evaluation.write import write_evaluation
+from boxwright.pipeline.load import load_config
 from boxwright.report.sources import source_of_evaluation
 from boxwright.report.write import write_report
 from boxwright.types import FoundObjects, Sample

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from boxwright.config import messages as m
 from boxwright.config.load import parse_message
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_tfrecords
+from boxwright.pipeline import messages as m
 from boxwright.report.factors import factors_of
 from boxwright.report.pictures import without_photos
 from boxwright.report.training_classes import training_objects

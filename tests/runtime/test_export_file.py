@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ExportError
-from boxwright.loading.exports import open_export
 from boxwright.runtime.export_file import check_seal, read_export_file
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.pt2_members import packed_members, unpacked_members
 from boxwright.runtime.seal import UNSEALED, seal
+from boxwright.weights.exports import open_export
 from tests.exporters.tiny_exports import PICTURE, copied_export
 
 SUFFIXES = (".onnx", ".xml", ".pt2", ".tflite")

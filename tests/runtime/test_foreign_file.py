@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 
 import boxwright as bw
 from boxwright.base.errors import BoxwrightError, CheckpointError, ExportError
-from boxwright.loading.exports import open_export
 from boxwright.runtime.foreign_file import foreign_file
 from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.weights.exports import open_export
 from tests.conftest import SMALL_MODEL
 from tests.exporters.tiny_exports import copied_export
 

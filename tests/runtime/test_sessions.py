@@ -11,9 +11,9 @@ import pytest
 
 from boxwright.base import threads
 from boxwright.base.errors import ExportError
-from boxwright.loading.exports import open_export
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.sessions import OnnxSession
+from boxwright.weights.exports import open_export
 from tests.exporters.tiny_exports import tiny_export
 
 SCRIPT = """

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.inference.finders import ModelSource, finder_with
+from boxwright.inference.serving.model import ServedModel
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.inference.settings import PredictionSettings
-from boxwright.loading import exports
 from boxwright.runtime.thresholds import (
     Thresholds,
     above_thresholds,
@@ -21,9 +22,8 @@ from boxwright.runtime.thresholds import (
     read_thresholds,
     require_same_model,
 )
-from boxwright.serving.model import ServedModel
-from boxwright.serving.settings import ServerSettings
 from boxwright.types import Categories, Category, FoundObjects
+from boxwright.weights import exports
 from tests.exporters.tiny_exports import ABOUT, copied_export
 
 CLASSES = Categories((Category(0, 1, "cat"), Category(2, 3, "dog")))

@@ -16,13 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from boxwright.base.errors import ExportError
 from boxwright.exporters.onnx_file import onnx_bytes
-from boxwright.loading.exports import open_export
 from boxwright.runtime import sessions
 from boxwright.runtime.export_file import ExportFile, read_export_file
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.seal import UNSEALED, seal
 from boxwright.runtime.trial import try_in_child
+from boxwright.weights.exports import open_export
 from tests.exporters.tiny_exports import ABOUT, tiny_export
 
 OPENER = sessions.__name__
@@ -32,7 +32,7 @@ OPENER = sessions.__name__
 def test_a_good_file_passes() -> None:
     for suffix in (".onnx", ".xml", ".tflite"):
         try_in_child(read_export_file(tiny_export(suffix)), OPENER)
-    try_in_child(read_export_file(tiny_export(".pt2")), "boxwright.loading.exports")
+    try_in_child(read_export_file(tiny_export(".pt2")), "boxwright.weights.exports")
 
 
 def test_an_error_of_the_child_is_told_as_it_is() -> None:

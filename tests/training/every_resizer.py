@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 
 import boxwright as bw
-from boxwright.builders.detector import build_detector
-from boxwright.builders.training import build_training
-from boxwright.config import messages as m
+from boxwright.base.distributed import ALONE, join_processes
 from boxwright.data.batch import collate, to_input
 from boxwright.data.shapes import ShapesDataset
-from boxwright.distributed import ALONE, join_processes
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 

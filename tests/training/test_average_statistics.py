@@ -10,9 +10,9 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError
-from boxwright.builders.training import build_training
-from boxwright.checkpoints.initial_shares import AVERAGE_SHARES, SHARES
-from boxwright.checkpoints.store import read_checkpoint
+from boxwright.pipeline.training import build_training
+from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES
+from boxwright.weights.store import read_checkpoint
 
 AVERAGE = [
     "train_config.optimizer.use_moving_average=true",

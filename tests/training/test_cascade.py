@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.config import Pipeline, parse_message
-from boxwright.criteria.terms import LossTerm
+from boxwright.config.load import parse_message
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.types import Targets
 
 BACKBONE = 'feature_extractor { type: "mobilenet_v2" depth_multiplier: 0.1 }'

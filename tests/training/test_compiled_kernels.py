@@ -9,9 +9,9 @@ import pytest
 
 import boxwright as bw
 from boxwright.base.c_compiler import CompilerError
-from boxwright.builders.training import build_training
-from boxwright.distributed import Processes
-from boxwright.models.cpu_acceleration import KERNELS, compiled_kernels
+from boxwright.base.distributed import Processes
+from boxwright.nn.cpu_acceleration import KERNELS, compiled_kernels
+from boxwright.pipeline.training import build_training
 from boxwright.training import train
 from boxwright.training.state import TrainingState, new_state
 

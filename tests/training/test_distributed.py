@@ -17,14 +17,14 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.training import build_training
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
-from boxwright.config import dump_message
+from boxwright.base.distributed import Processes
+from boxwright.config.load import dump_message
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
-from boxwright.distributed import Processes
+from boxwright.pipeline.training import build_training
 from boxwright.training.train import _check_processes
 from boxwright.types import Sample
+from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests import forked
 from tests.training.every_resizer import RESIZERS
 

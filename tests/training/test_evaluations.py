@@ -12,13 +12,13 @@ import pytest
 
 import boxwright as bw
 from boxwright.base.errors import DataError
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.config.load import dump_message
 from boxwright.evaluation import metrics_process
 from boxwright.evaluation.metrics_process import summarize_in_process
 from boxwright.evaluation.results import Evaluation
 from boxwright.training import evaluations
 from boxwright.training.log import Evaluated, Event
+from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests.exporters.small_detectors import with_few_layers
 from tests.training.checkpoints import same
 from tests.training.test_distributed import finish, lines, smooth_config, torchrun

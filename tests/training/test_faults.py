@@ -21,10 +21,10 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
-from boxwright.distributed import ALONE
+from boxwright.base.distributed import ALONE
 from boxwright.training.lock import LOCK
 from boxwright.training.train import _lock_folder
+from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests import forked
 
 OWN_INITIALIZERS = True

@@ -11,11 +11,11 @@ import torch
 from typer.testing import CliRunner
 
 import boxwright as bw
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint, write_checkpoint
 from boxwright.training import loop
 from boxwright.training.forensics import replay_step
 from boxwright.training.loop import Loop
 from boxwright.training.losses import LossModule
+from boxwright.weights.store import CheckpointStore, read_checkpoint, write_checkpoint
 
 MIDDLE = "backbone.body.layer3.0.conv2"
 

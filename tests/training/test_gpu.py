@@ -11,15 +11,15 @@ from PIL import Image
 from torchvision.ops import box_iou
 
 import boxwright as bw
-from boxwright.checkpoints.store import read_checkpoint
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.base.device import open_device
+from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch
-from boxwright.device import open_device
-from boxwright.models.stochastic_depth import StochasticDepth
+from boxwright.nn.stochastic_depth import StochasticDepth
+from boxwright.pipeline import messages as m
 from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.step import Learner
 from boxwright.types.context_features import ContextFeatures
+from boxwright.weights.store import read_checkpoint
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
 from tests.cli.test_commands import run
 from tests.cuda.families import ALL, learner_from, learner_of
@@ -104,7 +104,7 @@ def test_trains_saves_and_goes_on(
 def test_batches_arrive_whole(small_config: Path, tmp_path: Path) -> None:
     from boxwright.data.batch import collate, to_input
     from boxwright.data.shapes import ShapesDataset
-    from boxwright.preprocessing.image_resizer import FixedShapeResizer
+    from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
     from boxwright.training.transfer import on_device
 
     dataset = ShapesDataset(24, seed=0)
@@ -122,7 +122,7 @@ def test_profile(small_config: Path, tmp_path: Path) -> None:
 
 def test_network_criterion_and_gradients_wait_for_nothing() -> None:
     """Nothing between the inputs and the gradients asks the GPU for a number."""
-    from boxwright.criteria.terms import LossTerm
+    from boxwright.nn.criteria.terms import LossTerm
     from boxwright.types import Targets
     from tests.conftest import SMALL_MODEL
 

@@ -14,9 +14,7 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.checkpoints.store import CheckpointStore
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.preset import preset_text
 from boxwright.data.batch import Batch, stack_targets
 from boxwright.data.convert import write_tfrecords
@@ -25,8 +23,10 @@ from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation, detection_rows
 from boxwright.evaluation.write import write_evaluation
+from boxwright.pipeline import messages as m
 from boxwright.training.log import Evaluated, Inputs, JsonLines, Scalars, TensorBoard, TrainingLog, draw_inputs
 from boxwright.types import Categories, Category, Sample
+from boxwright.weights.store import CheckpointStore
 from tests.conftest import SMALL_MODEL, Silent, found_objects
 
 LOUD = bw.RunSettings(workers=0, preflight=False, log_every_n=1, summarize_every_n=1, checkpoint_every_n=2)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.checkpoints.initial_shares import AVERAGE_SHARES, SHARES, stored_shares
-from boxwright.checkpoints.store import config_of, read_checkpoint, write_checkpoint
 from boxwright.training.finite_guard import NotFiniteError
+from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES, stored_shares
+from boxwright.weights.store import config_of, read_checkpoint, write_checkpoint
 from tests.training.test_step import learner
 
 QUIET = bw.RunSettings(workers=0, evaluate=False, preflight=False)

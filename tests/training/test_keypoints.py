@@ -13,14 +13,14 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 import boxwright as bw
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.training import build_training
-from boxwright.criteria.terms import LossTerm
 from boxwright.data.batch import collate, to_input
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.image_results import rows_of
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.training import build_training
 from boxwright.types import Categories, Category, Sample
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 

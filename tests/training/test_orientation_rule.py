@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
-from boxwright.builders.input_reader import with_earlier_rule, with_orientation_rule
-from boxwright.checkpoints.store import CheckpointStore, config_of
-from boxwright.config import messages as m
-from boxwright.config.load import load_config, parse_message
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import with_earlier_rule, with_orientation_rule
+from boxwright.pipeline.load import load_config
 from boxwright.training.state import TrainingState
+from boxwright.weights.store import CheckpointStore, config_of
 from tests.brought.layouts import yolo
 from tests.brought.pictures import pictures
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING

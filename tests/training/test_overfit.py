@@ -127,8 +127,8 @@ def test_learns_eight_images_by_heart(name: str, eight: Path, tmp_path: Path) ->
 
 def test_every_family_is_there() -> None:
     """SSD's VGG-16 apart: it needs 300 pixels a side and takes half an hour on two cores."""
-    from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
-    from boxwright.config.messages.ssd import TF1_EXTRACTORS
+    from boxwright.config.messages.ssd_feature_extractor import TF1_EXTRACTORS
+    from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS
 
     families = {kind for kind, *_ in DETECTORS.values()}
     assert len(DETECTORS) == 7

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from typer.testing import CliRunner
 
-from boxwright.builders.augmentation.steps import build_augmentation
-from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import build_dataset
 from boxwright.cli.main import app
-from boxwright.config import load_config
 from boxwright.data.augmentation.recorded import RecordedGenerator
 from boxwright.data.image_io import decode_image
 from boxwright.data.loader import TrainingExamples
+from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.load import load_config
 from boxwright.training.preview import preview_training
 
 STEPS = (

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import boxwright as bw
-from boxwright.checkpoints.store import read_checkpoint
 from boxwright.training.recompute import recompute_blocks
+from boxwright.weights.store import read_checkpoint
 from tests.exporters.small_detectors import FAMILIES, build, some_first
 from tests.training.test_step import learner
 

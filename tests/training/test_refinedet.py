@@ -14,8 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 import boxwright as bw
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.training import build_training
+from boxwright.base.distributed import ALONE
 from boxwright.cli.main import app
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
@@ -23,7 +22,8 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.data.label_map import load_label_map
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.shapes import ShapesDataset
-from boxwright.distributed import ALONE
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.training import build_training
 from boxwright.training.gradient_accumulation import counts_of
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner

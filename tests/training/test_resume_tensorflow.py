@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.builders.training import build_training
-from boxwright.checkpoints.store import read_checkpoint
-from boxwright.config import parse_message
-from boxwright.tensorflow.bundle import Bundle
-from boxwright.tensorflow.bundle_writer import write_bundle
-from boxwright.tensorflow.checkpoint import find_training
-from boxwright.tensorflow.object_graph import ATTRIBUTE
-from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
+from boxwright.config.load import parse_message
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.pipeline.training import build_training
 from boxwright.training.resume_tensorflow import resume_tensorflow
 from boxwright.training.state import TrainingState, new_state
+from boxwright.weights.store import read_checkpoint
+from boxwright.weights.tensorflow.bundle import Bundle
+from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.checkpoint import find_training
+from boxwright.weights.tensorflow.variable_names import tf1_variables, tf2_variables
 from tests.conftest import GOLDEN, SMALL_MODEL
 
 RECORDED = GOLDEN / "checkpoint" / "tf2_checkpoint"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import boxwright as bw
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
 from boxwright.training.selection import Selection
+from boxwright.weights.store import CheckpointStore, read_checkpoint
 
 
 def run(metric: str, values: list[float], patience: int = 0) -> Selection:

@@ -21,10 +21,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 import boxwright as bw
-from boxwright.builders.training import build_training
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
-from boxwright.distributed import Processes, gathered
-from boxwright.models.regularization import add_penalty_gradients
+from boxwright.base.distributed import Processes, gathered
+from boxwright.nn.regularization import add_penalty_gradients
+from boxwright.pipeline.training import build_training
 from boxwright.training.losses import LossModule
 from boxwright.training.recompute import recompute_blocks
 from boxwright.training.sharding import shard_state, whole_weights
@@ -32,6 +31,7 @@ from boxwright.training.state import new_state
 from boxwright.training.train import _check_shards
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
+from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests.exporters.small_detectors import FAMILIES, build, very_few_first
 from tests.training.checkpoints import near, same
 from tests.training.test_distributed import finish, kill_all, lines, smooth_config, torchrun
@@ -198,13 +198,13 @@ import json, os, sys
 from pathlib import Path
 import torch
 import boxwright as bw
-from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.training import build_training
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.training import build_training
 from boxwright.data.loader import training_batches
-from boxwright.distributed import join_processes
+from boxwright.base.distributed import join_processes
 from boxwright.training.examples import training_examples
-from boxwright.distributed import gathered, local
+from boxwright.base.distributed import gathered, local
 from boxwright.training.state import new_state
 from boxwright.training.finite_guard import NotFiniteError, check_previous_step
 from boxwright.training.step import Learner

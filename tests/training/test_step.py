@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.training import build_training
-from boxwright.criteria.terms import TOTAL
+from boxwright.base.distributed import ALONE
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.loader import TrainingExamples, training_batches
-from boxwright.distributed import ALONE
-from boxwright.models.drop_path import DropPath
+from boxwright.nn.criteria.terms import TOTAL
+from boxwright.nn.drop_path import DropPath
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.training import build_training
 from boxwright.training.finite_guard import NotFiniteError, check_previous_step
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner

@@ -14,15 +14,15 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from boxwright.base.crc import masked_crc
 from boxwright.base.files import write_whole
+from boxwright.base.varint import write_varint
 from boxwright.cli.main import app
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.image_io import encode_png
 from boxwright.data.shapes import ShapesDataset
-from boxwright.tensorflow.bundle_writer import write_bundle
-from boxwright.tensorflow.crc import masked_crc
-from boxwright.tensorflow.sstable import read_table
-from boxwright.tensorflow.varint import write_varint
+from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.sstable import read_table
 from tests.conftest import GOLDEN, extra_folder
 from tests.golden.weights import weight
 
@@ -145,7 +145,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def recorded(tensorflow: int) -> tuple[str, Arrays]:
     if tensorflow == 2:
-        from boxwright.tensorflow.bundle import Bundle
+        from boxwright.weights.tensorflow.bundle import Bundle
 
         bundle = Bundle(GOLDEN / "checkpoint" / "tf2_checkpoint")
         text = json.loads((GOLDEN / "checkpoint" / "model.json").read_text())["model_text"]

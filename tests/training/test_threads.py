@@ -11,9 +11,9 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import CheckpointError, TrainingError
-from boxwright.checkpoints.store import read_checkpoint
 from boxwright.training import threads
 from boxwright.training.threads import run_threads
+from boxwright.weights.store import read_checkpoint
 
 LOG = logging.getLogger("boxwright.run")
 

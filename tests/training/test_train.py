@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
-from boxwright.distributed import ALONE
+from boxwright.base.distributed import ALONE
 from boxwright.training.train import _change_execution
+from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests.conftest import Silent, small_config_text
 from tests.training.checkpoints import same
 from tests.training.test_step import FROZEN, learner
@@ -175,8 +175,8 @@ def test_a_run_does_not_go_on_as_another(small_config: Path, tmp_path: Path, ove
 
 def test_resuming_follows_the_configuration(small_config: Path, tmp_path: Path) -> None:
     """A momentum or an average that is changed on the way is what counts from there on."""
-    from boxwright.builders.training import build_training
-    from boxwright.optimization.optimizers import Momentum
+    from boxwright.nn.optimization.optimizers import Momentum
+    from boxwright.pipeline.training import build_training
     from boxwright.training.state import new_state
 
     bw.train(bw.load_config(small_config, ["train_config.num_steps=1"]), tmp_path / "m", bw.RunSettings(**QUIET))

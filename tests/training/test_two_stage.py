@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.checkpoints.store import read_checkpoint
 from boxwright.config.load import dump_message
 from boxwright.data.label_map import load_label_map
+from boxwright.weights.store import read_checkpoint
 from tests.training.test_distributed import finish, lines, torchrun
 from tests.two_stage_models import FASTER_RCNN, MASK_RCNN
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import boxwright as bw
-from boxwright.builders.detector import build_detector
-from boxwright.config.load import load_config
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
 
 LEVELS, CELLS, DEPTH, CLASSES = range(5), 3, 64, 90
 WIDTHS = (40, 112, 320)
@@ -208,7 +208,7 @@ def test_anchors_of_1_4_and_0_7_are_in_the_predictor() -> None:
     state["box_net.predict.conv_pw.weight"].zero_()
     state["box_net.predict.conv_pw.bias"] = torch.tensor([1.0, 0.5, 0.0, 0.0]).repeat(9)
     detector = detector_of()
-    from boxwright.checkpoints.pytorch_names import from_pytorch
+    from boxwright.weights.pytorch_names import from_pytorch
 
     found = from_pytorch(detector.network, state, Path("file"), detector.postprocessor.box_coder)  # type: ignore[attr-defined]
     codes = found.values["head.boxes.1.bias"].view(9, 4)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
-from boxwright.autoconfig.settings import InitSettings
-from boxwright.autoconfig.start import init_config
-from boxwright.loading.find_weights import find_weights
+from boxwright.training.autoconfig.settings import InitSettings
+from boxwright.training.autoconfig.start import init_config
+from boxwright.weights.find_weights import find_weights
 
 MESSAGES = {
     "hf://name": "hf://name: expected hf://USER/NAME",
@@ -43,5 +43,5 @@ def test_what_is_there(tmp_path: Path) -> None:
 
 
 def test_the_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("boxwright.loading.find_weights.fetch", lambda address: tmp_path / address.repository)
+    monkeypatch.setattr("boxwright.weights.find_weights.fetch", lambda address: tmp_path / address.repository)
     assert find_weights("hf://timm/resnet18.a1_in1k")[0] == str(tmp_path / "timm" / "resnet18.a1_in1k")

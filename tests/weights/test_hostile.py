@@ -16,10 +16,10 @@ from safetensors.torch import save
 
 import boxwright as bw
 from boxwright.base.errors import CheckpointError
-from boxwright.checkpoints.archive import load_archive, save_archive
-from boxwright.checkpoints.export_weights import write_safetensors
-from boxwright.checkpoints.safetensors_file import pack_safetensors, read_safetensors
-from boxwright.checkpoints.store import CheckpointStore, read_checkpoint
+from boxwright.base.safetensors_file import pack_safetensors, read_safetensors
+from boxwright.weights.archive import load_archive, save_archive
+from boxwright.weights.export_weights import write_safetensors
+from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests.fuzz.guard import guarded
 from tests.fuzz.readers import small_checkpoint
 

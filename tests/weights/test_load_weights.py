@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.ssd.feature_extractor import SSD_EXTRACTORS
-from boxwright.checkpoints.export_weights import write_safetensors, write_tensorflow_checkpoint
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.detector import Detector
-from boxwright.tensorflow.bundle import Bundle
-from boxwright.tensorflow.object_graph import ATTRIBUTE
-from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
-from boxwright.tensorflow.variables import to_tensorflow
+from boxwright.config.load import parse_message
+from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS
+from boxwright.nn.detector import Detector
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.pipeline import messages as m
+from boxwright.weights.export_weights import write_safetensors, write_tensorflow_checkpoint
+from boxwright.weights.tensorflow.bundle import Bundle
+from boxwright.weights.tensorflow.variable_names import tf1_variables, tf2_variables
+from boxwright.weights.tensorflow.variables import to_tensorflow
 from tests.conftest import GOLDEN, SMALL_MODEL, Silent
-from tests.models.test_detectors import KINDS, config
+from tests.nn.test_detectors import KINDS, config
 from tests.two_stage_models import ONE_MAP, PYRAMID, RFCN
 
 

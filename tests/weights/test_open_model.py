@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import CheckpointError, ExportError
-from boxwright.config import load_config
 from boxwright.data.image_io import read_image
-from boxwright.loading.open_model import open_model
+from boxwright.pipeline.load import load_config
+from boxwright.weights.open_model import open_model
 from tests.api.models import STEPS, SmallRun, small_run
 
 
@@ -67,7 +67,7 @@ def test_nothing_there(run: SmallRun) -> None:
 def test_an_export_is_opened_without_pytorch(run: SmallRun) -> None:
     code = """
 import sys
-from boxwright.loading.open_model import open_model
+from boxwright.weights.open_model import open_model
 assert open_model(sys.argv[1]).step == int(sys.argv[2])
 assert "torch" not in sys.modules
 """

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.loading import optimized as module
-from boxwright.loading.optimized import optimized
 from boxwright.runtime.measure import Timing, measure
+from boxwright.weights import optimized as module
+from boxwright.weights.optimized import optimized
 from tests.exporters.small_detectors import FAMILIES, build, pictures
 
 

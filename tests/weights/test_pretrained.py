@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.training import build_training
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.training import build_training
 from tests.conftest import SMALL_MODEL, small_config_text
 
 NAME = "test_resnet.r160_in1k"

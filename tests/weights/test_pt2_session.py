@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from boxwright.loading.exports import open_export
 from boxwright.runtime.sessions import open_session
+from boxwright.weights.exports import open_export
 from tests.exporters.tiny_exports import tiny_export
 
 

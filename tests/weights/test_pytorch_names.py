@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
 
 VGG = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
 WIDTHS = (64, 128, 256, 512, 512)

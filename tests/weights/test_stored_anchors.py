@@ -10,14 +10,14 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import CheckpointError, ConfigError
-from boxwright.config import parse_message
-from boxwright.models.detector import Detector
-from boxwright.models.ssd import SSD
-from boxwright.ops.anchors.ssd import SsdAnchorGenerator
-from boxwright.tensorflow.graph_anchors import Levels
-from boxwright.tensorflow.protos import GraphDef, MetaGraphDef
-from tests.tensorflow.graphs import add_anchors, graph_of
-from tests.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, frozen_graph, write
+from boxwright.config.load import parse_message
+from boxwright.nn.anchors.ssd import SsdAnchorGenerator
+from boxwright.nn.detector import Detector
+from boxwright.nn.ssd import SSD
+from boxwright.weights.tensorflow.graph_anchors import Levels
+from boxwright.weights.tensorflow.protos import GraphDef, MetaGraphDef
+from tests.weights.tensorflow.graphs import add_anchors, graph_of
+from tests.weights.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, frozen_graph, write
 
 FIRST = CONFIG.replace("ssd_anchor_generator {", "ssd_anchor_generator { first_release: true")
 LAST = CONFIG.replace("ssd_anchor_generator {", "ssd_anchor_generator { first_release: false")

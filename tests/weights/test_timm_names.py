@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import boxwright as bw
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.timm_names import timm_classifier
-from boxwright.config.load import load_config
-from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
+from boxwright.weights.timm_names import timm_classifier
 
 
 class Wrapped(nn.Module):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torchvision.models import detection
 
 import boxwright as bw
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import load_weights
+from boxwright.pipeline.detector import build_detector
+from boxwright.weights.load_weights import load_weights
 from tests.conftest import nothing_drawn
 
 SIZES = ["model.faster_rcnn.image_resizer.keep_aspect_ratio_resizer.min_dimension=192"]

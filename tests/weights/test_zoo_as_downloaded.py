@@ -12,16 +12,16 @@ from PIL import Image
 import boxwright as bw
 from boxwright.api.export import made_pictures, pictures_of_data
 from boxwright.base.errors import ConfigError, ExportError
-from boxwright.checkpoints.coco_classes import coco_classes, coco_classes_by_id
-from boxwright.checkpoints.restore import stored_config
-from boxwright.config import parse_message
-from boxwright.config.data_paths import placeholder_of_data
-from boxwright.config.overrides import with_overrides
+from boxwright.config.load import parse_message
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
-from tests.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, write
+from boxwright.pipeline.data_paths import placeholder_of_data
+from boxwright.pipeline.overrides import with_overrides
+from boxwright.types.coco_classes import coco_classes, coco_classes_by_id
+from boxwright.weights.restore import stored_config
+from tests.weights.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, write
 
 _RECORDS = 'tf_record_input_reader { input_path: "PATH_TO_BE_CONFIGURED/v-?" }'
 READER = f'{{ label_map_path: "PATH_TO_BE_CONFIGURED/m.txt" {_RECORDS} }}'

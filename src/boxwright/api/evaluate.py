@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from boxwright.api.metrics import metrics_of
 from boxwright.api.model import Model
 from boxwright.base.errors import ConfigError
-from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.loading.open_model import OpenModel
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.weights.open_model import OpenModel
 
 if TYPE_CHECKING:
-    from boxwright.models.detector import Detector
+    from boxwright.nn.detector import Detector
 
 
 def evaluate(
@@ -64,7 +64,7 @@ def _detector_metrics(
 ) -> dict[str, float]:
     """Return the metrics of a detector on its device."""
     # Only here, as paths of exported files need no PyTorch.
-    from boxwright.models.detector import Detector
+    from boxwright.nn.detector import Detector
 
     if not isinstance(detector, Detector):
         raise ConfigError(f"evaluate: expected a path, a Model or a Detector, found {type(detector).__name__}")

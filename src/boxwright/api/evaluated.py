@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.evaluate import open_for_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.loading.open_model import OpenModel, open_model
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.devices import opening_device
 from boxwright.runtime.formats import EXPORTS, RUNTIMES, TORCH
+from boxwright.weights.open_model import OpenModel, open_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def _as_it_is(path: Path, config: TrainEvalPipelineConfig, settings: EvaluationS
 def _unsupported(model: OpenModel, settings: EvaluationSettings, data: EvaluationData) -> str:
     """Return what of an evaluation only PyTorch supports; empty for nothing."""
     from boxwright.exporters.runtime_choice import only_torch
-    from boxwright.models.faster_rcnn import FasterRCNN
+    from boxwright.families.two_stage.network import FasterRCNN
 
     network = model.detector.network
     others = {

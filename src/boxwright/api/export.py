@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from boxwright.api.pictures import is_one, pictures_of
 from boxwright.base.errors import ExportError
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config.data_paths import placeholder_of_data
 from boxwright.config.load import dump_message
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.export import FORMATS, About, export
 from boxwright.exporters.parity import Report
 from boxwright.exporters.pictures import varied
-from boxwright.loading.configuration import run_folder
-from boxwright.loading.open_model import OpenModel
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.data_paths import placeholder_of_data
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.weights.configuration import run_folder
+from boxwright.weights.open_model import OpenModel
 
 _COLORS = 3
 # Made pictures: how many of each (height, width).

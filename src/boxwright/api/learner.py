@@ -10,22 +10,21 @@ from pathlib import Path
 import torch
 
 from boxwright.api.own import Config, Overrides, copied_config, use_own_data, use_own_detector
+from boxwright.base.device import open_device
+from boxwright.base.distributed import ALONE
 from boxwright.base.errors import BoxwrightError
 from boxwright.base.files import make_folder
-from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.missing import require_for_training
-from boxwright.builders.training import build_training
-from boxwright.checkpoints.store import CheckpointStore
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.batch import Batch
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import training_batches
 from boxwright.data.own_dataset import Collection
-from boxwright.device import open_device
-from boxwright.distributed import ALONE
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.missing import require_for_training
+from boxwright.pipeline.training import build_training
 from boxwright.training import step as training_step
 from boxwright.training.content import copied
 from boxwright.training.examples import training_examples
@@ -34,6 +33,7 @@ from boxwright.training.length import steps_through
 from boxwright.training.state import new_state, placed
 from boxwright.training.step_report import StepReport
 from boxwright.training.transfer import on_device
+from boxwright.weights.store import CheckpointStore
 
 
 class Learner:

@@ -9,13 +9,13 @@ from typing import Any
 from boxwright.api.evaluated import open_evaluated
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import with_options
-from boxwright.config.load import load_config
-from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.overrides import with_overrides
 from boxwright.evaluation.evaluate import evaluate_on_data, evaluate_on_reader
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.loading.configuration import configuration_of
-from boxwright.loading.open_model import OpenModel
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.overrides import with_overrides
+from boxwright.weights.configuration import configuration_of
+from boxwright.weights.open_model import OpenModel
 
 # A process that reads images pays off in long evaluations only.
 _DEFAULTS = EvaluationSettings(workers=0)

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from boxwright.api.pictures import Picture, is_one, pictures_of
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
-from boxwright.loading.memory import remember
-from boxwright.loading.open_model import OpenModel, open_model
 from boxwright.runtime.devices import opening_device
 from boxwright.runtime.formats import AUTO
 from boxwright.types.categories import Categories
+from boxwright.weights.memory import remember
+from boxwright.weights.open_model import OpenModel, open_model
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from boxwright.config.messages import TrainEvalPipelineConfig
-    from boxwright.models.detector import Detector
+    from boxwright.nn.detector import Detector
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
     from boxwright.runtime.exported import ExportedDetector
 
 
@@ -58,8 +58,8 @@ def load(
         BoxwrightError: If there is no detector, it is damaged, or the options do not apply to it.
     """
     # `import boxwright` imports this module, and should not wait for configurations.
-    from boxwright.config.load import load_config
     from boxwright.data.label_map import load_label_map
+    from boxwright.pipeline.load import load_config
 
     opened = open_model(
         source,

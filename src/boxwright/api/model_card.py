@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.types import Categories
 
 _SHOWN = 100

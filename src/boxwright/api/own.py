@@ -9,20 +9,20 @@ from typing import Any
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import as_here
-from boxwright.config.load import load_config
-from boxwright.config.messages import (
+from boxwright.data.dataset import Dataset
+from boxwright.data.label_map import load_label_map
+from boxwright.data.own_dataset import Collection, as_dataset
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.messages import (
     DetectionModel,
     ExperimentalModel,
     ExternalInputReader,
     InputReader,
     TrainEvalPipelineConfig,
 )
-from boxwright.config.overrides import with_overrides
-from boxwright.config.tf_overrides import apply_tf_overrides
-from boxwright.data.dataset import Dataset
-from boxwright.data.label_map import load_label_map
-from boxwright.data.own_dataset import Collection, as_dataset
-from boxwright.models.detector import Detector
+from boxwright.pipeline.overrides import with_overrides
+from boxwright.pipeline.tf_overrides import apply_tf_overrides
 
 Config = str | Path | TrainEvalPipelineConfig
 Overrides = Sequence[str] | Mapping[str, Any]

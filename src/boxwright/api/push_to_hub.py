@@ -9,12 +9,12 @@ from pathlib import Path
 from boxwright.api.model_card import CardFacts, model_card
 from boxwright.base.errors import CheckpointError, ExportError, OutputError, first_line, shortened
 from boxwright.base.files import read_file, shown
-from boxwright.checkpoints.restore import restore_detector
-from boxwright.checkpoints.weights_folder import pack_weights_folder
-from boxwright.loading.configuration import run_folder
-from boxwright.loading.hub import LOGIN, HubAddress, hub_address
 from boxwright.runtime.formats import EXPORTS
 from boxwright.training.log import read_lines
+from boxwright.weights.configuration import run_folder
+from boxwright.weights.hub import LOGIN, HubAddress, hub_address
+from boxwright.weights.restore import restore_detector
+from boxwright.weights.weights_folder import pack_weights_folder
 
 _CARD, _MESSAGE = "README.md", "Add a model of Boxwright"
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")

@@ -9,16 +9,16 @@ from typing import Any
 from boxwright.api.evaluated import open_evaluated
 from boxwright.base.files import write_whole
 from boxwright.base.settings import with_options
-from boxwright.config import dump_message
+from boxwright.config.load import dump_message
 from boxwright.evaluation.about import about_evaluation
 from boxwright.evaluation.evaluate import evaluate_on_data
 from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.write import write_evaluation
-from boxwright.loading.configuration import configuration_of
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import source_of_evaluation
 from boxwright.report.write import write_report
+from boxwright.weights.configuration import configuration_of
 
 
 def report_on(model: Path, folder: Path, out: Path | None = None, **settings: Any) -> Path:

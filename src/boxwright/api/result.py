@@ -21,7 +21,7 @@ from boxwright.base.files import make_folder, write_whole
 from boxwright.data.image_io import encode_jpeg, encode_picture
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
-from boxwright.ops.pasted_masks import whole_masks
+from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.types.found import FoundObjects, chosen
 
 if TYPE_CHECKING:

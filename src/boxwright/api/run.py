@@ -133,7 +133,7 @@ class Run:
         return picture
 
     def _newest_step(self) -> int:
-        from boxwright.checkpoints.store import CheckpointStore
+        from boxwright.weights.store import CheckpointStore
 
         paths = CheckpointStore(self.folder).paths()
         if not paths:

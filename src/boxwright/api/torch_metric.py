@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from boxwright.metrics.coco import CocoMetrics
+from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.types import Categories, Category, FoundObjects, Sample
 
 _FOUND = ("boxes", "scores", "labels")

@@ -12,16 +12,16 @@ from rich.console import Console
 from boxwright.api.own import copied_config, use_own_data, use_own_detector
 from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
-from boxwright.autoconfig.settings import InitSettings
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import with_options
-from boxwright.config.load import load_config
-from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.run_length import set_num_steps
 from boxwright.data.dataset import Dataset
 from boxwright.data.own_dataset import Collection
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.run_length import set_num_steps
+from boxwright.training.autoconfig.settings import InitSettings
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Listeners, named_listeners
 from boxwright.training.settings import RunOptions, RunSettings
@@ -139,7 +139,7 @@ def _configuration(
     if (config is None) == (data is None):
         raise ConfigError('train: pass a configuration, train("pipeline.config", "model"), or data="folder"; not both')
     if data is not None:
-        from boxwright.autoconfig.start import start_run
+        from boxwright.training.autoconfig.start import start_run
 
         written, choices = start_run(data, folder, init)
         for choice in choices:

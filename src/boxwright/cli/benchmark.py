@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.benchmarking.settings import BenchmarkSettings
+from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.cli.console import console, count_progress
 from boxwright.cli.paths import require_checkpoint
 from boxwright.config.preset import PREFIX
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from boxwright.benchmarking.facts import Facts
+    from boxwright.cli.benchmarking.facts import Facts
     from boxwright.runtime.measure import Timing
 
     Pictures = list[NDArray[np.uint8]]
@@ -56,7 +56,7 @@ def benchmark_command(
     json_path: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
 ) -> None:
     """Measure latency and images per second, from images to detections, in interleaved rounds of one process."""
-    from boxwright.benchmarking.contenders import open_contenders, time_contenders
+    from boxwright.cli.benchmarking.contenders import open_contenders, time_contenders
     from boxwright.runtime.measure import load
 
     names = [*models, *(compare or [])]

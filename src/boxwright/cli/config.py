@@ -16,8 +16,8 @@ from boxwright.cli.options import PlainCommand
 if TYPE_CHECKING:
     from boxwright.config.field import Field
     from boxwright.config.message import Message
-    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.config.support import FieldReport
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 _SHOWN = 6
 app = typer.Typer(
@@ -50,7 +50,8 @@ def show(
     set_: _Set = None,
 ) -> None:
     """Print the complete configuration of a file, or preset:NAME, in any of three formats."""
-    from boxwright.config.load import dump_message, load_config
+    from boxwright.config.load import dump_message
+    from boxwright.pipeline.load import load_config
 
     config = load_config(file, set_ or [])
     for note in config.notes:
@@ -70,8 +71,8 @@ def check(file: _File, set_: _Set = None) -> None:
     opened. Fields with the same reason are reported together.
     """
     with importing():
-        from boxwright.config.load import load_config
         from boxwright.config.support import contradictions, grouped, report
+        from boxwright.pipeline.load import load_config
 
     config = load_config(file, set_ or [])
     for note in config.notes:
@@ -97,9 +98,9 @@ def check(file: _File, set_: _Set = None) -> None:
 
 def _build(config: TrainEvalPipelineConfig) -> None:
     """Build the parts that are present, and report everything that is missing."""
-    from boxwright.builders.missing import missing_for_training
-    from boxwright.builders.plans import build_plans  # torch takes seconds
-    from boxwright.builders.tensorflow_version import explain_version
+    from boxwright.evaluation.plans import build_plans  # torch takes seconds
+    from boxwright.pipeline.missing import missing_for_training
+    from boxwright.pipeline.tensorflow_version import explain_version
 
     missing = missing_for_training(config)
     # What is missing must not hide contradictions in the rest.
@@ -154,7 +155,7 @@ def schema() -> None:
     import json
 
     from boxwright.config.json_schema import json_schema
-    from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
     print(json.dumps(json_schema(TrainEvalPipelineConfig), indent=1, ensure_ascii=False))
 
@@ -163,7 +164,7 @@ def _find(path: str) -> tuple[type[Message], str | None]:
     """Return the message at a path, and the field if the path ends in a plain one."""
     from boxwright.config.interpret import nearest, unknown_field
     from boxwright.config.message import Message
-    from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
     messages = {cls.proto_name: cls for cls in Message.__subclasses__()}
     if path in messages:

@@ -13,8 +13,8 @@ from boxwright.cli.console import ap_line, console, count_progress, print_evalua
 from boxwright.cli.train import Narrator
 
 if TYPE_CHECKING:
-    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.evaluation.results import Evaluation
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is created.")]
@@ -37,8 +37,8 @@ def demo_command(
     val_images: ValImages = 250,
 ) -> None:
     """Generate images of shapes or figures as TFRecords, train a detector, evaluate it and draw its detections."""
-    from boxwright.config.load import load_config
-    from boxwright.data.demo import FIGURES, SHAPES, write_demo_data
+    from boxwright.cli.demo_data import FIGURES, SHAPES, write_demo_data
+    from boxwright.pipeline.load import load_config
 
     began = time.monotonic()
     config_path = write_demo_data(
@@ -95,14 +95,14 @@ def _train(config: TrainEvalPipelineConfig, model_dir: Path) -> int:
 def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Path, folder: Path) -> Evaluation:
     """Evaluate a run, write the evaluation's folder, and return the evaluation."""
     from boxwright.base.files import write_whole
-    from boxwright.checkpoints.restore import restore_detector
     from boxwright.config.load import dump_message
     from boxwright.evaluation.about import about_evaluation
     from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.image_results import ImageResults
     from boxwright.evaluation.settings import EvaluationSettings
     from boxwright.evaluation.write import write_evaluation
-    from boxwright.loading.open_model import OpenModel
+    from boxwright.weights.open_model import OpenModel
+    from boxwright.weights.restore import restore_detector
 
     detector, _, step = restore_detector(model_dir)
     settings = EvaluationSettings(workers=0)

@@ -14,14 +14,14 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
 from boxwright.base.read_settings import ReadSettings, labels_are_of
 from boxwright.cli.console import console, errors, progress_of, suggest
-from boxwright.preflight.settings import DoctorSettings
+from boxwright.training.preflight.settings import DoctorSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from boxwright.preflight.examine import Depth
-    from boxwright.preflight.finding import Finding
-    from boxwright.preflight.records import Progress
+    from boxwright.training.preflight.examine import Depth
+    from boxwright.training.preflight.finding import Finding
+    from boxwright.training.preflight.records import Progress
 
 _COLORS = {"fine": "green", "note": "cyan", "warning": "yellow", "fatal": "red"}
 
@@ -49,14 +49,14 @@ def doctor_command(
     fail or learn nothing.
     """
     if fix is not None:
-        from boxwright.preflight.repair import require_new
+        from boxwright.training.preflight.repair import require_new
 
         require_new(fix)
     if not _is_configuration(config) and (changes or settings.checkpoint):
         raise ConfigError("--set and --checkpoint need a configuration, not data")
     if _is_configuration(config) and (reading != ReadSettings() or settings.labels_are):
         raise ConfigError("--ignore_exif, --allow_paths_outside and --labels_are are for data, not a configuration")
-    from boxwright.preflight.examine import Depth
+    from boxwright.training.preflight.examine import Depth
 
     depth = Depth(0, 0, 0) if settings.full else Depth()
     findings: list[Finding] = []
@@ -103,8 +103,8 @@ def _of_configuration(
     depth: Depth,
     progress: Progress,
 ) -> list[Finding]:
-    from boxwright.config import load_config
-    from boxwright.preflight.examine import examine
+    from boxwright.pipeline.load import load_config
+    from boxwright.training.preflight.examine import examine
     from boxwright.training.rehearsal import check_speed_and_memory
 
     loaded = load_config(config, changes)
@@ -127,8 +127,8 @@ def _reading(settings: DoctorSettings, reading: ReadSettings) -> dict[str, Any]:
 def _of_data(data: Path, reading: dict[str, Any], depth: Depth, progress: Progress) -> list[Finding]:
     from boxwright.data.open_dataset import open_recognized
     from boxwright.data.recognize import recognize
-    from boxwright.preflight.examine import examine_data
-    from boxwright.preflight.finding import Finding
+    from boxwright.training.preflight.examine import examine_data
+    from boxwright.training.preflight.finding import Finding
 
     recognized = recognize(data, **reading)
     train, held_out = open_recognized(recognized)
@@ -143,12 +143,12 @@ def _fix(data: tuple[Path, dict[str, Any]], changes: list[str], out: Path, progr
     """Write repaired data, and print what was fixed."""
     from boxwright.data.open_dataset import open_recognized
     from boxwright.data.recognize import recognize
-    from boxwright.preflight.repair import repair
+    from boxwright.training.preflight.repair import repair
 
     path, reading = data
     if _is_configuration(path):
-        from boxwright.builders.input_reader import build_dataset
-        from boxwright.config import load_config
+        from boxwright.pipeline.input_reader import build_dataset
+        from boxwright.pipeline.load import load_config
 
         loaded = load_config(path, changes)
         train = build_dataset(loaded.train_input_reader, "train_input_reader")

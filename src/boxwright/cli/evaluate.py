@@ -19,7 +19,7 @@ from boxwright.runtime.formats import TORCH
 
 if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
-    from boxwright.loading.configuration import Configuration
+    from boxwright.weights.configuration import Configuration
 
 Config = Annotated[
     Path | None,
@@ -95,14 +95,14 @@ def _evaluate(
     with importing():
         from boxwright.api.evaluated import open_evaluated
         from boxwright.base.files import write_whole
-        from boxwright.builders.learning_rate import learning_rates
-        from boxwright.config import dump_message
+        from boxwright.config.load import dump_message
         from boxwright.evaluation.about import about_evaluation
         from boxwright.evaluation.evaluate import evaluate_on_data
         from boxwright.evaluation.image_results import ImageResults
         from boxwright.evaluation.write import write_evaluation
-        from boxwright.loading.configuration import run_folder
-        from boxwright.loading.open_model import require_adjustable
+        from boxwright.pipeline.learning_rate import learning_rates
+        from boxwright.weights.configuration import run_folder
+        from boxwright.weights.open_model import require_adjustable
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
     found = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
@@ -147,7 +147,7 @@ def _progress(items: Iterable[int], title: str) -> Iterable[int]:
 
 def _configuration(model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False) -> Configuration:
     """Return the configuration to evaluate with, and print its path."""
-    from boxwright.loading.configuration import configuration_of
+    from boxwright.weights.configuration import configuration_of
 
     changes = [*changes, "eval_config.include_metrics_per_category=true"]
     config = configuration_of(model, given, changes, allow_edited=allow_edited)

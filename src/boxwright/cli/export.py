@@ -16,10 +16,10 @@ from boxwright.cli.paths import require_checkpoint
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
-    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.exporters.accuracy import Accuracy
     from boxwright.exporters.parity import Report
-    from boxwright.models.detector import Detector
+    from boxwright.nn.detector import Detector
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 
 class Format(str, Enum):
@@ -134,7 +134,7 @@ def export_command(
 
 def _of_repository(source: Path, target: Path | None, settings: ExportSettings, verify: Path | None) -> ExportSettings:
     """Return the settings of an export to ONNX from which Triton's repository is made."""
-    from boxwright.loading.configuration import run_folder
+    from boxwright.weights.configuration import run_folder
 
     if verify is not None:
         raise ExportError(
@@ -156,11 +156,12 @@ def _write_export(
     settings: ExportSettings,
 ) -> None:
     """Export a detector, and print its comparison."""
-    from boxwright.checkpoints.restore import restore_detector
-    from boxwright.config.load import dump_message, load_config
+    from boxwright.config.load import dump_message
     from boxwright.exporters.export import About, export, report_path
-    from boxwright.loading.configuration import run_folder
-    from boxwright.loading.memory import remember
+    from boxwright.pipeline.load import load_config
+    from boxwright.weights.configuration import run_folder
+    from boxwright.weights.memory import remember
+    from boxwright.weights.restore import restore_detector
 
     path = target or run_folder(source) / "export" / _NAMES[chosen]
     # On the CPU, whatever the machine has: graphs are traced and compared there.
@@ -191,10 +192,10 @@ def _write_export(
 
 def _verify(source: Path, file: Path, config_path: Path | None, images: list[Path], settings: ExportSettings) -> None:
     """Compare an exported file with its detector on this machine."""
-    from boxwright.checkpoints.restore import restore_detector
-    from boxwright.config.load import load_config
     from boxwright.exporters.export import verify
-    from boxwright.loading.memory import remember
+    from boxwright.pipeline.load import load_config
+    from boxwright.weights.memory import remember
+    from boxwright.weights.restore import restore_detector
 
     detector, config, _ = restore_detector(source, config=load_config(config_path) if config_path else None)
     if settings.context is not None:
@@ -262,8 +263,8 @@ def print_report(report: Report) -> None:
 def _accuracy(settings: ExportSettings, config: TrainEvalPipelineConfig, detector: Detector) -> Accuracy | None:
     if settings.precision is Precision.FLOAT32:
         return None
-    from boxwright.builders.input_reader import build_dataset
     from boxwright.exporters.accuracy import average_precision
+    from boxwright.pipeline.input_reader import build_dataset
 
     if not config.eval_input_reader:
         raise ExportError("--precision int8 is measured on eval_input_reader, which the configuration lacks")
@@ -280,10 +281,10 @@ def _write_triton(path: Path, folder: Path, channels: int) -> None:
 def _write_weights(source: Path, target: Path | None, chosen: Format, config_path: Path | None) -> None:
     if target is None:
         raise ExportError(f"--format {chosen.value}: name what to write")
-    from boxwright.checkpoints.export_transformers import write_transformers
-    from boxwright.checkpoints.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
-    from boxwright.checkpoints.restore import restore_detector
-    from boxwright.config.load import load_config
+    from boxwright.pipeline.load import load_config
+    from boxwright.weights.export_transformers import write_transformers
+    from boxwright.weights.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
+    from boxwright.weights.restore import restore_detector
 
     config = load_config(config_path) if config_path else None
     detector, config, step = restore_detector(source, config=config)

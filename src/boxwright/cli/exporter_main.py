@@ -52,10 +52,11 @@ def exporter_command(
     require_checkpoint(trained_checkpoint_dir)
     if (output_directory / "detector.onnx").exists():
         raise OutputError(f"{output_directory} already contains an export; name another folder")
-    from boxwright.checkpoints.export_weights import write_description, write_tensorflow_checkpoint
-    from boxwright.checkpoints.restore import restore_detector
-    from boxwright.config.load import dump_message, load_config
+    from boxwright.config.load import dump_message
     from boxwright.exporters.export import About, export
+    from boxwright.pipeline.load import load_config
+    from boxwright.weights.export_weights import write_description, write_tensorflow_checkpoint
+    from boxwright.weights.restore import restore_detector
 
     config = load_config(pipeline_config_path, [flags.config_override] if flags.config_override else [])
     detector, config, step = restore_detector(trained_checkpoint_dir, config=config)

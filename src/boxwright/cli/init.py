@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.autoconfig.settings import InitSettings
 from boxwright.base.read_settings import ReadSettings
 from boxwright.cli.console import console, progress_of, suggest
 from boxwright.cli.paths import require_data
+from boxwright.training.autoconfig.settings import InitSettings
 
 if TYPE_CHECKING:
-    from boxwright.autoconfig.choices import Choice
+    from boxwright.training.autoconfig.choices import Choice
 
 
 def init_command(
@@ -40,7 +40,7 @@ def init_command(
     anchors, batch, length and augmentation. Nothing is overwritten without --force; a second run writes the same bytes.
     """
     require_data(data)
-    from boxwright.autoconfig.start import init_config
+    from boxwright.training.autoconfig.start import init_config
 
     settings = replace(settings, reading=reading)
     started = init_config(data, out, settings, force=force, progress=progress_of)

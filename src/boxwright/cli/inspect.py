@@ -140,8 +140,8 @@ def _open(
 ) -> Dataset:
     """Return a configuration's training data, or the data at a path."""
     if data.endswith(_CONFIGS):
-        from boxwright.builders.input_reader import build_dataset
-        from boxwright.config import load_config
+        from boxwright.pipeline.input_reader import build_dataset
+        from boxwright.pipeline.load import load_config
 
         return build_dataset(load_config(data).train_input_reader, "train_input_reader")
     from boxwright.data.open_dataset import open_dataset
@@ -156,10 +156,10 @@ def _open(
 
 
 def _draw(samples: Sequence[Sample], categories: Categories, sheet: Path) -> None:
+    from boxwright.base.drawing import SHEET_CELL, contact_sheet
     from boxwright.base.files import write_whole
     from boxwright.data.image_io import encode_picture
     from boxwright.data.pictures import draw_sample
-    from boxwright.drawing import SHEET_CELL, contact_sheet
 
     drawn = [draw_sample(sample, categories, fit=SHEET_CELL) for sample in samples]
     titles = [sample.id[-40:] for sample in samples]
@@ -215,11 +215,11 @@ def _show_augmented(data: str, output: Output) -> None:
     _check_sheet(sheet)
     if not data.endswith((*_CONFIGS, ".yaml", ".yml", ".json")):
         raise DataError(f"--augmented: {data} is not a configuration; name a pipeline.config, whose steps are applied")
+    from boxwright.base.drawing import SHEET_CELL, contact_sheet
     from boxwright.base.files import write_whole
-    from boxwright.config import load_config
     from boxwright.data.image_io import encode_picture
     from boxwright.data.pictures import draw_sample
-    from boxwright.drawing import SHEET_CELL, contact_sheet
+    from boxwright.pipeline.load import load_config
     from boxwright.training.preview import preview_training
 
     dataset, previews = preview_training(load_config(data), output.augmented, step=output.step)

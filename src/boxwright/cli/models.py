@@ -12,7 +12,7 @@ import typer
 from boxwright.cli.console import errors
 
 if TYPE_CHECKING:
-    from boxwright.benchmarking.preset_costs import PresetCost
+    from boxwright.cli.benchmarking.preset_costs import PresetCost
 
 _ROUNDS = 5
 
@@ -29,7 +29,7 @@ def models_command(
 
     Parameters and multiplications are counted, not measured. Weights are published by others; nothing is downloaded.
     """
-    from boxwright.benchmarking.preset_costs import read_costs
+    from boxwright.cli.benchmarking.preset_costs import read_costs
     from boxwright.config.preset import preset_names, preset_path
 
     if name:
@@ -48,8 +48,8 @@ def models_command(
 
 def _milliseconds(name: str) -> float:
     """Return the median time of a preset's detector with random weights, from a 480×640 image to detections."""
-    from boxwright.benchmarking.contenders import open_contenders, time_contenders
-    from boxwright.benchmarking.settings import BenchmarkSettings
+    from boxwright.cli.benchmarking.contenders import open_contenders, time_contenders
+    from boxwright.cli.benchmarking.settings import BenchmarkSettings
     from boxwright.data.shapes import ShapesDataset
 
     errors.print(f"measure {name}", markup=False)
@@ -59,7 +59,7 @@ def _milliseconds(name: str) -> float:
 
 
 def _row(name: str, cost: PresetCost, milliseconds: float | None) -> dict[str, Any]:
-    from boxwright.config.published import published_for
+    from boxwright.pipeline.published import published_for
 
     row = {"name": name, **asdict(cost), "weights": [asdict(weights) for weights in published_for(name)]}
     return row if milliseconds is None else row | {"milliseconds_measured_here": round(milliseconds, 1)}
@@ -67,7 +67,7 @@ def _row(name: str, cost: PresetCost, milliseconds: float | None) -> dict[str, A
 
 def _list(chosen: dict[str, PresetCost], measured: dict[str, float]) -> None:
     """Print a table of at most 80 columns, with uncut names, for copying."""
-    from boxwright.config.published import published_for
+    from boxwright.pipeline.published import published_for
 
     widest = max(len(name) for name in chosen)
     last = "ms here" if measured else "weights"
@@ -92,9 +92,9 @@ def _publishers(published: tuple[Any, ...]) -> list[str]:
 
 
 def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
-    from boxwright.config.load import load_config
     from boxwright.config.preset import preset_path, preset_text
-    from boxwright.config.published import published_for
+    from boxwright.pipeline.load import load_config
+    from boxwright.pipeline.published import published_for
 
     comment = takewhile(lambda line: line.startswith("#"), preset_text(name).split("\n"))
     # A recipe's example command, and what follows it, is replaced by the one printed below for every preset.

@@ -135,7 +135,7 @@ def _import_pytorch(model_dir: Path) -> None:
     """Import what opens a checkpoint; an export opens without."""
     if model_dir.suffix not in EXPORTS:
         with importing():
-            import boxwright.checkpoints.restore  # noqa: F401
+            import boxwright.weights.restore  # noqa: F401
 
 
 def _pictures_of(sources: list[Source], count: int | None) -> Pictures | None:

@@ -13,8 +13,8 @@ import typer
 from boxwright.base.errors import ConfigError, ExportError
 from boxwright.cli.console import console
 from boxwright.cli.serving import Access, names_of, run_server
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.formats import EXPORTS
-from boxwright.serving.settings import ServerSettings
 
 
 def serve_command(

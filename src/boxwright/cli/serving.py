@@ -12,8 +12,8 @@ from typing import Any
 
 from boxwright.base.errors import ConfigError, DataError, ExportError
 from boxwright.cli.console import console
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.formats import EXPORTED_FOR, EXPORTS
-from boxwright.serving.settings import ServerSettings
 
 _NAME = "detector"
 _ODD = re.compile(r"[^\w.-]+")
@@ -55,11 +55,11 @@ def run_server(
         require_library(library, "serve")
     import uvicorn
 
-    from boxwright.loading import exports
-    from boxwright.serving.app import make_app
-    from boxwright.serving.guard import Counters
-    from boxwright.serving.model import ServedModel
-    from boxwright.serving.server import Server
+    from boxwright.inference.serving.app import make_app
+    from boxwright.inference.serving.guard import Counters
+    from boxwright.inference.serving.model import ServedModel
+    from boxwright.inference.serving.server import Server
+    from boxwright.weights import exports
 
     files = {
         name: path if path.suffix in EXPORTS else exported_for_serving(path, settings.device)
@@ -121,8 +121,8 @@ def exported_for_serving(source: Path, device: str) -> Path:
     from boxwright.cli.paths import require_checkpoint
     from boxwright.exporters.cache import default_runtime
     from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_export
-    from boxwright.loading.open_model import open_model
     from boxwright.runtime.devices import runtime_of
+    from boxwright.weights.open_model import open_model
 
     require_checkpoint(source)
     runtime = runtime_of(device) or default_runtime()

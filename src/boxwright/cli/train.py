@@ -22,7 +22,7 @@ from boxwright.training.settings import RunSettings
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
     from boxwright.training.log import Event
 
 _TF = "From model_main_tf2.py"
@@ -170,7 +170,7 @@ def train_command(
         return
     if flags.eval_on_train_data:
         raise ConfigError("--eval_on_train_data needs --checkpoint_dir; the log has Loss/… of the training data")
-    from boxwright.builders.missing import require_for_training
+    from boxwright.pipeline.missing import require_for_training
 
     require_for_training(config)  # before PyTorch is imported
     if flags.sample_1_of_n_eval_examples is not None:
@@ -214,8 +214,8 @@ def _configuration_of(
             raise ConfigError("name the run's folder with --model_dir")
         return config, model_dir
     with importing():
-        from boxwright.autoconfig.settings import InitSettings
-        from boxwright.autoconfig.start import start_run
+        from boxwright.training.autoconfig.settings import InitSettings
+        from boxwright.training.autoconfig.start import start_run
     from boxwright.cli.console import progress_of
     from boxwright.cli.init import print_choices
     from boxwright.cli.paths import require_data
@@ -243,8 +243,8 @@ def _configured(
     path: Path, words: FieldWords, flags: TfFlags, changes: list[str], device: str
 ) -> TrainEvalPipelineConfig:
     """Return the configuration with all changes of the command line."""
-    from boxwright.config.load import load_config
-    from boxwright.config.tf_overrides import apply_tf_overrides, parse_hparams
+    from boxwright.pipeline.load import load_config
+    from boxwright.pipeline.tf_overrides import apply_tf_overrides, parse_hparams
 
     overrides = [*changes, *batch_override(words)]
     if flags.num_train_steps is not None:
@@ -256,7 +256,7 @@ def _configured(
     # From the file again: a preset's learning rates follow the batch size when it is read.
     config = load_config(path, overrides)
     if words.batch == "auto":
-        from boxwright.builders.missing import require_for_training
+        from boxwright.pipeline.missing import require_for_training
 
         require_for_training(config)
         with importing():

@@ -14,8 +14,8 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.cli.console import console
 from boxwright.cli.serving import Access, names_of, run_server
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.formats import EXPORTS
-from boxwright.serving.settings import ServerSettings
 
 # How deep below the current folder runs are looked for, and in how many folders.
 _DEPTH, _MOST_FOLDERS = 3, 2000

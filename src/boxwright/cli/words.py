@@ -12,7 +12,7 @@ from boxwright.base.settings import setting
 
 if TYPE_CHECKING:
     from boxwright.config.message import Message
-    from boxwright.config.messages import TrainEvalPipelineConfig
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 _PANEL = "In short"
 # For --batch auto: above this, the learning rate would have to change with the batch.
@@ -54,8 +54,8 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
     Raises:
         ConfigError: If the configuration has no field for an option; it names the right one.
     """
-    from boxwright.config.overrides import apply_override
-    from boxwright.config.run_length import set_num_steps
+    from boxwright.pipeline.overrides import apply_override
+    from boxwright.pipeline.run_length import set_num_steps
 
     notes: list[str] = []
     changes: list[str] = []
@@ -81,7 +81,7 @@ def batch_override(words: FieldWords) -> list[str]:
     Raises:
         ConfigError: If it is neither a number of images nor auto.
     """
-    from boxwright.autoconfig.settings import batch_of
+    from boxwright.training.autoconfig.settings import batch_of
 
     size = batch_of(words.batch or "auto", "--batch")
     return [] if size is None else [f"train_config.batch_size={size}"]
@@ -158,7 +158,7 @@ def _model(config: TrainEvalPipelineConfig) -> tuple[str, Message]:
 
 
 def _input_size(config: TrainEvalPipelineConfig, text: str) -> list[str]:
-    from boxwright.autoconfig.settings import size_of
+    from boxwright.training.autoconfig.settings import size_of
 
     height, width = size_of(text)
     side = min(height, width)

@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, get_worker_info
 
+from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
 from boxwright.data.augmentation.stages import Stages
 from boxwright.data.augmentation.transform import Chain
@@ -41,7 +42,6 @@ from boxwright.data.input_sizes import DrawnSizes
 from boxwright.data.order import Key, Place, StreamSettings, sample_keys
 from boxwright.data.reading import reading
 from boxwright.data.worker_folder import make_worker_folder, remove_worker_folder
-from boxwright.distributed import ALONE, Processes
 from boxwright.types import Sample
 
 # More bad samples than this in a row mean that the data set as a whole is bad.

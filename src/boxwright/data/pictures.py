@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.drawing import Details, draw_boxes, with_tracks
+from boxwright.base.drawing import Details, draw_boxes, with_tracks
 from boxwright.types import Categories, Sample
 
 

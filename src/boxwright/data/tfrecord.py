@@ -22,10 +22,10 @@ from typing import BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.crc import masked_crc
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import cache_folder, is_file, open_whole, shown, write_whole
 from boxwright.base.limits import RECORD_BYTES
-from boxwright.tensorflow.crc import masked_crc
 
 Compression = Literal["auto", "none", "gzip", "zlib"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.loading.open_model import OpenModel
 from boxwright.runtime.formats import TORCH
 from boxwright.runtime.optional import installed_versions
+from boxwright.weights.open_model import OpenModel
 
 # The settings that say which images were evaluated, and how objects were counted.
 DATA_SETTINGS = ("eval_index", "class_agnostic", "sample_1_of_n_eval_examples", "eval_on_train_data")

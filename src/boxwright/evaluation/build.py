@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from boxwright.builders.choice import build_chosen
-from boxwright.config import messages as m
+from boxwright.base.drawing import NAME_AND_SCORE, Captions
 from boxwright.config.support import refuse_unsupported
-from boxwright.drawing import NAME_AND_SCORE, Captions
-from boxwright.metrics.coco import ByCategory, CocoMetrics, Labeled, verified_or_all
-from boxwright.metrics.keypoints import CocoKeypointMetrics
-from boxwright.metrics.lvis import LvisMetrics
-from boxwright.metrics.metric import Metrics, verified_or_present
-from boxwright.metrics.pascal import (
+from boxwright.evaluation.metrics.coco import ByCategory, CocoMetrics, Labeled, verified_or_all
+from boxwright.evaluation.metrics.keypoints import CocoKeypointMetrics
+from boxwright.evaluation.metrics.lvis import LvisMetrics
+from boxwright.evaluation.metrics.metric import Metrics, verified_or_present
+from boxwright.evaluation.metrics.pascal import (
     OPEN_IMAGES_CHALLENGE,
     OPEN_IMAGES_CHALLENGE_MASKS,
     OPEN_IMAGES_V2,
@@ -26,8 +24,10 @@ from boxwright.metrics.pascal import (
     PascalMetrics,
     precision_at_recall,
 )
-from boxwright.metrics.regions import MASKS
-from boxwright.metrics.wider_face import WiderFaceMetrics
+from boxwright.evaluation.metrics.regions import MASKS
+from boxwright.evaluation.metrics.wider_face import WiderFaceMetrics
+from boxwright.families.shared.choice import build_chosen
+from boxwright.pipeline import messages as m
 from boxwright.types import Categories
 
 MetricsFactory = Callable[[Categories], Metrics]

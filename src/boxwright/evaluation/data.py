@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.evaluation import EvaluationPlan, build_evaluation
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
+from boxwright.evaluation.build import EvaluationPlan, build_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Categories, Category
 
 # TF's default of sample_1_of_n_eval_on_train_examples.

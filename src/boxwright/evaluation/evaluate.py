@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import messages as m
 from boxwright.evaluation.data import EvaluationData, counted_categories, open_evaluation_data
 from boxwright.evaluation.exported import export_on_samples, samples_by_threads
 from boxwright.evaluation.image_results import Keep, keep_nothing
@@ -17,12 +16,13 @@ from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_bat
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import summarize
-from boxwright.loading.open_model import OpenModel, open_model
+from boxwright.pipeline import messages as m
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
+from boxwright.weights.open_model import OpenModel, open_model
 
 if TYPE_CHECKING:
-    from boxwright.models.detector import Detector
+    from boxwright.nn.detector import Detector
 
 _DEFAULTS = EvaluationSettings(workers=0)
 
@@ -106,7 +106,7 @@ def _evaluated_images(
         yield from evaluate_images(export_on_samples(detector, settings), data, read, progress, share)
         return
     from boxwright.evaluation.network import evaluate_network
-    from boxwright.models.multi_scale import at_scales
+    from boxwright.nn.multi_scale import at_scales
 
     scaled = at_scales(detector, settings.multi_scale)
     yield from evaluate_network(scaled, data, progress, share, workers=settings.workers)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from boxwright.data.dataset import Dataset
 from boxwright.evaluation.data import ONE_CLASS, EvaluationData, counted_categories
+from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.evaluation.pictures import draw_beside_truth
-from boxwright.metrics.regions import ImageMasks
-from boxwright.ops.pasted_masks import mask_run_lengths
-from boxwright.ops.run_lengths import encode_mask
+from boxwright.nn.ops.pasted_masks import mask_run_lengths
+from boxwright.nn.ops.run_lengths import encode_mask
 from boxwright.types import FoundObjects, Sample
 
 # Wraps the indices of images, to show progress under a title.

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from boxwright.base.errors import BoxwrightError
-from boxwright.builders.evaluation import EvaluationPlan
+from boxwright.evaluation.build import EvaluationPlan
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import in_order, summarize

@@ -12,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxwright.base.device import random_devices
+from boxwright.base.distributed import Processes
 from boxwright.base.errors import ConfigError
-from boxwright.builders.evaluation import EvaluationPlan
-from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.data.batch import learnable, stack_context, stack_targets
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_in_order
-from boxwright.device import random_devices
-from boxwright.distributed import Processes
+from boxwright.evaluation.build import EvaluationPlan
 from boxwright.evaluation.data import EvaluationData, counted_categories
 from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize
-from boxwright.models.detector import Detector, Judge
-from boxwright.models.multi_scale import MultiScaleDetector
-from boxwright.models.network import evaluation_mode
-from boxwright.preprocessing.image_resizer import IdentityResizer
+from boxwright.nn.criteria.terms import REGULARIZATION, TOTAL, LossTerm
+from boxwright.nn.detector import Detector, Judge
+from boxwright.nn.multi_scale import MultiScaleDetector
+from boxwright.nn.network import evaluation_mode
+from boxwright.nn.preprocessing.image_resizer import IdentityResizer
 from boxwright.types import FoundObjects, Sample, Targets
 
 

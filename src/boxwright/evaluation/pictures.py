@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.drawing import NAME_AND_SCORE, Captions, Details, draw_boxes, side_by_side, with_tracks
 from boxwright.data.pictures import draw_sample
-from boxwright.drawing import NAME_AND_SCORE, Captions, Details, draw_boxes, side_by_side, with_tracks
-from boxwright.ops.pasted_masks import whole_masks
+from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.types import Categories, FoundObjects, Sample
 from boxwright.types.dense_pose import COLUMNS, KNOWN, PART
 
 if TYPE_CHECKING:
-    from boxwright.builders.evaluation import EvaluationPlan
+    from boxwright.evaluation.build import EvaluationPlan
 
 # Keypoints of a lower score are not drawn, nor lines to them.
 LEAST_KEYPOINT_SCORE = 0.3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from boxwright.builders.detector import build_detector
-from boxwright.builders.evaluation import build_evaluation
-from boxwright.builders.input_reader import check_reader
-from boxwright.builders.training import build_training
-from boxwright.config import messages as m
+from boxwright.evaluation.build import build_evaluation
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import check_reader
+from boxwright.pipeline.training import build_training
 
 
 def build_plans(config: m.TrainEvalPipelineConfig) -> None:

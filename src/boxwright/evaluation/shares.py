@@ -7,7 +7,6 @@ from pathlib import Path
 
 from boxwright.base.worker_pools import engine_of
 from boxwright.config.load import dump_message, parse_message
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.evaluation.data import EvaluationData, counted_categories
 from boxwright.evaluation.evaluate import evaluate_share, open_for_evaluation
 from boxwright.evaluation.image_results import Keep, keep_nothing
@@ -15,6 +14,7 @@ from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import in_order, summarize
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.allocator import keep_freed_memory
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.builders.evaluation import EvaluationPlan
+from boxwright.evaluation.build import EvaluationPlan
 from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation

@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from boxwright.base.device import open_device
 from boxwright.base.errors import CheckpointError
-from boxwright.builders.learning_rate import learning_rates
-from boxwright.checkpoints.sources import is_tensorflow
-from boxwright.checkpoints.store import CheckpointStore
-from boxwright.config import messages as m
-from boxwright.device import open_device
 from boxwright.evaluation.data import EvaluationData, check_reader, open_evaluation_data, reader_name
 from boxwright.evaluation.evaluate import open_for_evaluation
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
 from boxwright.evaluation.network import evaluate_on_dataset
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
-from boxwright.loading.open_model import OpenModel
-from boxwright.models.multi_scale import at_scales
+from boxwright.nn.multi_scale import at_scales
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.learning_rate import learning_rates
+from boxwright.weights.open_model import OpenModel
+from boxwright.weights.sources import is_tensorflow
+from boxwright.weights.store import CheckpointStore
 
 _POLL_SECONDS = 1.0
 Heard = Callable[[int, Evaluation | None, str], None]

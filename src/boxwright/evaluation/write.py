@@ -10,8 +10,8 @@ from typing import Any
 from boxwright.base.files import make_folder, unfinished, unique_stem, write_whole
 from boxwright.data.image_io import encode_png
 from boxwright.evaluation.image_results import ImageResults
+from boxwright.evaluation.metrics.metric import without_nan
 from boxwright.evaluation.results import Evaluation
-from boxwright.metrics.metric import without_nan
 
 
 def write_evaluation(

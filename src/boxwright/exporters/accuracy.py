@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from boxwright.data.dataset import Dataset
+from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.exporters.pictures import spread
-from boxwright.metrics.coco import CocoMetrics
 from boxwright.types import Finder
 
 # From a finder to its average precision.

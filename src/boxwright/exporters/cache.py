@@ -26,13 +26,13 @@ from boxwright.base.errors import ExportError, OutputError
 from boxwright.base.files import cache_folder, cause, is_folder, make_folder, shown, size_of, write_whole
 from boxwright.base.locks import lock
 from boxwright.config.load import dump_message
-from boxwright.loading.exports import open_export
-from boxwright.loading.open_model import OpenModel
 from boxwright.runtime.devices import CPU, is_cpu
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import CACHED_EXPORTS, EXPORTED_FOR, TORCH
 from boxwright.runtime.measure import measure
 from boxwright.runtime.optional import installed_versions
+from boxwright.weights.exports import open_export
+from boxwright.weights.open_model import OpenModel
 
 _LOG = logging.getLogger("boxwright")
 _MOST_EXPORTS = 16
@@ -152,7 +152,7 @@ def _export(model: OpenModel, runtime: str, path: Path, pictures: Sequence[NDArr
 
 def _measured_ratio(model: OpenModel, export: ExportedDetector, picture: NDArray[np.uint8]) -> float:
     """Return the time of an export divided by that of the detector, both as `predict` runs them, on one picture."""
-    from boxwright.loading.optimized import optimized
+    from boxwright.weights.optimized import optimized
 
     detector = optimized(copy.deepcopy(model.detector), "float32", compile=False)
     contenders = {TORCH: lambda: detector.detect([picture]), "export": lambda: export.detect([picture])}

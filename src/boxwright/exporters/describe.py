@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from boxwright.checkpoints.weights_digest import weights_sha256
 from boxwright.exporters.graph import INPUT
-from boxwright.models.detector import Detector
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.cascade import CascadePostprocessor
-from boxwright.postprocessing.nms import Nms, operator_arguments
-from boxwright.postprocessing.two_stage import TwoStagePostprocessor
+from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
+from boxwright.nn.detector import Detector
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.nn.postprocessing.nms import Nms, operator_arguments
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS
+from boxwright.weights.weights_digest import weights_sha256
 
 _COLORS = 3
 _OUTPUTS = {

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ExportError, OutputError
 from boxwright.base.files import make_folder, write_whole
-from boxwright.checkpoints.weights_digest import weights_sha256
 from boxwright.exporters.accuracy import Accuracy, compared_accuracy
 from boxwright.exporters.describe import describe
 from boxwright.exporters.graph import PREPROCESSED
@@ -30,9 +29,8 @@ from boxwright.exporters.parity import Report, compare
 from boxwright.exporters.pictures import Pictures
 from boxwright.exporters.program import Suppression, detection_program
 from boxwright.exporters.pt2_file import save_pt2
-from boxwright.loading.pt2_session import Pt2Session
-from boxwright.models.detector import Detector
-from boxwright.models.network import evaluation_mode
+from boxwright.nn.detector import Detector
+from boxwright.nn.network import evaluation_mode
 from boxwright.runtime.devices import CPU, is_cpu
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
@@ -41,6 +39,8 @@ from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session, session_of
+from boxwright.weights.pt2_session import Pt2Session
+from boxwright.weights.weights_digest import weights_sha256
 
 Format = Literal["onnx", "openvino", "litert", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.exporters.resizing import Resized, resizing
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
 from boxwright.types import PaddedDetections, RawDetections
 from boxwright.types.detection_outputs import outputs_of
 from boxwright.types.raw_detections import normalized

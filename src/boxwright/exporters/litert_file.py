@@ -31,12 +31,12 @@ from boxwright.exporters.litert_operator import Lite, with_kept, with_operator, 
 from boxwright.exporters.litert_whole import WHOLE, whole_program
 from boxwright.exporters.program import Suppression
 from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
-from boxwright.models.detector import Detector
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.resize import resize_antialiased
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.nms import PerClass, operator_arguments
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.detector import Detector
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.resize import resize_antialiased
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.nms import PerClass, operator_arguments
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.litert_session import ANTIALIASED, IN_GRAPH, INPUT, LABELS, OUTPUTS, LitertSession
 from boxwright.runtime.metadata import KEY, Metadata

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from boxwright.base.errors import ExportError
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import named_outputs
-from boxwright.models.detector import Detector
-from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
-from boxwright.postprocessing.queries import QueryPostprocessor
+from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
+from boxwright.families.center_net.predictions import StageMaps
+from boxwright.families.d_fine.postprocessor import QueryPostprocessor
+from boxwright.nn.detector import Detector
 from boxwright.runtime.litert_session import KEPT, KEYPOINT_OUTPUTS, OUTPUTS
-from boxwright.types.center_net import StageMaps
 
 # Postprocessors of detectors that become a whole graph.
 WHOLE = (CenterNetPostprocessor, QueryPostprocessor)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.ops.boxes import pairwise_iou
+from boxwright.nn.ops.boxes import pairwise_iou
 from boxwright.types import FoundObjects
 
 TIE = 1e-5

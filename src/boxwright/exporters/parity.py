@@ -20,9 +20,9 @@ from boxwright.exporters.describe import suppression_of
 from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import ABSOLUTE, PARTS, RELATIVE, Matcher, shares
 from boxwright.exporters.pictures import Pictures
-from boxwright.models.detector import Detector
-from boxwright.models.region_crop import CornerCrop
-from boxwright.models.second_stage import BoxClassifier
+from boxwright.families.two_stage.region_crop import CornerCrop
+from boxwright.families.two_stage.second_stage import BoxClassifier
+from boxwright.nn.detector import Detector
 from boxwright.runtime.exported import found_objects
 from boxwright.runtime.sessions import Session
 from boxwright.types import PaddedDetections, RawDetections

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from boxwright.base.errors import ExportError
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import PREPROCESSED, DetectionGraph
-from boxwright.models.detector import Detector
-from boxwright.models.network import evaluation_mode
-from boxwright.postprocessing.nms import decompositions, pair_decompositions
+from boxwright.nn.detector import Detector
+from boxwright.nn.network import evaluation_mode
+from boxwright.nn.postprocessing.nms import decompositions, pair_decompositions
 
 LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
 # All different and above 1: torch.export would treat equal sides as one, and a side of 1 as a constant.

@@ -9,10 +9,10 @@ import torch
 
 from boxwright.base.files import write_whole
 from boxwright.base.quiet import quiet
-from boxwright.loading.pt2_archive import plain_members
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
 from boxwright.runtime.seal import seal
+from boxwright.weights.pt2_archive import plain_members
 
 
 def save_pt2(program: torch.export.ExportedProgram, metadata: Metadata, path: Path) -> None:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import ExportError
-from boxwright.ops.resize import resize_antialiased, resize_bilinear, resize_half_pixel
-from boxwright.preprocessing.image_resizer import (
+from boxwright.nn.ops.resize import resize_antialiased, resize_bilinear, resize_half_pixel
+from boxwright.nn.preprocessing.image_resizer import (
     ConditionalShapeResizer,
     FixedShapeResizer,
     IdentityResizer,

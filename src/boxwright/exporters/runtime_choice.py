@@ -18,13 +18,13 @@ from boxwright.exporters.cache import (
     make_export,
     time_ratio,
 )
-from boxwright.loading.open_model import OpenModel
 from boxwright.runtime.devices import CPU
 from boxwright.runtime.formats import AUTO, EXPORTED_FOR, TORCH
 from boxwright.runtime.sessions import require_device
+from boxwright.weights.open_model import OpenModel
 
 if TYPE_CHECKING:
-    from boxwright.models.detector import Detector
+    from boxwright.nn.detector import Detector
 
 _LOG = logging.getLogger("boxwright")
 # An export takes some 15 seconds and 40 detections, and saves about half of each later detection's time.

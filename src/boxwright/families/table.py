@@ -1,80 +1,79 @@
-"""`DetectionModel`: a complete detector."""
+"""The table of families: a family is a folder beside this file, and a line of `DetectionModel`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from boxwright.builders.align_det import build_align_det
-from boxwright.builders.center_net.detector import build_center_net
-from boxwright.builders.choice import build_chosen, require
-from boxwright.builders.d_fine import build_d_fine
-from boxwright.builders.faster_rcnn.detector import build_faster_rcnn
-from boxwright.builders.refinedet.detector import build_refinedet
-from boxwright.builders.srn import build_srn
-from boxwright.builders.ssd.detector import build_ssd
-from boxwright.config import messages as m
-from boxwright.config.messages.pipeline import image_channels
-from boxwright.config.support import refuse_unsupported
-from boxwright.models.detector import Detector
-from boxwright.types import Categories
+from boxwright.config.field import field
+from boxwright.config.message import Message
+from boxwright.families.align_det.message import AlignDet
+from boxwright.families.center_net.message import CenterNet
+from boxwright.families.d_fine.message import DFine
+from boxwright.families.refinedet.message import RefineDet
+from boxwright.families.srn.message import Srn
+from boxwright.families.ssd.message import Ssd
+from boxwright.families.two_stage.message import FasterRcnn
 
-
-def build_detector(
-    config: m.TrainEvalPipelineConfig | m.DetectionModel, categories: Categories | None = None
-) -> Detector:
-    """Build the detector that a configuration describes, with fresh weights.
-
-    Args:
-        config: The whole configuration, or its `model`.
-        categories: The classes, attached to detections.
-
-    Returns:
-        The detector, in evaluation mode, on the CPU.
-
-    Raises:
-        ConfigError: If the configuration is incomplete, contradictory or not supported, or if the categories do
-            not fit the number of classes.
-    """
-    if isinstance(config, m.TrainEvalPipelineConfig):
-        model, channels = require(config.model, config, "model"), image_channels(config)
-    else:
-        model, channels = config, 3
-    refuse_unsupported(model, "model")
-    # Families that take colors alone have no such argument; rules of the configuration refuse more for them.
-    more = (channels,) if channels > 3 else ()  # red, green and blue
-    try:
-        # In evaluation mode from here on: laying anchors must not synchronize statistics between processes.
-        detector: Detector = build_chosen(model, "model", _DETECTORS, categories, *more).eval()
-        if (size := detector.preprocessor.resizer.output_size) is not None:
-            detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)
-        return detector
-    except MemoryError:
-        raise model.refusal("", "not enough memory for the network that it describes") from None
-    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # Errors in torch or timm that no check above anticipates, such as inconsistent sizes.
-        reason = (str(error).splitlines() or [""])[0][:300]
-        raise model.refusal(
-            "", f"the network that it describes cannot be built: {type(error).__name__}: {reason}"
-        ) from error
+if TYPE_CHECKING:
+    from boxwright.families.shared.family import Family
 
 
-def _experimental(config: m.ExperimentalModel, categories: Categories | None) -> Detector:
-    del categories
-    raise config.refusal(
+class ExperimentalModel(Message):
+    """A detector that the program gives itself."""
+
+    name: str = field(
         "",
-        "the detector is given in Python: boxwright.train(config, detector=...) trains it, and "
-        "boxwright.load_weights(detector, checkpoint) restores its weights",
+        "Name of the detector's class; in TF the key of a registered builder.",
+        no_effect="the detector is given in Python: boxwright.train(config, detector=...)",
     )
 
 
-# Member of the oneof → its builder. A new family is one line here, and one in `DetectionModel`.
-_DETECTORS: dict[str, Callable[..., Detector]] = {
-    "faster_rcnn": build_faster_rcnn,
-    "ssd": build_ssd,
-    "refinedet": build_refinedet,
-    "srn": build_srn,
-    "align_det": build_align_det,
-    "center_net": build_center_net,
-    "d_fine": build_d_fine,
-    "experimental_model": _experimental,
-}
+class DetectionModel(Message, oneof="model", path="model"):
+    """Selects the model family; set exactly one field."""
+
+    faster_rcnn: FasterRcnn | None = field(
+        None, "Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model."
+    )
+    ssd: Ssd | None = field(None, "Use a single-stage anchor-based model (SSD, RetinaNet, EfficientDet).")
+    experimental_model: ExperimentalModel | None = field(
+        None, "A detector that the program gives itself, in Python: boxwright.train(config, detector=...)."
+    )
+    center_net: CenterNet | None = field(None, "Use an anchor-free CenterNet model.")
+    refinedet: RefineDet | None = field(None, "Ours: use a single-shot refinement detector.")
+    srn: Srn | None = field(None, "Ours: use a selective refinement network.")
+    align_det: AlignDet | None = field(None, "Ours: use a one-stage detector with an aligned second step.")
+    d_fine: DFine | None = field(None, "Ours: use D-FINE, whose queries detect an object each.")
+
+
+def family_of(model: DetectionModel) -> Family:
+    """Return the family of the detector that a message describes: the constant `FAMILY` of its folder's `build.py`.
+
+    Imported by name and at this moment, as reading a configuration needs neither PyTorch nor the networks.
+
+    Raises:
+        ConfigError: If the message is empty, or if the detector is given in Python.
+    """
+    member = model.which("model")
+    if member is None:
+        raise model.refusal("", f"empty; set one of {', '.join(DetectionModel.fields)}")
+    chosen = getattr(model, member)
+    if isinstance(chosen, ExperimentalModel):
+        raise chosen.refusal(
+            "",
+            "the detector is given in Python: boxwright.train(config, detector=...) trains it, and "
+            "boxwright.load_weights(detector, checkpoint) restores its weights",
+        )
+    return _family(type(chosen))
+
+
+def families() -> tuple[Family, ...]:
+    """Return all families."""
+    messages = (field.type for field in DetectionModel.fields.values())
+    return tuple(_family(message) for message in messages if message is not ExperimentalModel)
+
+
+def _family(message: type[Message]) -> Family:
+    folder, _, _ = message.__module__.rpartition(".")
+    family: Family = import_module(f"{folder}.build").FAMILY
+    return family

@@ -15,17 +15,17 @@ from boxwright.inference.merging import MERGES
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
-from boxwright.loading.memory import remember
-from boxwright.loading.open_model import OpenModel, fixed, open_model, require_adjustable
 from boxwright.runtime.devices import opening_device
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import AUTO, EXPORTS, TORCH
 from boxwright.runtime.thresholds import above_thresholds, read_thresholds, require_same_model
 from boxwright.types import Categories, Finder, FoundObjects
+from boxwright.weights.memory import remember
+from boxwright.weights.open_model import OpenModel, fixed, open_model, require_adjustable
 
 if TYPE_CHECKING:
-    from boxwright.config.messages import TrainEvalPipelineConfig
     from boxwright.exporters.runtime_choice import Pictures
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 
 _COLORS = 3
@@ -124,10 +124,10 @@ class ModelSource:
         if self.path.suffix in EXPORTS:
             raise fixed(self.path)
         # Not at the top, as an exported detector opens without PyTorch.
-        from boxwright.checkpoints.restore import stored_config
-        from boxwright.config.load import load_config
-        from boxwright.config.overrides import with_overrides
         from boxwright.data.label_map import load_label_map
+        from boxwright.pipeline.load import load_config
+        from boxwright.pipeline.overrides import with_overrides
+        from boxwright.weights.restore import stored_config
 
         config = load_config(self.config) if self.config else None
         if self.changes:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.matching import overlaps, overlaps_of_crowds
+from boxwright.evaluation.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.types import FoundObjects
 from boxwright.types.found import chosen
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from boxwright.evaluation.results import keypoints_of_classes, surface_picture
-from boxwright.ops.pasted_masks import mask_run_lengths
+from boxwright.nn.ops.pasted_masks import mask_run_lengths
 from boxwright.types import FoundObjects
 from boxwright.types.categories import ids
 

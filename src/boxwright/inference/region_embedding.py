@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import CheckpointError
 from boxwright.data.captures import box_embedding
-from boxwright.loading.open_model import fixed, open_model
 from boxwright.runtime.formats import EXPORTS
+from boxwright.weights.open_model import fixed, open_model
 
 # From images to each best box's embedding, float32 [C + 4], and score; None if nothing was detected.
 Embed = Callable[[list[NDArray[np.uint8]]], list[tuple[NDArray[np.float32], float] | None]]
@@ -32,8 +32,8 @@ def open_embedder(checkpoint: Path, *, device: str = "auto", threads: int = 0) -
     """
     if checkpoint.suffix in EXPORTS:
         raise fixed(checkpoint)
-    from boxwright.checkpoints.restore import stored_config
-    from boxwright.config.overrides import with_overrides
+    from boxwright.pipeline.overrides import with_overrides
+    from boxwright.weights.restore import stored_config
 
     config = stored_config(checkpoint)
     two_stage = config.model.faster_rcnn if config.model is not None else None

@@ -14,8 +14,8 @@ from torch._compile import _disable_dynamo
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from boxwright.device import without_wait
-from boxwright.ops.anchors.grid import AnchorGenerator, Size
+from boxwright.base.device import without_wait
+from boxwright.nn.anchors.grid import AnchorGenerator, Size
 
 T = TypeVar("T")
 # Input sizes whose anchors are cached; RetinaNet's at 800 × 1344 take 4 MB each.

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules import _functions as functions
 
 from boxwright.base.errors import ConfigError
-from boxwright.ops.compiled import is_readable
+from boxwright.nn.ops.compiled import is_readable
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
-from boxwright.models.compiled_norm import LEAST_VALUES, is_kernels, kernel_of
-from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
-from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
-from boxwright.ops.depthwise import SIDES, STRIDES, Window, act_depthwise, kernels, norm_act_depthwise
+from boxwright.nn.batch_norm import BatchNorm2d, is_plain_on_cpu
+from boxwright.nn.compiled_norm import LEAST_VALUES, is_kernels, kernel_of
+from boxwright.nn.expansion import expand_normalized, gains_from_covariance, is_expansion
+from boxwright.nn.layers import Conv2d, ConvNormAct, have_hooks
+from boxwright.nn.ops.depthwise import SIDES, STRIDES, Window, act_depthwise, kernels, norm_act_depthwise
 
 
 def is_expanded_depthwise(expand: nn.Module, depthwise: nn.Module) -> bool:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.activations import ReLU6
-from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
-from boxwright.models.layers import ConvNormAct, have_hooks
-from boxwright.ops.norm_act import Pointwise, kernels, norm_act, norm_act_affine, norm_add_act
+from boxwright.nn.activations import ReLU6
+from boxwright.nn.batch_norm import BatchNorm2d, is_plain_on_cpu
+from boxwright.nn.layers import ConvNormAct, have_hooks
+from boxwright.nn.ops.norm_act import Pointwise, kernels, norm_act, norm_act_affine, norm_add_act
 
 # Of values: below, calling the kernel costs more than it saves (`benchmarks/layers.py`).
 LEAST_VALUES = 1 << 18

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.backbones.efficientnet import MBConv
-from boxwright.models.backbones.hgnetv2 import ConvNormRelu, LearnedAffine
-from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
-from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.batch_norm import BatchNorm2d
-from boxwright.models.compiled_depthwise import expand_and_convolve, gains_from_depthwise, is_expanded_depthwise
-from boxwright.models.compiled_norm import (
+from boxwright.nn.backbones.efficientnet import MBConv
+from boxwright.nn.backbones.hgnetv2 import ConvNormRelu, LearnedAffine
+from boxwright.nn.backbones.mobilenet_v2 import InvertedResidual
+from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.batch_norm import BatchNorm2d
+from boxwright.nn.compiled_depthwise import expand_and_convolve, gains_from_depthwise, is_expanded_depthwise
+from boxwright.nn.compiled_norm import (
     gains_from_kernel,
     is_added,
     is_kernels,
@@ -27,11 +27,11 @@ from boxwright.models.compiled_norm import (
     normalize_add_and_activate,
     normalize_and_activate,
 )
-from boxwright.models.expansion import expand_normalized, gains_from_covariance, is_expansion
-from boxwright.models.gated_projection import gains_from_weighted_kernel, is_projection, project_gated
-from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
-from boxwright.models.winograd import gains_from_winograd, is_wide_3x3
-from boxwright.ops import depthwise, norm_act, winograd, winograd_tiles
+from boxwright.nn.expansion import expand_normalized, gains_from_covariance, is_expansion
+from boxwright.nn.gated_projection import gains_from_weighted_kernel, is_projection, project_gated
+from boxwright.nn.layers import Conv2d, ConvNormAct, have_hooks
+from boxwright.nn.ops import depthwise, norm_act, winograd, winograd_tiles
+from boxwright.nn.winograd import gains_from_winograd, is_wide_3x3
 
 KERNELS: dict[str, Callable[[], object]] = {
     "norm_act": norm_act.kernels,

@@ -13,21 +13,21 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from boxwright.base.device import in_halves, without_wait
 from boxwright.base.errors import ConfigError
-from boxwright.criteria.criterion import Criterion
-from boxwright.device import in_halves, without_wait
-from boxwright.models.cpu_acceleration import accelerate_for_cpu
-from boxwright.models.folding import fold_batch_norms
-from boxwright.models.fused_convolution import fuse_convolutions
-from boxwright.models.initial_statistics import take_out_initial
-from boxwright.models.input_sizes import input_sizes
-from boxwright.models.network import Network, evaluation_mode
-from boxwright.models.onednn_convolution import pack_kernels
-from boxwright.models.regularization import regularization_loss
-from boxwright.models.winograd import replace_by_winograd
-from boxwright.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
-from boxwright.preprocessing.images import Images, Scale, image_tensors
-from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.cpu_acceleration import accelerate_for_cpu
+from boxwright.nn.criteria.criterion import Criterion
+from boxwright.nn.folding import fold_batch_norms
+from boxwright.nn.fused_convolution import fuse_convolutions
+from boxwright.nn.initial_statistics import take_out_initial
+from boxwright.nn.input_sizes import input_sizes
+from boxwright.nn.network import Network, evaluation_mode
+from boxwright.nn.onednn_convolution import pack_kernels
+from boxwright.nn.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
+from boxwright.nn.preprocessing.images import Images, Scale, image_tensors
+from boxwright.nn.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.regularization import regularization_loss
+from boxwright.nn.winograd import replace_by_winograd
 from boxwright.types import Categories, Detections, Targets
 from boxwright.types.context_features import ContextFeatures
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.batch_norm import BatchNorm2d, is_plain_on_cpu
-from boxwright.models.layers import have_hooks
-from boxwright.ops.channel_sums import channel_sums
+from boxwright.nn.batch_norm import BatchNorm2d, is_plain_on_cpu
+from boxwright.nn.layers import have_hooks
+from boxwright.nn.ops.channel_sums import channel_sums
 
 # The ratio of output to input channels from which this was at least as fast (`benchmarks/layers.py`).
 _LEAST_EXPANSION = 4

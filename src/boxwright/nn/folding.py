@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from boxwright.base.errors import ConfigError
-from boxwright.models.batch_norm import gain_and_shift
+from boxwright.nn.batch_norm import gain_and_shift
 
 # Tolerance relative to a layer's largest value, for channels whose deviation is far below their mean.
 _ALLOWED = 1e-2

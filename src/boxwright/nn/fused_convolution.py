@@ -15,14 +15,14 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.backbones.mobilenet_v2 import InvertedResidual
-from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.batch_norm import BatchNorm2d, StoredNorm2d
-from boxwright.models.compiled_depthwise import is_depthwise, window_of
-from boxwright.models.compiled_norm import kernel_of
-from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
-from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
-from boxwright.models.onednn_convolution import (
+from boxwright.nn.backbones.mobilenet_v2 import InvertedResidual
+from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.batch_norm import BatchNorm2d, StoredNorm2d
+from boxwright.nn.compiled_depthwise import is_depthwise, window_of
+from boxwright.nn.compiled_norm import kernel_of
+from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.nn.layers import Conv2d, ConvNormAct, have_hooks
+from boxwright.nn.onednn_convolution import (
     ACTIVATIONS,
     convolve,
     convolve_add_and_activate,
@@ -31,9 +31,9 @@ from boxwright.models.onednn_convolution import (
     is_fast,
     is_readable_map,
 )
-from boxwright.models.winograd import WinogradConv2d
-from boxwright.ops import add_act
-from boxwright.ops.depthwise import LEAST_CHANNELS, depthwise_act, kernels, taps_of
+from boxwright.nn.ops import add_act
+from boxwright.nn.ops.depthwise import LEAST_CHANNELS, depthwise_act, kernels, taps_of
+from boxwright.nn.winograd import WinogradConv2d
 
 _NO_ACTIVATION = nn.Identity()
 

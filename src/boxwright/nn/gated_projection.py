@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.layers import Conv2d, ConvNormAct, have_hooks
+from boxwright.nn.layers import Conv2d, ConvNormAct, have_hooks
 
 
 def is_projection(layers: nn.Module) -> bool:

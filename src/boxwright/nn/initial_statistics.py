@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from boxwright.models.network import Network
+    from boxwright.nn.network import Network
 
 _MEAN, _VARIANCE = _KINDS = ("running_mean", "running_var")
 # Beside so large a share nothing but rounding is left.

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.activations import Activation, make_activation
-from boxwright.models.batch_norm import BatchNormSettings, NormSettings, make_norm
-from boxwright.models.regularization import Regularizer
-from boxwright.ops.padding import Sides, same_padding, zero_padded
+from boxwright.nn.activations import Activation, make_activation
+from boxwright.nn.batch_norm import BatchNormSettings, NormSettings, make_norm
+from boxwright.nn.ops.padding import Sides, same_padding, zero_padded
+from boxwright.nn.regularization import Regularizer
 
 Padding = Literal["same", "explicit", "valid"] | int
 KernelSize = int | tuple[int, int]

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import ConfigError
-from boxwright.criteria.criterion import Criterion
-from boxwright.models.detector import Detector, Judge
-from boxwright.models.network import Network
-from boxwright.ops.boxes import box_area, clip_boxes
-from boxwright.postprocessing.nms import Nms, SoftVoting, Voting
-from boxwright.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
-from boxwright.preprocessing.images import Images, Scale, image_tensors
-from boxwright.preprocessing.scaling import scaled_by_opencv
+from boxwright.nn.criteria.criterion import Criterion
+from boxwright.nn.detector import Detector, Judge
+from boxwright.nn.network import Network
+from boxwright.nn.ops.boxes import box_area, clip_boxes
+from boxwright.nn.postprocessing.nms import Nms, SoftVoting, Voting
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
+from boxwright.nn.preprocessing.images import Images, Scale, image_tensors
+from boxwright.nn.preprocessing.scaling import scaled_by_opencv
 from boxwright.types import Categories, Detections
 from boxwright.types.context_features import ContextFeatures
 

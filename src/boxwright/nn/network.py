@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from boxwright.models.anchor_layer import AnchorLayer, grids_of
-from boxwright.models.initial_statistics import InitialShares, initial_taken_out
+from boxwright.nn.anchor_layer import AnchorLayer, grids_of
+from boxwright.nn.initial_statistics import InitialShares, initial_taken_out
 from boxwright.types import Targets
 
 

@@ -13,9 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.activations import ReLU6
-from boxwright.models.layers import Conv2d
-from boxwright.ops.compiled import is_readable
+from boxwright.nn.activations import ReLU6
+from boxwright.nn.layers import Conv2d
+from boxwright.nn.ops.compiled import is_readable
 
 # Its Swish is as near the exact one as PyTorch's, to 3e-7 of it.
 ACTIVATIONS: dict[type[nn.Module], tuple[str, tuple[float, ...]]] = {

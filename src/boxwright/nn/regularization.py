@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from boxwright.distributed import gathered, is_sharded
+from boxwright.base.distributed import gathered, is_sharded
 
 # The attribute of modules in which `penalize_all` keeps their tensors' regularizers.
 _OF_ALL = "regularizers_of_all"

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.models.batch_norm import StoredNorm2d
-from boxwright.models.layers import Conv2d
-from boxwright.ops import winograd_tiles
-from boxwright.ops.compiled import is_readable
-from boxwright.ops.winograd import conv_3x3_transformed, transformed_kernel
-from boxwright.ops.winograd_tiles import ChannelScale
+from boxwright.nn.batch_norm import StoredNorm2d
+from boxwright.nn.layers import Conv2d
+from boxwright.nn.ops import winograd_tiles
+from boxwright.nn.ops.compiled import is_readable
+from boxwright.nn.ops.winograd import conv_3x3_transformed, transformed_kernel
+from boxwright.nn.ops.winograd_tiles import ChannelScale
 
 _LEAST_CHANNELS, _LEAST_CHANNELS_PACKED = 128, 16
 # Tiles of 4×4 outputs over all images: below, transforming a kernel, or the algorithm itself, costs more than it saves.

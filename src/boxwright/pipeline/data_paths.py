@@ -9,8 +9,8 @@ from pathlib import Path
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.message import Message
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.preset import folder_of
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 _FIELDS = frozenset(
     (

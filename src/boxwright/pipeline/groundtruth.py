@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from boxwright.builders.choice import require
-from boxwright.config import messages as m
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.groundtruth import (
     ClassScores,
@@ -15,6 +13,8 @@ from boxwright.data.groundtruth import (
     without_class_scores,
     without_verified_labels,
 )
+from boxwright.families.shared.choice import require
+from boxwright.pipeline import messages as m
 from boxwright.types import Categories
 
 

@@ -7,9 +7,6 @@ from collections.abc import Callable
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import as_here, is_file
-from boxwright.builders.choice import build_chosen
-from boxwright.config import messages as m
-from boxwright.config.data_paths import is_placeholder, require_data
 from boxwright.config.preset import packaged
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.class_hierarchy import ClassHierarchy
@@ -27,6 +24,9 @@ from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloDataset
+from boxwright.families.shared.choice import build_chosen
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.data_paths import is_placeholder, require_data
 from boxwright.types import Categories
 
 

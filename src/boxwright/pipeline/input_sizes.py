@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from boxwright.config import messages as m
 from boxwright.data.input_sizes import DrawnSizes
-from boxwright.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
+from boxwright.pipeline import messages as m
 
 
 def build_input_sizes(config: m.TrainEvalPipelineConfig, resizer: ImageResizer, seed: int) -> DrawnSizes | None:

@@ -11,10 +11,10 @@ from typing import Any
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.message import Message
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.preset import from_preset
-from boxwright.config.rates import scale_rates
-from boxwright.config.run_length import stretch_preset
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.rates import scale_rates
+from boxwright.pipeline.run_length import stretch_preset
 
 
 def lay_over(changes: Message, base: Message) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from boxwright.builders.choice import build_chosen, require
-from boxwright.builders.tensorflow_version import tensorflow_version
-from boxwright.config import messages as m
-from boxwright.optimization.schedules import (
+from boxwright.families.shared.choice import build_chosen, require
+from boxwright.nn.optimization.schedules import (
     Constant,
     CosineDecay,
     ExponentialDecay,
@@ -16,6 +14,8 @@ from boxwright.optimization.schedules import (
     ManualSteps,
     Schedule,
 )
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.tensorflow_version import tensorflow_version
 
 
 def learning_rates(config: m.TrainEvalPipelineConfig) -> Schedule | None:

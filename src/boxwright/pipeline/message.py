@@ -8,41 +8,15 @@ import re
 
 from boxwright.config.field import UInt32, field, number
 from boxwright.config.message import Message
-from boxwright.config.messages.align_det import AlignDet
-from boxwright.config.messages.center_net import CenterNet
-from boxwright.config.messages.d_fine import DFine
 from boxwright.config.messages.eval import EvalConfig
-from boxwright.config.messages.faster_rcnn import FasterRcnn
 from boxwright.config.messages.graph_rewriter import GraphRewriter
 from boxwright.config.messages.input_reader import InputReader
 from boxwright.config.messages.preprocessor import ANY_CHANNELS
-from boxwright.config.messages.refinedet import RefineDet
-from boxwright.config.messages.srn import Srn
-from boxwright.config.messages.ssd import Ssd
 from boxwright.config.messages.train import TrainConfig
 from boxwright.config.reasons import QUANTIZATION
 from boxwright.config.rules import Rule, refuse
+from boxwright.families.table import DetectionModel
 
-
-class ExperimentalModel(Message):
-    """A detector that the program gives itself."""
-
-    name: str = field("", "Name of the detector's class; in TF the key of a registered builder.",
-        no_effect="the detector is given in Python: boxwright.train(config, detector=...)")
-
-class DetectionModel(Message, oneof="model", path="model"):
-    """Selects the model family; set exactly one field."""
-
-    faster_rcnn: FasterRcnn | None = field(None,
-        "Use a two-stage Faster R-CNN, Mask R-CNN, R-FCN or Context R-CNN model.")
-    ssd: Ssd | None = field(None, "Use a single-stage anchor-based model (SSD, RetinaNet, EfficientDet).")
-    experimental_model: ExperimentalModel | None = field(None,
-        "A detector that the program gives itself, in Python: boxwright.train(config, detector=...).")
-    center_net: CenterNet | None = field(None, "Use an anchor-free CenterNet model.")
-    refinedet: RefineDet | None = field(None, "Ours: use a single-shot refinement detector.")
-    srn: Srn | None = field(None, "Ours: use a selective refinement network.")
-    align_det: AlignDet | None = field(None, "Ours: use a one-stage detector with an aligned second step.")
-    d_fine: DFine | None = field(None, "Ours: use D-FINE, whose queries detect an object each.")
 
 def _more_channels_problem(config: "TrainEvalPipelineConfig") -> str:
     """Return what cannot take images of more than red, green and blue; empty where all can."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.tensorflow_version import tensorflow_version
-from boxwright.config import messages as m
 from boxwright.config.message import Message
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.tensorflow_version import tensorflow_version
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from boxwright.builders.choice import build_chosen
-from boxwright.builders.learning_rate import build_learning_rate
-from boxwright.config import messages as m
-from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
-from boxwright.optimization.schedules import Schedule
-from boxwright.optimization.weight_groups import WeightGroup
+from boxwright.families.shared.choice import build_chosen
+from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
+from boxwright.nn.optimization.schedules import Schedule
+from boxwright.nn.optimization.weight_groups import WeightGroup
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.learning_rate import build_learning_rate
 
 
 @dataclass(frozen=True)

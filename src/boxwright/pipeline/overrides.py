@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from boxwright.base.errors import ConfigError, shortened
-from boxwright.config.data_paths import forget_placeholders
 from boxwright.config.field import Field
 from boxwright.config.interpret import field_named, merge, set_field, unknown_field
 from boxwright.config.message import Message
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.config.text_format import parse_text
 from boxwright.config.tree import Block, Items, Location, Scalar, Value, check_size
+from boxwright.pipeline.data_paths import forget_placeholders
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 M = TypeVar("M", bound=Message)
 _INDEX = re.compile("[0-9]{1,9}")

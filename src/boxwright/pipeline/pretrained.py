@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
+from boxwright.pipeline import messages as m
 
 
 def wants_pretrained(model: m.DetectionModel) -> bool:

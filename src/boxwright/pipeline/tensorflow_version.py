@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import re
 
-from boxwright.config import messages as m
-from boxwright.config.messages.faster_rcnn import FASTER_RCNN_TF1_EXTRACTORS
-from boxwright.config.messages.ssd import extractor_version
+from boxwright.config.messages.ssd_feature_extractor import extractor_version
+from boxwright.families.two_stage.message import two_stage_version
+from boxwright.pipeline import messages as m
 
 
 def tensorflow_version(model: m.DetectionModel | None) -> int:
@@ -17,11 +17,6 @@ def tensorflow_version(model: m.DetectionModel | None) -> int:
         return two_stage_version(two_stage)
     extractor = _extractor(model)
     return 2 if extractor is None else extractor_version(extractor)
-
-
-def two_stage_version(extractor: m.FasterRcnnFeatureExtractor) -> int:
-    """Return 1 or 2, which the type of a two-stage detector determines."""
-    return 1 if extractor.type in FASTER_RCNN_TF1_EXTRACTORS else 2
 
 
 def _extractor(model: m.DetectionModel | None) -> m.SsdFeatureExtractor | None:

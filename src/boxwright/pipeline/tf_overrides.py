@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from boxwright.base.errors import ConfigError
-from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.overrides import apply_override
-from boxwright.config.rates import SCHEDULE_RATES
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.overrides import apply_override
+from boxwright.pipeline.rates import SCHEDULE_RATES
 
 # The original's first part of a path → ours.
 _ROOTS = {

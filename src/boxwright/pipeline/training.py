@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from boxwright.builders.augmentation.steps import build_augmentation
-from boxwright.builders.center_net.keypoint_label_map import check_keypoints_of_data
-from boxwright.builders.choice import require
-from boxwright.builders.faster_rcnn.detector import check_sampling
-from boxwright.builders.missing import can_be_endless
-from boxwright.builders.optimizer import OptimizerPlan, build_optimizer
-from boxwright.builders.pretrained import wants_pretrained
-from boxwright.builders.tensorflow_version import tensorflow_version
-from boxwright.config import messages as m
 from boxwright.config.preset import folder_of
 from boxwright.config.support import broken_rules, refuse_unsupported
 from boxwright.data.order import StreamSettings
-from boxwright.optimization.gradient_clipping import Clip, clip_by_global_norm, clip_each_by_norm
-from boxwright.optimization.trainable import FreezeStage, Freezing
+from boxwright.families.shared.choice import require
+from boxwright.families.table import family_of
+from boxwright.nn.optimization.gradient_clipping import Clip, clip_by_global_norm, clip_each_by_norm
+from boxwright.nn.optimization.trainable import FreezeStage, Freezing
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.missing import can_be_endless
+from boxwright.pipeline.optimizer import OptimizerPlan, build_optimizer
+from boxwright.pipeline.pretrained import wants_pretrained
+from boxwright.pipeline.tensorflow_version import tensorflow_version
 from boxwright.types.scopes import ChannelOrder, Scope
 
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -106,9 +105,9 @@ def build_training(
     refuse_unsupported(reader, "train_input_reader")
     for problem in broken_rules(config):
         raise problem
-    if config.model is not None and config.model.faster_rcnn is not None:
-        check_sampling(config.model.faster_rcnn)
-    check_keypoints_of_data(config)
+    model = require(config.model, config, "model")
+    if model.experimental_model is None:
+        family_of(model).check_training(getattr(model, model.which("model") or ""), reader)
     build_augmentation(config)  # reports its errors before data are read
     version = tensorflow_version(config.model)
     return TrainingPlan(
@@ -132,7 +131,7 @@ def build_training(
         freezing=_freezing(train),
         bias_multiplier=train.bias_grad_multiplier or 1.0,
         fine_tune=fine_tune_of(train, version),
-        pretrained=wants_pretrained(require(config.model, config, "model")),
+        pretrained=wants_pretrained(model),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
         several_sizes=train.multi_scale is not None,

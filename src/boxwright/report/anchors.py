@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from boxwright.builders.detector import build_detector
-from boxwright.config import messages as m
-from boxwright.ops.boxes import pairwise_iou
-from boxwright.preflight.anchors import AnchorLayouts, anchors_of
-from boxwright.preflight.input_frame import InputFrame
-from boxwright.preflight.records import Record
+from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.report.tables import Indices, Tables
+from boxwright.training.preflight.anchors import AnchorLayouts, anchors_of
+from boxwright.training.preflight.input_frame import InputFrame
+from boxwright.training.preflight.records import Record
 
 # Objects that are compared with all anchors at a time.
 _BLOCK = 128

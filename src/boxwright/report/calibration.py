@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boxwright.config import messages as m
+from boxwright.pipeline import messages as m
 from boxwright.report.matching import ClassCurve
 from boxwright.report.tables import Bools, Floats
 from boxwright.report.thresholds import halves

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boxwright.metrics.matching import overlaps
+from boxwright.evaluation.metrics.matching import overlaps
 from boxwright.report.pictures import Photos
 from boxwright.report.tables import Bools, Floats, Indices, Tables
 

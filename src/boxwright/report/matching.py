@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.average_precision import precision_and_recall, sampled
-from boxwright.metrics.matching import NOBODY, claim_best_free, overlaps, overlaps_of_crowds
+from boxwright.evaluation.metrics.average_precision import precision_and_recall, sampled
+from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free, overlaps, overlaps_of_crowds
 from boxwright.report.tables import Bools, Floats, Indices, Tables
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boxwright.metrics.matching import overlaps
+from boxwright.evaluation.metrics.matching import overlaps
 from boxwright.report.matching import Matching
 from boxwright.report.tables import Indices, Tables
 from boxwright.report.tide import MISSED, NAMES, RIGHT, TideSettings, error_types

@@ -21,9 +21,9 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import make_folder
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import encode_jpeg
-from boxwright.preflight.images import Fingerprints, near_groups
 from boxwright.report.settings import ReportSettings
 from boxwright.report.tables import Bools, Floats, Tables
+from boxwright.training.preflight.images import Fingerprints, near_groups
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 # Sharpness is measured at this longer side, so that it does not depend on the image's size.

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from boxwright.metrics.average_precision import precision_and_recall, sampled
-from boxwright.metrics.matching import overlaps, overlaps_of_crowds
+from boxwright.evaluation.metrics.average_precision import precision_and_recall, sampled
+from boxwright.evaluation.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.report.tables import Bools, Floats, Found, Indices, Objects, Tables
 
 CLASSIFICATION, LOCALIZATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(6)

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from boxwright.base.errors import BoxwrightError
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
-from boxwright.preflight.records import spread
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.report.tables import Indices
+from boxwright.training.preflight.records import spread
 from boxwright.types import Categories, Sample
 
 # Samples that are read where labels cannot be had without pixels: shares of classes need no more.

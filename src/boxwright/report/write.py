@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.files import make_folder, unfinished, write_whole
-from boxwright.config import dump_message
+from boxwright.config.load import dump_message
 from boxwright.report.analysis import Analysis, analyze
 from boxwright.report.anchors import count_anchors
 from boxwright.report.calibration import calibration_message, fit

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from boxwright.tensorflow.varint import read_varint
+from boxwright.base.varint import read_varint
 
 # From message and field number to the message in that field.
 _MESSAGES: dict[str, dict[int, str]] = {

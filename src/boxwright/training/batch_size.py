@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from boxwright.base.errors import ConfigError
-from boxwright.config.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.training.rehearsal import Rehearsal, rehearse
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from boxwright.distributed import gathered, is_sharded
+from boxwright.base.distributed import gathered, is_sharded
 
 Content = dict[str, Any]
 _Key = tuple[Any, ...]

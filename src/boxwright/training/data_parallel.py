@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from boxwright.distributed import is_sharded_module
+from boxwright.base.distributed import is_sharded_module
 
 
 def data_parallel(losses: nn.Module) -> DistributedDataParallel:

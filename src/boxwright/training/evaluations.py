@@ -11,12 +11,12 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.distributed import Processes
+from boxwright.base.distributed import Processes
 from boxwright.evaluation.data import EvaluationData, counted_categories
 from boxwright.evaluation.metrics_process import WORTH_A_PROCESS, summarize_in_process
 from boxwright.evaluation.network import evaluate_in_processes
 from boxwright.evaluation.results import Evaluation
-from boxwright.optimization.schedules import Schedule
+from boxwright.nn.optimization.schedules import Schedule
 from boxwright.training.content import Content
 from boxwright.training.log import Evaluated, TrainingLog
 from boxwright.training.sharding import whole_weights

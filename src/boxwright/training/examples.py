@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from boxwright.builders.augmentation.steps import build_augmentation
-from boxwright.builders.groundtruth import build_groundtruth
-from boxwright.builders.input_sizes import build_input_sizes
-from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
 from boxwright.data.groundtruth import without_masks
 from boxwright.data.loader import TrainingExamples
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.groundtruth import build_groundtruth
+from boxwright.pipeline.input_sizes import build_input_sizes
 
 
 def training_examples(

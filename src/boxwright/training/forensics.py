@@ -18,17 +18,16 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import make_folder, unfinished, unique_stem, write_whole
-from boxwright.builders.detector import build_detector
-from boxwright.builders.training import TrainingPlan, build_training
-from boxwright.checkpoints.store import config_of, read_checkpoint, write_checkpoint
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message
-from boxwright.criteria.terms import TOTAL
 from boxwright.data.batch import Batch
 from boxwright.data.image_io import encode_png
-from boxwright.metrics.metric import without_nan
-from boxwright.models.batch_norm import SyncBatchNorm2d
-from boxwright.models.detector import Detector
+from boxwright.evaluation.metrics.metric import without_nan
+from boxwright.nn.batch_norm import SyncBatchNorm2d
+from boxwright.nn.criteria.terms import TOTAL
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.content import Content
 from boxwright.training.finite_guard import NotFiniteError
 from boxwright.training.log import draw_inputs
@@ -37,6 +36,7 @@ from boxwright.training.state import TrainingState, seed_step
 from boxwright.types import Categories, Targets
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
+from boxwright.weights.store import config_of, read_checkpoint, write_checkpoint
 
 # Per process. The dump itself holds all images; the drawings are for a person to look through.
 _MOST_IMAGES = 64

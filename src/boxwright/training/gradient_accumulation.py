@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from boxwright.criteria.terms import REGULARIZATION, TOTAL, LossTerm
+from boxwright.base.device import random_devices
+from boxwright.base.distributed import Processes
 from boxwright.data.batch import Batch
-from boxwright.device import random_devices
-from boxwright.distributed import Processes
+from boxwright.nn.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.training.data_parallel import exchanging_gradients
 from boxwright.training.losses import Forward, LossModule
 from boxwright.types import Targets

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import TrainingError, first_line
-from boxwright.builders.training import TrainingPlan
-from boxwright.models.detector import Detector
-from boxwright.models.faster_rcnn import FasterRCNN
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.losses import Forward, LossModule
 from boxwright.types import Targets, TwoStagePredictions
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
+from boxwright.base.distributed import Processes
 from boxwright.base.errors import ConfigError
-from boxwright.builders.training import TrainingPlan
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.checkpoints.pretrained import load_pretrained
-from boxwright.checkpoints.restore import other_meaning
-from boxwright.checkpoints.sources import is_tensorflow
-from boxwright.checkpoints.zoo_archive import is_archive
-from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
-from boxwright.distributed import Processes
 from boxwright.evaluation.data import check_same_classes
-from boxwright.loading.find_weights import find_weights
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.training import TrainingPlan
+from boxwright.weights.find_weights import find_weights
+from boxwright.weights.load_weights import load_weights
+from boxwright.weights.pretrained import load_pretrained
+from boxwright.weights.restore import other_meaning
+from boxwright.weights.sources import is_tensorflow
+from boxwright.weights.zoo_archive import is_archive
 
 
 def with_classes(detector: Detector, dataset: Dataset) -> Detector:

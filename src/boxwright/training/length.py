@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config.messages import TrainEvalPipelineConfig
 from boxwright.data.dataset import Dataset
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 
 def steps_of_epochs(config: TrainEvalPipelineConfig, epochs: float, dataset: Dataset | None = None) -> tuple[int, int]:

@@ -14,13 +14,13 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.drawing import Details, draw_boxes, draw_cumulative, with_tracks
 from boxwright.base.errors import TrainingError, first_line
 from boxwright.base.files import read_file, write_whole
-from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
-from boxwright.drawing import Details, draw_boxes, draw_cumulative, with_tracks
 from boxwright.evaluation.events import EventFile, draws_pictures, evaluation_folder, write_evaluation_events
-from boxwright.metrics.metric import without_nan
+from boxwright.evaluation.metrics.metric import without_nan
+from boxwright.nn.criteria.criterion import Description
 from boxwright.training.trackers import Tracker
 from boxwright.types import Categories
 

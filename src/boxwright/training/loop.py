@@ -8,14 +8,13 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
-from boxwright.builders.training import ENDLESS, TrainingPlan
-from boxwright.checkpoints.store import CheckpointStore
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
-from boxwright.distributed import Processes
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.training import ENDLESS, TrainingPlan
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.content import Content, contribute, copied
 from boxwright.training.evaluations import Evaluations
@@ -32,6 +31,7 @@ from boxwright.training.step_log import StepLog
 from boxwright.training.step_report import StepReport
 from boxwright.training.stop import Ending, agreed_batches
 from boxwright.training.transfer import on_device
+from boxwright.weights.store import CheckpointStore
 
 # After so many the weights or the data are at fault, which no further step would mend.
 _MOST_SKIPPED_IN_A_ROW = 20

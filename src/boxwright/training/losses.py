@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from boxwright.builders.training import TrainingPlan
-from boxwright.criteria.terms import REGULARIZATION, LossTerm
-from boxwright.models.detector import Detector
+from boxwright.nn.criteria.terms import REGULARIZATION, LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.training import TrainingPlan
 from boxwright.types import Targets
 from boxwright.types.packing import each_tensor
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from boxwright.base.files import write_whole
-from boxwright.builders.training import TrainingPlan
+from boxwright.pipeline.training import TrainingPlan
 
 
 def write_performance_summary(

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from boxwright.builders.augmentation.steps import build_augmentation, in_use
-from boxwright.builders.detector import build_detector
-from boxwright.builders.groundtruth import build_groundtruth
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.input_sizes import build_input_sizes
-from boxwright.config import messages as m
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.recorded import apply_recorded
 from boxwright.data.batch import to_input
 from boxwright.data.dataset import Dataset
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_augmentation, in_use
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.groundtruth import build_groundtruth
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.input_sizes import build_input_sizes
 from boxwright.types import Sample
 
 

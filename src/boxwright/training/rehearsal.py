@@ -16,20 +16,21 @@ from pathlib import Path
 
 import torch
 
+from boxwright.base.device import is_out_of_memory, open_device
+from boxwright.base.distributed import ALONE
 from boxwright.base.errors import TrainingError, first_line
-from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
-from boxwright.config import dump_message, load_config
-from boxwright.config import messages as m
+from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch, collate
 from boxwright.data.loader import TrainingExamples
-from boxwright.device import is_out_of_memory, open_device
-from boxwright.distributed import ALONE
-from boxwright.optimization.schedules import Constant
-from boxwright.preflight.finding import Finding
+from boxwright.nn.optimization.schedules import Constant
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
 from boxwright.training.examples import training_examples
 from boxwright.training.finite_guard import check_previous_step
+from boxwright.training.preflight.finding import Finding
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 from boxwright.types import Sample

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from boxwright.base.errors import CheckpointError
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.optimization.optimizers import Adam, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
-from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
-from boxwright.tensorflow.variables import slots_of, updates_of, written_by
+from boxwright.nn.optimization.optimizers import Adam, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
 from boxwright.training.state import TrainingState
+from boxwright.weights.load_weights import load_weights
+from boxwright.weights.tensorflow.checkpoint import open_tensorflow, step_of
+from boxwright.weights.tensorflow.variables import slots_of, updates_of, written_by
 
 # Rule, and TensorFlow that wrote → our slot → its own, and the sign that it has here: Keras's momentum points down.
 _SLOTS: dict[tuple[type[UpdateRule], int], dict[str, tuple[str, int]]] = {

@@ -15,9 +15,9 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from boxwright.criteria.terms import LossTerm
-from boxwright.distributed import is_sharded, is_sharded_module
-from boxwright.models.network import Network
+from boxwright.base.distributed import is_sharded, is_sharded_module
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.network import Network
 from boxwright.training.losses import Forward, LossModule
 from boxwright.training.state import TrainingState
 

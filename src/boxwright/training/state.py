@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError
-from boxwright.builders.training import TrainingPlan
-from boxwright.checkpoints.initial_shares import AVERAGE_SHARES, SHARES
-from boxwright.models.cpu_acceleration import compiled_kernels, use_kernels
-from boxwright.models.detector import Detector
-from boxwright.models.initial_statistics import InitialShares, shares_of_layers, shares_of_new
-from boxwright.optimization.moving_average import MovingAverage, average_decay
-from boxwright.optimization.optimizers import Optimizer
-from boxwright.optimization.weight_groups import grouped
-from boxwright.tensorflow.variables import names_of
+from boxwright.nn.cpu_acceleration import compiled_kernels, use_kernels
+from boxwright.nn.detector import Detector
+from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, shares_of_new
+from boxwright.nn.optimization.moving_average import MovingAverage, average_decay
+from boxwright.nn.optimization.optimizers import Optimizer
+from boxwright.nn.optimization.weight_groups import grouped
+from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.selection import Selection
 from boxwright.training.threads import THREADS
+from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES
+from boxwright.weights.tensorflow.variables import names_of
 
 
 @dataclass(frozen=True)

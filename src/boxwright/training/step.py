@@ -8,17 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
+from boxwright.base.device import free_cached_memory, is_out_of_memory
+from boxwright.base.distributed import Processes, is_sharded_module
 from boxwright.base.errors import TrainingError, first_line
-from boxwright.builders.training import TrainingPlan
 from boxwright.data.batch import Batch
-from boxwright.device import free_cached_memory, is_out_of_memory
-from boxwright.distributed import Processes, is_sharded_module
-from boxwright.models.drop_path import drop_paths
-from boxwright.models.regularization import add_penalty_gradients
-from boxwright.optimization.gradient_clipping import global_norm
-from boxwright.optimization.trainable import Trainable
-from boxwright.optimization.undo import Snapshot, undone_on_error
-from boxwright.tensorflow.variables import names_of
+from boxwright.nn.drop_path import drop_paths
+from boxwright.nn.optimization.gradient_clipping import global_norm
+from boxwright.nn.optimization.trainable import Trainable
+from boxwright.nn.optimization.undo import Snapshot, undone_on_error
+from boxwright.nn.regularization import add_penalty_gradients
+from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.data_parallel import data_parallel
 from boxwright.training.finite_guard import all_finite, check_previous_step, check_step, overflowed
 from boxwright.training.gradient_accumulation import BatchLosses, accumulate_gradients, present_gradients
@@ -27,6 +26,7 @@ from boxwright.training.losses import LossModule
 from boxwright.training.sharding import freeze_whole_weights, shard_state
 from boxwright.training.state import TrainingState, seed_step
 from boxwright.training.step_report import StepReport, send_report
+from boxwright.weights.tensorflow.variables import names_of
 
 
 class Learner:

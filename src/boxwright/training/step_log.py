@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.builders.training import TrainingPlan
-from boxwright.criteria.criterion import Description
-from boxwright.criteria.terms import TOTAL
+from boxwright.base.distributed import Processes
 from boxwright.data.batch import Batch
-from boxwright.distributed import Processes
+from boxwright.nn.criteria.criterion import Description
+from boxwright.nn.criteria.terms import TOTAL
+from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog, Variables
 from boxwright.training.performance_summary import write_performance_summary
 from boxwright.training.settings import RunSettings

@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from boxwright.criteria.criterion import Description
 from boxwright.data.batch import Batch
+from boxwright.nn.criteria.criterion import Description
 from boxwright.training.state import Counters
 
 

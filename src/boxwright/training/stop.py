@@ -9,9 +9,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
+from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError, TrainingError
 from boxwright.data.batch import Batch
-from boxwright.distributed import Processes
 
 
 class Ending(IntEnum):

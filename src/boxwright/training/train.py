@@ -10,32 +10,27 @@ from typing import Any
 
 import torch
 
+from boxwright.base.device import is_out_of_memory, open_device
+from boxwright.base.distributed import Processes, join_processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
 from boxwright.base.files import write_whole
-from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import build_dataset, with_orientation_rule
-from boxwright.builders.missing import require_for_training
-from boxwright.builders.tensorflow_version import explain_version, with_version_of
-from boxwright.builders.training import TrainingPlan, build_training
-from boxwright.checkpoints.initial_shares import stored_shares
-from boxwright.checkpoints.store import CheckpointStore, config_of
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import BatchStream, training_batches
 from boxwright.data.worker_folder import clear_worker_folders
-from boxwright.device import is_out_of_memory, open_device
-from boxwright.distributed import Processes, join_processes
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.loading.find_weights import find_weights
-from boxwright.models.cpu_acceleration import compiler_problem
-from boxwright.models.detector import Detector
-from boxwright.models.initial_statistics import take_out_initial
-from boxwright.preflight.examine import examine_quickly
+from boxwright.nn.cpu_acceleration import compiler_problem
+from boxwright.nn.detector import Detector
+from boxwright.nn.initial_statistics import take_out_initial
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import build_dataset, with_orientation_rule
+from boxwright.pipeline.missing import require_for_training
+from boxwright.pipeline.tensorflow_version import explain_version, with_version_of
+from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.runtime.allocator import keep_freed_memory
-from boxwright.tensorflow.checkpoint import find_training
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
@@ -43,6 +38,7 @@ from boxwright.training.initialize import initialize, with_classes
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog, tf1_tag
 from boxwright.training.loop import Loop
+from boxwright.training.preflight.examine import examine_quickly
 from boxwright.training.recompute import recompute_blocks
 from boxwright.training.resume_tensorflow import resume_tensorflow
 from boxwright.training.selection import Selection
@@ -51,6 +47,10 @@ from boxwright.training.state import TrainingState, new_state, placed
 from boxwright.training.stop import stop_requests
 from boxwright.training.threads import run_threads
 from boxwright.training.trackers import check_tracker, open_tracker
+from boxwright.weights.find_weights import find_weights
+from boxwright.weights.initial_shares import stored_shares
+from boxwright.weights.store import CheckpointStore, config_of
+from boxwright.weights.tensorflow.checkpoint import find_training
 
 _Newest = tuple[Path, dict[str, Any]] | None
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from boxwright.models.network import ClassLayer, Network
+from boxwright.nn.network import ClassLayer, Network
 from boxwright.types import Categories
 
 # Of a predictor's convolution, and of its normalization.

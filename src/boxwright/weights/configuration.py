@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boxwright.base.files import is_file
-from boxwright.config.load import load_config, parse_message
-from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.config.overrides import with_overrides
+from boxwright.config.load import parse_message
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.overrides import with_overrides
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.metadata_reader import read_metadata
 
@@ -49,7 +50,7 @@ def configuration_of(
 
 
 def _beside(model: Path) -> Path | None:
-    from boxwright.checkpoints.zoo_archive import is_archive
+    from boxwright.weights.zoo_archive import is_archive
 
     beside = run_folder(model) / "pipeline.config"
     # An archive has a configuration of its own; what is beside it belongs to something else.
@@ -60,6 +61,6 @@ def _own(model: Path, *, allow_edited: bool) -> TrainEvalPipelineConfig:
     if model.suffix in EXPORTS:
         metadata = read_metadata(model, allow_edited=allow_edited)
         return parse_message(metadata.config, TrainEvalPipelineConfig, file=str(model))
-    from boxwright.checkpoints.restore import stored_config
+    from boxwright.weights.restore import stored_config
 
     return stored_config(model)

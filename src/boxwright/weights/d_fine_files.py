@@ -9,15 +9,15 @@ from torch import Tensor
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
-from boxwright.builders.d_fine import SIZES
-from boxwright.checkpoints.d_fine_classes import d_fine_classes, input_size, transformers_config
-from boxwright.checkpoints.d_fine_names import authors_name, is_authors, is_transformers, transformers_names
-from boxwright.checkpoints.pytorch_names import read_pth
-from boxwright.checkpoints.safetensors_file import read_safetensors
-from boxwright.config import messages as m
+from boxwright.base.safetensors_file import read_safetensors
 from boxwright.config.load import parse_message
-from boxwright.models.backbones.hgnetv2 import HGNETS
+from boxwright.families.d_fine.build import SIZES
+from boxwright.families.d_fine.weight_classes import d_fine_classes, input_size, transformers_config
+from boxwright.families.d_fine.weight_names import authors_name, is_authors, is_transformers, transformers_names
+from boxwright.nn.backbones.hgnetv2 import HGNETS
+from boxwright.pipeline import messages as m
 from boxwright.types import Categories
+from boxwright.weights.pytorch_names import read_pth
 
 # Of the weights, by our names: what tells one size from another, and how many classes there are.
 _STEM, _LEVEL = "backbone.stem.stem1.conv.weight", "encoder.input_proj.{}.conv.weight"

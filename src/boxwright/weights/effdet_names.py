@@ -19,17 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.checkpoints.coco_classes import coco_classes_by_id
-from boxwright.checkpoints.efficientnet_names import efficientnet_names
-from boxwright.checkpoints.row_order import unchanged
-from boxwright.models.backbones.efficientnet import EfficientNet
-from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
-from boxwright.models.necks.bifpn import BiFpn, BiFpnNode
-from boxwright.models.ssd import SSD
-from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
-from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.nn.backbones.efficientnet import EfficientNet
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.nn.necks.bifpn import BiFpn, BiFpnNode
+from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.row_order import unchanged
+from boxwright.nn.ssd import SSD
 from boxwright.types import Categories
+from boxwright.types.coco_classes import coco_classes_by_id
+from boxwright.weights.efficientnet_names import efficientnet_names
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")

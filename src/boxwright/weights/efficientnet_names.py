@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from boxwright.checkpoints.row_order import unchanged
-from boxwright.models.backbones.efficientnet import EfficientNet, MBConv
-from boxwright.models.backbones.mobilenet_v2 import BLOCKS_OF_STAGES, InvertedResidual, MobileNetV2
+from boxwright.nn.backbones.efficientnet import EfficientNet, MBConv
+from boxwright.nn.backbones.mobilenet_v2 import BLOCKS_OF_STAGES, InvertedResidual, MobileNetV2
+from boxwright.nn.row_order import unchanged
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")

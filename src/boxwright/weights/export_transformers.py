@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import make_folder, write_whole
-from boxwright.builders.d_fine import Layouts, layouts_of
-from boxwright.checkpoints.d_fine_names import to_transformers
-from boxwright.checkpoints.safetensors_file import pack_safetensors
-from boxwright.config import messages as m
-from boxwright.models.backbones.hgnetv2 import HgNetLayout
-from boxwright.models.d_fine import DFine
-from boxwright.models.detector import Detector
-from boxwright.models.network import evaluation_mode
-from boxwright.ops.resize import resize_antialiased
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.base.safetensors_file import pack_safetensors
+from boxwright.families.d_fine.build import Layouts, layouts_of
+from boxwright.families.d_fine.network import DFine
+from boxwright.families.d_fine.weight_names import to_transformers
+from boxwright.nn.backbones.hgnetv2 import HgNetLayout
+from boxwright.nn.detector import Detector
+from boxwright.nn.network import evaluation_mode
+from boxwright.nn.ops.resize import resize_antialiased
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.pipeline import messages as m
 
 _BILINEAR = 2  # Pillow's number of it, which antialiases
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from boxwright.base.files import make_folder, write_whole
-from boxwright.checkpoints.safetensors_file import pack_safetensors
-from boxwright.config import messages as m
+from boxwright.base.safetensors_file import pack_safetensors
 from boxwright.config.load import dump_message
 from boxwright.data.label_map import write_label_map
-from boxwright.models.detector import Detector
-from boxwright.models.network import evaluation_mode
-from boxwright.tensorflow.bundle_writer import write_bundle
-from boxwright.tensorflow.object_graph import ATTRIBUTE
-from boxwright.tensorflow.variables import to_tensorflow
+from boxwright.nn.detector import Detector
+from boxwright.nn.network import evaluation_mode
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.pipeline import messages as m
 from boxwright.types import Categories
+from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.variables import to_tensorflow
 
 
 def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step: int = 0) -> Path:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
-from boxwright.checkpoints.find_source import exists, find_source
-from boxwright.loading.hub import fetch, hub_address
+from boxwright.weights.find_source import exists, find_source
+from boxwright.weights.hub import fetch, hub_address
 
 
 def find_weights(named: str, folder: str = "") -> tuple[str, str]:

@@ -74,7 +74,7 @@ def fetch(address: HubAddress) -> Path:
     """
     from huggingface_hub import constants, errors, snapshot_download
 
-    from boxwright.checkpoints.weights_folder import CONFIG, FILES, WEIGHTS
+    from boxwright.weights.weights_folder import CONFIG, FILES, WEIGHTS
 
     try:
         folder = Path(snapshot_download(address.repository, revision=address.revision, allow_patterns=[*FILES]))

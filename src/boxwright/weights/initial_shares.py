@@ -13,21 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxwright.builders.detector import build_detector
-from boxwright.builders.optimizer import build_optimizer
-from boxwright.builders.pretrained import wants_pretrained
-from boxwright.builders.tensorflow_version import tensorflow_version
-from boxwright.builders.training import fine_tune_of
-from boxwright.config import messages as m
-from boxwright.models.initial_statistics import (
+from boxwright.nn.initial_statistics import (
     InitialShares,
     impossible_shares,
     normalized_layers,
     shares_of_layers,
     without_initial,
 )
-from boxwright.models.network import Parts, is_within
-from boxwright.optimization.moving_average import average_decay
+from boxwright.nn.network import Parts, is_within
+from boxwright.nn.optimization.moving_average import average_decay
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.optimizer import build_optimizer
+from boxwright.pipeline.pretrained import wants_pretrained
+from boxwright.pipeline.tensorflow_version import tensorflow_version
+from boxwright.pipeline.training import fine_tune_of
 
 SHARES, AVERAGE_SHARES = "initial_shares", "average_initial_shares"
 # Nothing has to be taken out of statistics that hold less.

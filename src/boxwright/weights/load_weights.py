@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.checkpoints.class_surgery import ClassSurgery, map_classes
-from boxwright.checkpoints.sources import SourceWeights, read_source
-from boxwright.models.detector import Detector
-from boxwright.models.network import Parts, is_within
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.tensorflow.object_graph import ATTRIBUTE
+from boxwright.nn.detector import Detector
+from boxwright.nn.network import Parts, is_within
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
 from boxwright.types.scopes import ChannelOrder, Scope
+from boxwright.weights.class_surgery import ClassSurgery, map_classes
+from boxwright.weights.sources import SourceWeights, read_source
 
 Source = str | Path | Mapping[str, NDArray[Any]]
 

@@ -11,7 +11,7 @@ from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import read_file, shown
 
 if TYPE_CHECKING:
-    from boxwright.models.detector import Detector
+    from boxwright.nn.detector import Detector
 
 
 def remember(detector: Detector, path: str | Path) -> None:
@@ -28,7 +28,7 @@ def remember(detector: Detector, path: str | Path) -> None:
 
     import torch
 
-    from boxwright.models.faster_rcnn import FasterRCNN
+    from boxwright.families.two_stage.network import FasterRCNN
 
     network = detector.network
     attention = network.attention if isinstance(network, FasterRCNN) else None

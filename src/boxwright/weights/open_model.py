@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from boxwright.base.errors import CheckpointError, ConfigError, ExportError
 from boxwright.base.files import is_file, is_folder, shown
-from boxwright.loading.exports import open_export
-from boxwright.loading.hub import fetch, hub_address
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types.categories import Categories
 from boxwright.types.found import Finder
+from boxwright.weights.exports import open_export
+from boxwright.weights.hub import fetch, hub_address
 
 if TYPE_CHECKING:
-    from boxwright.config.messages import TrainEvalPipelineConfig
-    from boxwright.models.detector import Detector
+    from boxwright.nn.detector import Detector
+    from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class OpenModel:
         """The configuration that it was trained with; a ConfigError if it is unknown."""
         if isinstance(self.opened, ExportedDetector):
             from boxwright.config.load import parse_message
-            from boxwright.config.messages import TrainEvalPipelineConfig
+            from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
             return parse_message(self.opened.metadata.config, TrainEvalPipelineConfig, file=str(self.path))
         if self.own_config is None:
@@ -87,7 +87,7 @@ class OpenModel:
     def _sha256(self) -> str:
         if isinstance(self.opened, ExportedDetector):
             return self.opened.metadata.weights_sha256
-        from boxwright.checkpoints.weights_digest import weights_sha256
+        from boxwright.weights.weights_digest import weights_sha256
 
         return weights_sha256(self.opened)
 
@@ -101,7 +101,7 @@ class OpenModel:
         if isinstance(self.opened, ExportedDetector):
             require_adjustable(self.path, precision, compile=compile)
             return self
-        from boxwright.loading.optimized import optimized
+        from boxwright.weights.optimized import optimized
 
         # Before batch normalization is folded into the convolutions.
         digest = self.weights_sha256()
@@ -120,7 +120,7 @@ class OpenModel:
             if multi_scale:
                 raise ExportError(f"{shown(self.path)} is exported: its scales are fixed; load the run instead")
             return self.opened.detect
-        from boxwright.models.multi_scale import at_scales
+        from boxwright.nn.multi_scale import at_scales
 
         detector = at_scales(self.opened, multi_scale)
         return lambda images: [found.arrays() for found in detector.detect(list(images))]
@@ -161,8 +161,8 @@ def open_model(
         return OpenModel(path, exported, exported.metadata.step)
     import torch
 
-    from boxwright.checkpoints.restore import restore_detector
-    from boxwright.device import open_device
+    from boxwright.base.device import open_device
+    from boxwright.weights.restore import restore_detector
 
     if threads:
         torch.set_num_threads(threads)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
 from boxwright.runtime.measure import measure
 
 _PRECISIONS = ("float32", "bfloat16", "fastest")

@@ -12,7 +12,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError, first_line
-from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
 
 Weights = Mapping[str, Tensor]
 

@@ -12,8 +12,8 @@ import re
 from typing import Any
 
 from boxwright.base.errors import ExportError
-from boxwright.loading.pt2_graph import checked_graph, plain_nodes
 from boxwright.runtime.pt2_members import Members
+from boxwright.weights.pt2_graph import checked_graph, plain_nodes
 
 _GRAPH = "models/model.json"
 _SAMPLE_INPUTS = "data/sample_inputs/model.pt"

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ExportError, translated
 from boxwright.base.quiet import quiet
-from boxwright.loading.pt2_archive import checked_members
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.pt2_members import ABOUT, packed_members, unpacked_members
+from boxwright.weights.pt2_archive import checked_members
 
 
 class Pt2Session:

@@ -19,23 +19,23 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
-from boxwright.checkpoints.archive import load_archive
-from boxwright.checkpoints.d_fine_names import authors_name, is_authors
-from boxwright.checkpoints.effdet_names import effdet, is_effdet, with_biases
-from boxwright.checkpoints.mapped_tensors import MappedTensors
-from boxwright.checkpoints.row_order import unchanged, vertical_first
-from boxwright.checkpoints.srn_names import is_released_srn, released_srn
-from boxwright.checkpoints.timm_names import timm_classifier
-from boxwright.checkpoints.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
-from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
-from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.backbones.vgg16 import Vgg16
-from boxwright.models.d_fine import DFine
-from boxwright.models.faster_rcnn import FasterRCNN
-from boxwright.models.network import Network
-from boxwright.models.refinedet import RefineDet
-from boxwright.models.srn import SRN
-from boxwright.ops.box_coder import BoxCoder
+from boxwright.families.d_fine.network import DFine
+from boxwright.families.d_fine.weight_names import authors_name, is_authors
+from boxwright.families.refinedet.network import RefineDet
+from boxwright.families.srn.network import SRN
+from boxwright.families.srn.weight_names import is_released_srn, released_srn
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.nn.backbones.resnet_v1 import Bottleneck, ResNetV1
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.backbones.vgg16 import Vgg16
+from boxwright.nn.network import Network
+from boxwright.nn.ops.box_coder import BoxCoder
+from boxwright.nn.row_order import unchanged, vertical_first
+from boxwright.weights.archive import load_archive
+from boxwright.weights.effdet_names import effdet, is_effdet, with_biases
+from boxwright.weights.mapped_tensors import MappedTensors
+from boxwright.weights.timm_names import timm_classifier
+from boxwright.weights.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 # Indices of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.

@@ -7,25 +7,25 @@ from pathlib import Path
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import as_here, is_file, shown
-from boxwright.builders.detector import build_detector
-from boxwright.builders.tensorflow_version import tensorflow_version, with_version_of
-from boxwright.checkpoints.coco_classes import coco_classes_by_id
-from boxwright.checkpoints.d_fine_files import inferred
-from boxwright.checkpoints.initial_shares import debiased
-from boxwright.checkpoints.load_weights import check_finite, load_weights
-from boxwright.checkpoints.sources import is_tensorflow, refuse_export, tensorflow_source
-from boxwright.checkpoints.store import config_of, find_checkpoint, nearby
-from boxwright.checkpoints.stored_anchors import with_stored_anchors
-from boxwright.checkpoints.weights_folder import CONFIG, WEIGHTS, is_weights_folder, step_in
-from boxwright.checkpoints.zoo_archive import is_archive, unpacked
-from boxwright.config import messages as m
-from boxwright.config.data_paths import is_placeholder
-from boxwright.config.load import load_config
 from boxwright.data.label_map import load_label_map
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.data_paths import is_placeholder
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.tensorflow_version import tensorflow_version, with_version_of
 from boxwright.runtime.formats import EXPORTS
-from boxwright.tensorflow.checkpoint import open_tensorflow, step_of
 from boxwright.types import Categories
+from boxwright.types.coco_classes import coco_classes_by_id
+from boxwright.weights.d_fine_files import inferred
+from boxwright.weights.initial_shares import debiased
+from boxwright.weights.load_weights import check_finite, load_weights
+from boxwright.weights.sources import is_tensorflow, refuse_export, tensorflow_source
+from boxwright.weights.store import config_of, find_checkpoint, nearby
+from boxwright.weights.stored_anchors import with_stored_anchors
+from boxwright.weights.tensorflow.checkpoint import open_tensorflow, step_of
+from boxwright.weights.weights_folder import CONFIG, WEIGHTS, is_weights_folder, step_in
+from boxwright.weights.zoo_archive import is_archive, unpacked
 
 _COCO_IDS = 90
 # Suffixes of files that nothing tells the meaning of an extractor, or that are no source of weights.

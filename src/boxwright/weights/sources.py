@@ -12,24 +12,24 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, is_folder, read_file, shown
-from boxwright.checkpoints.d_fine_classes import d_fine_classes
-from boxwright.checkpoints.d_fine_names import from_transformers, is_transformers, transformers_names
-from boxwright.checkpoints.effdet_names import effdet_classes, is_effdet
-from boxwright.checkpoints.initial_shares import debiased
-from boxwright.checkpoints.pytorch_names import from_pytorch, read_pth
-from boxwright.checkpoints.safetensors_file import read_safetensors
-from boxwright.checkpoints.store import config_of, find_checkpoint
-from boxwright.checkpoints.stored_anchors import check_stored_anchors, has_ssd_anchors
-from boxwright.checkpoints.weights_folder import WEIGHTS, is_weights_folder
-from boxwright.checkpoints.zoo_archive import unpacked
-from boxwright.models.d_fine import DFine
-from boxwright.ops.box_coder import BoxCoder
+from boxwright.base.safetensors_file import read_safetensors
+from boxwright.families.d_fine.network import DFine
+from boxwright.families.d_fine.weight_classes import d_fine_classes
+from boxwright.families.d_fine.weight_names import from_transformers, is_transformers, transformers_names
+from boxwright.nn.ops.box_coder import BoxCoder
 from boxwright.runtime.foreign_file import foreign_file
 from boxwright.runtime.formats import EXPORTS
-from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow
-from boxwright.tensorflow.graph_anchors import anchors_beside
-from boxwright.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.types import Categories
+from boxwright.weights.effdet_names import effdet_classes, is_effdet
+from boxwright.weights.initial_shares import debiased
+from boxwright.weights.pytorch_names import from_pytorch, read_pth
+from boxwright.weights.store import config_of, find_checkpoint
+from boxwright.weights.stored_anchors import check_stored_anchors, has_ssd_anchors
+from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
+from boxwright.weights.tensorflow.graph_anchors import anchors_beside
+from boxwright.weights.tensorflow.variables import FoundVariables, from_tensorflow
+from boxwright.weights.weights_folder import WEIGHTS, is_weights_folder
+from boxwright.weights.zoo_archive import unpacked
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import is_folder, open_whole, partial_files, shown
-from boxwright.builders.input_reader import with_earlier_rule
-from boxwright.builders.tensorflow_version import with_version
-from boxwright.checkpoints.archive import load_sealed_archive, save_archive
-from boxwright.config import messages as m
 from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import with_earlier_rule
+from boxwright.pipeline.tensorflow_version import with_version
 from boxwright.types import Categories
+from boxwright.weights.archive import load_sealed_archive, save_archive
 
 _NAME = re.compile(r"ckpt-([0-9]{1,18})\.pt")
 # Since format 2, TF1's names of extractors have TF1's meaning; in format 1 they have TF2's.

@@ -15,11 +15,11 @@ from typing import Any
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
-from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.config import messages as m
-from boxwright.models.ssd import SSD
-from boxwright.ops.anchors.ssd import SsdAnchorGenerator
-from boxwright.tensorflow.graph_anchors import Levels, anchors_beside, are_same
+from boxwright.families.shared.anchor_generator import build_anchor_generator
+from boxwright.nn.anchors.ssd import SsdAnchorGenerator
+from boxwright.nn.ssd import SSD
+from boxwright.pipeline import messages as m
+from boxwright.weights.tensorflow.graph_anchors import Levels, anchors_beside, are_same
 
 _LOG = logging.getLogger("boxwright")
 _SWITCH = "model.ssd.anchor_generator.ssd_anchor_generator.first_release"

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.checkpoints.efficientnet_names import (
+from boxwright.nn.backbones.efficientnet import EfficientNet
+from boxwright.nn.backbones.hgnetv2 import HgNetV2
+from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.row_order import unchanged
+from boxwright.weights.efficientnet_names import (
     efficientnet_names,
     is_efficientnet_pytorch,
     mobilenet_v2_names,
     to_timm,
 )
-from boxwright.checkpoints.mapped_tensors import MappedTensors
-from boxwright.checkpoints.row_order import unchanged
-from boxwright.models.backbones.efficientnet import EfficientNet
-from boxwright.models.backbones.hgnetv2 import HgNetV2
-from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
-from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.weights.mapped_tensors import MappedTensors
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from boxwright.checkpoints.row_order import unchanged, vertical_first
-from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.faster_rcnn import FasterRCNN
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.row_order import unchanged, vertical_first
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 _CROP_SIDE = 7

@@ -6,7 +6,7 @@ import hashlib
 
 import torch
 
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
 
 
 def weights_sha256(detector: Detector) -> str:

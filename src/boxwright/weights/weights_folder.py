@@ -10,13 +10,13 @@ from typing import Any
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, is_folder, read_file, shown
-from boxwright.checkpoints.export_weights import safetensors_of
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.message import find_fields
 from boxwright.config.preset import packaged
 from boxwright.data.label_map import label_map_text
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.weights.export_weights import safetensors_of
 
 WEIGHTS, CONFIG, LABELS, KEYPOINTS, ABOUT = (
     *("model.safetensors", "pipeline.config", "label_map.pbtxt"),

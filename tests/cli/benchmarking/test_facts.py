@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxwright.benchmarking.facts import facts
-from boxwright.models.cpu_acceleration import accelerate_for_cpu
-from boxwright.models.layers import Conv2d
-from boxwright.models.winograd import gains_from_winograd
+from boxwright.cli.benchmarking.facts import facts
+from boxwright.nn.cpu_acceleration import accelerate_for_cpu
+from boxwright.nn.layers import Conv2d
+from boxwright.nn.winograd import gains_from_winograd
 
 
 def test_operations_are_those_of_the_definition_whatever_way_is_taken() -> None:

@@ -10,7 +10,7 @@ import pytest
 from boxwright.base.errors import DataError
 from boxwright.data.coco import CocoDataset
 from boxwright.data.layouts.table import layout_of
-from boxwright.metrics.coco import CocoMetrics
+from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.types import FoundObjects
 from tests.data.layouts.opened import classes_in, draw, objects_in
 

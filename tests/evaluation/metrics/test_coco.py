@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from boxwright.metrics.coco import ByCategory, CocoMetrics, verified_or_all
-from boxwright.metrics.coco_matching import are_known
-from boxwright.metrics.metric import verified_or_present
-from boxwright.metrics.pascal import PascalMetrics
+from boxwright.evaluation.metrics.coco import ByCategory, CocoMetrics, verified_or_all
+from boxwright.evaluation.metrics.coco_matching import are_known
+from boxwright.evaluation.metrics.metric import verified_or_present
+from boxwright.evaluation.metrics.pascal import PascalMetrics
 from boxwright.types import Categories, Category, FoundObjects, Sample
 from boxwright.types.found import chosen
 from tests.conftest import found_objects

@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from boxwright.metrics.judged import Judged, Ledger, Packed
+from boxwright.evaluation.metrics.judged import Judged, Ledger, Packed
 
 SIZES, THRESHOLDS = 4, 10
 

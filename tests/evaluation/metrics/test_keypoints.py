@@ -13,7 +13,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.metrics.keypoints import DEFAULT_SIGMA, CocoKeypointMetrics
+from boxwright.evaluation.metrics.keypoints import DEFAULT_SIGMA, CocoKeypointMetrics
 from boxwright.types import Categories, Category, FoundObjects, Sample
 
 POINTS = ("nose", "hand", "foot")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.metrics.lvis import LvisMetrics
-from boxwright.metrics.regions import BOXES, MASKS, ImageMasks, Kind
-from boxwright.ops.run_lengths import encode_mask
+from boxwright.evaluation.metrics.lvis import LvisMetrics
+from boxwright.evaluation.metrics.regions import BOXES, MASKS, ImageMasks, Kind
+from boxwright.nn.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, FoundObjects, Sample
 
 CLASSES = 12

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.metrics.average_precision import all_points, eleven_points, precision_and_recall
-from boxwright.metrics.pascal import (
+from boxwright.evaluation.metrics.average_precision import all_points, eleven_points, precision_and_recall
+from boxwright.evaluation.metrics.pascal import (
     OPEN_IMAGES_CHALLENGE,
     OPEN_IMAGES_V2,
     PASCAL_VOC,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.metrics.wider_face import WiderFaceMetrics
+from boxwright.evaluation.metrics.wider_face import WiderFaceMetrics
 from boxwright.types import Categories, Category, FoundObjects, Sample
 from tests.conftest import found_objects
 

@@ -9,17 +9,17 @@ from torch.nn import functional as F
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.anchor import AnchorCriterion
-from boxwright.criteria.cascade import CascadeCriterion
-from boxwright.models.align_det import AlignDet
-from boxwright.models.heads.aligned import AlignedHead, AlignmentConvHead
-from boxwright.models.heads.outputs import HeadOutput
-from boxwright.models.heads.roi_conv import GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
-from boxwright.models.layers import ConvSettings
-from boxwright.models.ssd import SSD
-from boxwright.ops.matcher import IGNORED
+from boxwright.config.load import parse_message
+from boxwright.families.align_det.network import AlignDet
+from boxwright.nn.criteria.anchor import AnchorCriterion
+from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.heads.aligned import AlignedHead, AlignmentConvHead
+from boxwright.nn.heads.outputs import HeadOutput
+from boxwright.nn.heads.roi_conv import GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
+from boxwright.nn.layers import ConvSettings
+from boxwright.nn.ops.matcher import IGNORED
+from boxwright.nn.ssd import SSD
+from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, Targets
 
 PLAIN = ConvSettings(norm=None, activation="RELU")

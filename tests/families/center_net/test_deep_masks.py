@@ -11,20 +11,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.builders.detector import build_detector
-from boxwright.config import Pipeline, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_unsupported
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.center_net import CenterNet
-from boxwright.models.deep_masks import BoxCrops, DeepMasks, WholeMaps, instances_at
-from boxwright.models.detector import Detector
-from boxwright.models.heads.deep_mask import ConditionalMask, ProjectedMask
-from boxwright.models.random_view import RandomView, View
-from boxwright.tensorflow.variables import from_tensorflow, to_tensorflow
+from boxwright.families.center_net.deep_mask_head import ConditionalMask, ProjectedMask
+from boxwright.families.center_net.deep_masks import BoxCrops, DeepMasks, WholeMaps, instances_at
+from boxwright.families.center_net.network import CenterNet
+from boxwright.families.center_net.predictions import EmbeddingMaps
+from boxwright.families.center_net.random_view import RandomView, View
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.types import Targets
-from boxwright.types.center_net import EmbeddingMaps
 from boxwright.types.masks import InstanceMasks
+from boxwright.weights.tensorflow.variables import from_tensorflow, to_tensorflow
 from tests.center_nets import CENTER_NET, WEAK, deep_mask_variants, deep_masks
 
 SMALL = 'dim: 8 pixel_embedding_dim: 6 mask_size: 16 network_type: "resnet4"'

@@ -11,25 +11,27 @@ import pytest
 import torch
 
 from boxwright.base.errors import CheckpointError, ConfigError, DataError
-from boxwright.builders.center_net.feature_extractor import CENTER_NET_EXTRACTORS, build_feature_extractor
-from boxwright.builders.detector import build_detector
-from boxwright.builders.training import build_training
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.config import Pipeline, load_config, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_unsupported
-from boxwright.criteria.center_net.boxes import BoxTargets
-from boxwright.criteria.center_net.centers import CentersOfBoxes
-from boxwright.criteria.terms import LossTerm
 from boxwright.data.batch import collate, to_input
 from boxwright.data.shapes import ShapesDataset
-from boxwright.models.detector import Detector
-from boxwright.tensorflow.variable_names import tf2_variables
-from boxwright.tensorflow.variables import from_tensorflow, to_tensorflow
+from boxwright.families.center_net.build_feature_extractor import CENTER_NET_EXTRACTORS, build_feature_extractor
+from boxwright.families.center_net.criteria.boxes import BoxTargets
+from boxwright.families.center_net.criteria.centers import CentersOfBoxes
+from boxwright.families.center_net.predictions import CenterPredictions, StageMaps
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
+from boxwright.pipeline.training import build_training
 from boxwright.types import Categories, Category, Targets
-from boxwright.types.center_net import CenterPredictions, StageMaps
 from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE
 from boxwright.types.masks import InstanceMasks
+from boxwright.weights.load_weights import load_weights
+from boxwright.weights.tensorflow.variable_names import tf2_variables
+from boxwright.weights.tensorflow.variables import from_tensorflow, to_tensorflow
 from tests.center_nets import (
     CENTER_NET,
     KEYPOINT_LABEL_MAP,
@@ -42,7 +44,7 @@ from tests.center_nets import (
     with_surface,
 )
 from tests.conftest import extra_folder
-from tests.models.shapes import only_shapes
+from tests.nn.shapes import only_shapes
 
 
 @pytest.fixture(scope="module")

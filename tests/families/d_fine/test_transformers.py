@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.checkpoints.export_transformers import write_transformers
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
+from boxwright.pipeline import messages as m
+from boxwright.weights.export_transformers import write_transformers
 
 SIDE = 128
 MODEL = f"""model {{ d_fine {{ num_classes: 5 SHAPE

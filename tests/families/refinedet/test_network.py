@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.anchor import AnchorCriterion
-from boxwright.criteria.cascade import CascadeCriterion
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.backbones.vgg16 import L2Norm
-from boxwright.models.necks.transfer_connection import TransferConnection
-from boxwright.models.refinedet import RefineDet
-from boxwright.models.regularization import add_penalty_gradients, regularization_loss
-from boxwright.models.ssd import SSD
+from boxwright.config.load import parse_message
+from boxwright.families.refinedet.network import RefineDet
+from boxwright.families.refinedet.transfer_connection import TransferConnection
+from boxwright.nn.backbones.vgg16 import L2Norm
+from boxwright.nn.criteria.anchor import AnchorCriterion
+from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.regularization import add_penalty_gradients, regularization_loss
+from boxwright.nn.ssd import SSD
+from boxwright.pipeline import messages as m
 from boxwright.types import Targets
 
 NORMED = "conv_hyperparams { activation: RELU batch_norm { } }"
@@ -167,7 +167,7 @@ def test_kernels_of_the_deconvolution() -> None:
 
 def test_transfer_by_hand() -> None:
     """Two levels of one channel, every kernel the identity: the coarse value is added to each of four fine ones."""
-    from boxwright.models.layers import ConvSettings
+    from boxwright.nn.layers import ConvSettings
 
     transfer = TransferConnection((1, 1), 1, ConvSettings(norm=None, activation="RELU"))
     with torch.no_grad():

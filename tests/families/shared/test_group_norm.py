@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.batch_norm import GroupNormSettings, make_norm
-from boxwright.models.heads.weight_shared import WeightSharedHead
-from boxwright.models.ssd import SSD
-from boxwright.tensorflow.variable_names import tf1_variables
+from boxwright.config.load import parse_message
+from boxwright.nn.batch_norm import GroupNormSettings, make_norm
+from boxwright.nn.heads.weight_shared import WeightSharedHead
+from boxwright.nn.ssd import SSD
+from boxwright.pipeline import messages as m
+from boxwright.weights.tensorflow.variable_names import tf1_variables
 
 GROUPS = "conv_hyperparams { activation: RELU_6 group_norm { } }"
 HEAD = "convolutional_box_predictor { min_depth: 64 max_depth: 64 num_layers_before_predictor: 1 CONV }"

@@ -11,18 +11,18 @@ from torch import Tensor
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.anchor import AnchorCriterion
-from boxwright.criteria.cascade import CascadeCriterion
-from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldEnhancement
-from boxwright.models.layers import ConvSettings
-from boxwright.models.srn import SRN
-from boxwright.models.ssd import SSD
-from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep
-from boxwright.ops.box_coder import PixelCenterBoxCoder
-from boxwright.postprocessing.cascade import CascadePostprocessor
-from boxwright.postprocessing.level_candidates import BestOfLevel
+from boxwright.config.load import parse_message
+from boxwright.families.srn.head import ReceptiveFieldEnhancement
+from boxwright.families.srn.network import SRN
+from boxwright.nn.criteria.anchor import AnchorCriterion
+from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.layers import ConvSettings
+from boxwright.nn.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep
+from boxwright.nn.ops.box_coder import PixelCenterBoxCoder
+from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.nn.postprocessing.level_candidates import BestOfLevel
+from boxwright.nn.ssd import SSD
+from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, Targets
 
 BOTH = "two_step_classification { } two_step_regression { }"

@@ -11,21 +11,21 @@ from torch import Tensor
 
 import boxwright as bw
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.builders.detector import build_detector
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions, report
-from boxwright.criteria.example_sampler import MinibatchSampler
-from boxwright.criteria.region_sampler import RegionSampler
-from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
-from boxwright.models.faster_rcnn import FasterRCNN
-from boxwright.models.multi_scale import MULTI_SCALE, MultiScaleDetector
-from boxwright.models.region_crop import RoiAlign
-from boxwright.models.second_stage import BoxClassifier
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.matcher import IGNORED, UNMATCHED, ArgmaxMatcher, OwnLowQualityMatcher
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.families.two_stage.region_crop import RoiAlign
+from boxwright.families.two_stage.region_sampler import RegionSampler
+from boxwright.families.two_stage.second_stage import BoxClassifier
+from boxwright.nn.criteria.example_sampler import MinibatchSampler
+from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
+from boxwright.nn.multi_scale import MULTI_SCALE, MultiScaleDetector
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.matcher import IGNORED, UNMATCHED, ArgmaxMatcher, OwnLowQualityMatcher
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.types import Proposals, Targets, TwoStagePredictions
 from boxwright.types.masks import InstanceMasks
 from tests.two_stage_models import EVERY, FASTER_RCNN, HYPERPARAMS, MASK_RCNN, ONE_MAP, OPTIONS, PROPOSALS_ONLY
@@ -352,7 +352,7 @@ def test_what_cannot_be_is_said_in_a_line(text: str, old: str, new: str, wanted:
 
 
 def test_learning_from_more_proposals_than_there_are() -> None:
-    from boxwright.builders.training import build_training
+    from boxwright.pipeline.training import build_training
 
     text = f"""model {{ {FASTER_RCNN.replace("second_stage_batch_size: 16", "second_stage_batch_size: 64")} }}
       train_config {{ batch_size: 1 num_steps: 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.postprocessing.proposals import LevelProposals, suppressed_by_level
+from boxwright.families.two_stage.proposals import LevelProposals, suppressed_by_level
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.types import AnchorPredictions
 
 LEVELS = (300, 80, 20, 3)

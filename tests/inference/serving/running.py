@@ -16,11 +16,11 @@ from typing import Any
 import uvicorn
 
 from boxwright.cli.serving import listening_socket
-from boxwright.serving.app import make_app
-from boxwright.serving.guard import Counters
-from boxwright.serving.model import ServedModel
-from boxwright.serving.server import Server
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.app import make_app
+from boxwright.inference.serving.guard import Counters
+from boxwright.inference.serving.model import ServedModel
+from boxwright.inference.serving.server import Server
+from boxwright.inference.serving.settings import ServerSettings
 from tests.exporters.exported import exported_detector
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.serving import open_inference_protocol as v2
-from boxwright.serving import tensorflow_protocol as tf
+from boxwright.inference.serving import open_inference_protocol as v2
+from boxwright.inference.serving import tensorflow_protocol as tf
 
 GENERATOR = np.random.default_rng(0)
 ROWS = [

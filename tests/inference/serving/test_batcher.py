@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from boxwright.serving.batcher import Batcher, QueueFull, Row
+from boxwright.inference.serving.batcher import Batcher, QueueFull, Row
 
 PATIENCE = 60
 
@@ -113,7 +113,7 @@ def test_closing_answers_what_was_taken() -> None:
 
 def test_large_pictures_run_by_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for 40 pixels: two of 16, and one of 100."""
-    monkeypatch.setattr("boxwright.serving.batcher._MOST_PIXELS", 40)
+    monkeypatch.setattr("boxwright.inference.serving.batcher._MOST_PIXELS", 40)
     sizes: list[int] = []
     gate = threading.Event()
 

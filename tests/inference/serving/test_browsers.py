@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.serving.browsers import Browsers
+from boxwright.inference.serving.browsers import Browsers
 
 AGENT = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
 

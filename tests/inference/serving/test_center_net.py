@@ -14,8 +14,8 @@ from PIL import Image
 
 import boxwright as bw
 from boxwright.exporters.export import export
+from boxwright.inference.serving.app import _objects
 from boxwright.runtime.exported import open_exported
-from boxwright.serving.app import _objects
 from boxwright.types import FoundObjects
 from tests.center_nets import (
     KEYPOINT_LABEL_MAP,
@@ -26,7 +26,7 @@ from tests.center_nets import (
     with_surface,
 )
 from tests.exporters.small_detectors import SQUARE, build, pictures
-from tests.serving.test_server import b64, client_of, png
+from tests.inference.serving.test_server import b64, client_of, png
 
 
 def test_detections_have_x_y_and_score_of_each_keypoint() -> None:

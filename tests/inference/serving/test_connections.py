@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import uvicorn
 
-from boxwright.serving.connections import RateLimitFilter
-from boxwright.serving.server import Server, connection_limit
-from boxwright.serving.settings import ServerSettings
-from tests.serving.running import HEALTH, answer_of, post, served_by_command, serving, status
-from tests.serving.test_server import PICTURES, png
+from boxwright.inference.serving.connections import RateLimitFilter
+from boxwright.inference.serving.server import Server, connection_limit
+from boxwright.inference.serving.settings import ServerSettings
+from tests.inference.serving.running import HEALTH, answer_of, post, served_by_command, serving, status
+from tests.inference.serving.test_server import PICTURES, png
 
 QUICK = ServerSettings(timeout_s=2, idle_s=2, port=0)
 
@@ -133,11 +133,11 @@ def test_connections_leave_descriptors_for_everything_else(monkeypatch: pytest.M
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 128))
     raised: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: raised.append(pair))
-    monkeypatch.setattr("boxwright.serving.server._open_files", lambda: 20)
+    monkeypatch.setattr("boxwright.inference.serving.server._open_files", lambda: 20)
     assert connection_limit(ServerSettings(max_connections=1000, decoders=2)) <= 128 - 20
     assert raised == [(128, 128)], "the soft limit becomes the hard one"
     assert connection_limit(ServerSettings(max_connections=10, decoders=2)) == 10
-    monkeypatch.setattr("boxwright.serving.server._open_files", lambda: 500)
+    monkeypatch.setattr("boxwright.inference.serving.server._open_files", lambda: 500)
     assert connection_limit(ServerSettings()) == 1
 
 

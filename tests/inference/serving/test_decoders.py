@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxwright.serving.decoders import Decoders, decoder_count
-from boxwright.serving.requests import BadRequest
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.decoders import Decoders, decoder_count
+from boxwright.inference.serving.requests import BadRequest
+from boxwright.inference.serving.settings import ServerSettings
 from tests.exporters.small_detectors import pictures
-from tests.serving.running import served_by_command
-from tests.serving.test_server import png
+from tests.inference.serving.running import served_by_command
+from tests.inference.serving.test_server import png
 
 PICTURE = pictures()[0]
 
@@ -177,7 +177,7 @@ def test_those_that_wait_too_long_for_a_free_one_or_are_too_many_are_refused() -
 def test_one_cpu_has_two_and_many_have_four(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for cpus in (1, 3, 64):
-        monkeypatch.setattr("boxwright.serving.decoders.usable_cpus", lambda cpus=cpus: cpus)
+        monkeypatch.setattr("boxwright.inference.serving.decoders.usable_cpus", lambda cpus=cpus: cpus)
         found.append(decoder_count(ServerSettings()))
     assert found == [2, 3, 4]
     assert decoder_count(ServerSettings(decoders=7)) == 7
@@ -211,6 +211,6 @@ def test_they_end_with_the_server(number: signal.Signals) -> None:
 
 
 def test_they_import_neither_torch_nor_a_web_framework() -> None:
-    code = "import sys, boxwright.serving.decoder_child; print([m for m in ('torch', 'fastapi', 'uvicorn', 'onnxruntime') if m in sys.modules])"
+    code = "import sys, boxwright.inference.serving.decoder_child; print([m for m in ('torch', 'fastapi', 'uvicorn', 'onnxruntime') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

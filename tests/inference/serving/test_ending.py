@@ -8,9 +8,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from boxwright.cli.serving import listening_socket
-from boxwright.serving import server as ending
-from boxwright.serving.server import Server
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving import server as ending
+from boxwright.inference.serving.server import Server
+from boxwright.inference.serving.settings import ServerSettings
 
 
 def test_what_an_open_connection_asks_after_the_end_began_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ import httpx
 import pytest
 import requests
 
-from boxwright.serving.forms import file_of_form
-from boxwright.serving.requests import BadRequest
+from boxwright.inference.serving.forms import file_of_form
+from boxwright.inference.serving.requests import BadRequest
 
 KIND = "multipart/form-data; boundary=x"
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.serving.held import Held, HeldResponse, Share, answer_bytes
-from boxwright.serving.requests import BadRequest
+from boxwright.inference.serving.held import Held, HeldResponse, Share, answer_bytes
+from boxwright.inference.serving.requests import BadRequest
 
 
 def test_all_together_hold_no_more_than_is_allowed() -> None:

@@ -18,12 +18,12 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.settings import ServerSettings
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import pictures
-from tests.serving.running import serving, status
-from tests.serving.test_decoders import children_of, resident_mib, slow_jpeg
-from tests.serving.test_server import b64, client_of, png
+from tests.inference.serving.running import serving, status
+from tests.inference.serving.test_decoders import children_of, resident_mib, slow_jpeg
+from tests.inference.serving.test_server import b64, client_of, png
 
 PREDICT, INFER = "/v1/models/detector:predict", "/v2/models/detector/infer"
 PICTURE = pictures()[0]
@@ -261,7 +261,9 @@ def test_a_fault_of_the_server_is_a_line_in_its_log(client: TestClient, caplog: 
     batcher._run = good
     assert answer.status_code == 500
     assert "ZeroDivisionError" not in answer.text
-    (record,) = [record for record in caplog.records if record.name == "boxwright.serving" and record.levelno >= 30]
+    (record,) = [
+        record for record in caplog.records if record.name == "boxwright.inference.serving" and record.levelno >= 30
+    ]
     assert record.getMessage() == "a request failed: ZeroDivisionError: two lines"
     assert record.exc_info is None
 
@@ -294,7 +296,7 @@ def test_a_drawn_picture_does_not_keep_others_waiting() -> None:
 
 @pytest.mark.slow
 def test_a_flood_of_everything_leaves_memory_and_descriptors_as_they_were() -> None:
-    from tests.serving.running import post
+    from tests.inference.serving.running import post
 
     hostile = [
         post("/detect", slow_jpeg()),

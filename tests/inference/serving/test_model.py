@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ExportError
-from boxwright.loading import exports
+from boxwright.inference.serving.model import ServedModel
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.seal import UNSEALED, seal
-from boxwright.serving.model import ServedModel
-from boxwright.serving.settings import ServerSettings
+from boxwright.weights import exports
 from tests.exporters.tiny_exports import PICTURE, copied_export
 from tests.runtime.test_trial import crashing_litert, endless
 

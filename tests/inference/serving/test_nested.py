@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.serving.nested import bytes_of, flat_numbers, nested_shape, picture_of_list
-from boxwright.serving.requests import BadRequest
+from boxwright.inference.serving.nested import bytes_of, flat_numbers, nested_shape, picture_of_list
+from boxwright.inference.serving.requests import BadRequest
 
 GENERATOR = np.random.default_rng(0)
 

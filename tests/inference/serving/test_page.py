@@ -19,11 +19,11 @@ from PIL import Image
 from pycocotools import mask as coco_masks
 
 from boxwright.data.coco import CocoDataset
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.exported import open_exported
-from boxwright.serving.settings import ServerSettings
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import pictures
-from tests.serving.running import serving
+from tests.inference.serving.running import serving
 
 BROWSER = "BOXWRIGHT_BROWSER"
 CHROMIUM = os.environ.get(BROWSER) or shutil.which("chromium") or shutil.which("google-chrome")

@@ -10,14 +10,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from boxwright.base.errors import ConfigError
-from boxwright.serving.app import make_app
-from boxwright.serving.guard import Counters
-from boxwright.serving.model import Models, ServedModel
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.app import make_app
+from boxwright.inference.serving.guard import Counters
+from boxwright.inference.serving.model import Models, ServedModel
+from boxwright.inference.serving.settings import ServerSettings
 from tests.exporters.exported import exported_detector
-from tests.serving.test_server import PICTURES, b64, png
+from tests.inference.serving.test_server import PICTURES, b64, png
 
-FOLDER = files("boxwright.serving").joinpath("page")
+FOLDER = files("boxwright.inference.serving").joinpath("page")
 SETTINGS = ServerSettings(batch_wait_ms=0, timeout_s=120)
 OWN = ["page/page.css", "page/icon.svg", "page/main.js"]
 

@@ -27,14 +27,14 @@ from PIL import Image
 from boxwright.base.errors import ExportError
 from boxwright.exporters.export import About, Format, export
 from boxwright.exporters.onnx_file import onnx_bytes
-from boxwright.loading import exports
+from boxwright.inference.serving.app import make_app
+from boxwright.inference.serving.guard import Counters
+from boxwright.inference.serving.model import ServedModel
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.seal import UNSEALED
-from boxwright.serving.app import make_app
-from boxwright.serving.guard import Counters
-from boxwright.serving.model import ServedModel
-from boxwright.serving.settings import ServerSettings
+from boxwright.weights import exports
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import pictures
 from tests.without_torch import WITHOUT_TORCH

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.ops.anchors.grid import tile_anchors
+from boxwright.config.load import parse_message
+from boxwright.families.shared.anchor_generator import build_anchor_generator
+from boxwright.nn.anchors.grid import tile_anchors
+from boxwright.pipeline import messages as m
 
 IN_PIXELS = {"anchors/0", "anchors/5"}  # recorded without normalisation
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.anchor import AnchorCriterion
-from boxwright.criteria.cascade import CascadeCriterion
-from boxwright.criteria.criterion import Description
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.refinedet import RefineDet
-from boxwright.ops.anchor_refinement import SecondStep
-from boxwright.ops.matcher import IGNORED, UNMATCHED
+from boxwright.config.load import parse_message
+from boxwright.families.refinedet.network import RefineDet
+from boxwright.nn.criteria.anchor import AnchorCriterion
+from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.criteria.criterion import Description
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.ops.anchor_refinement import SecondStep
+from boxwright.nn.ops.matcher import IGNORED, UNMATCHED
+from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
 SIDE = 64.0

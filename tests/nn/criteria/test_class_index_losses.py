@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from boxwright.criteria import class_index_losses
-from boxwright.criteria.class_index_losses import NO_COLUMN, as_columns, as_rows, sigmoid_focal_loss, softmax_loss
+from boxwright.nn.criteria import class_index_losses
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN, as_columns, as_rows, sigmoid_focal_loss, softmax_loss
 
 CLASSES = torch.tensor([[0, NO_COLUMN, 4, 2], [NO_COLUMN, NO_COLUMN, 1, 0]])
 FOCAL = [(0.0, None), (2.0, 0.25), (1.5, 0.25), (2.0, None), (1.0, 0.0), (2.0, 1.0), (0.5, 0.9)]

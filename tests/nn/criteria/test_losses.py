@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
-from boxwright.criteria.class_index_losses import NO_COLUMN
-from boxwright.criteria.classification_losses import SigmoidCrossEntropy, SigmoidFocal, SoftmaxCrossEntropy
-from boxwright.criteria.localization_losses import SmoothL1, SquaredError
-from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.ops.matcher import ArgmaxMatcher
+from boxwright.nn.criteria.anchor import AnchorCriterion, LossNormalizer
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.criteria.classification_losses import SigmoidCrossEntropy, SigmoidFocal, SoftmaxCrossEntropy
+from boxwright.nn.criteria.localization_losses import SmoothL1, SquaredError
+from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.matcher import ArgmaxMatcher
 from boxwright.types import AnchorPredictions, Targets
 
 

@@ -8,22 +8,22 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.builders.losses import build_criterion
-from boxwright.builders.ssd.target_assigner import build_target_assigner
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
-from boxwright.criteria.class_index_losses import NO_COLUMN
-from boxwright.criteria.classification_losses import Dice, SigmoidCrossEntropy
-from boxwright.criteria.example_sampler import BalancedSampler
-from boxwright.criteria.expected_weights import Balance, ExpectedSampling, ReweightUnmatched
-from boxwright.criteria.localization_losses import AbsoluteError, GeneralizedIouLoss, IouLoss, SmoothL1
-from boxwright.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
-from boxwright.criteria.terms import LossTerm
-from boxwright.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder, MeanStddevBoxCoder
-from boxwright.ops.matcher import ArgmaxMatcher, BipartiteMatcher
-from boxwright.ops.similarity import ThresholdedIou, negative_squared_distance
+from boxwright.config.load import parse_message
+from boxwright.families.shared.losses import build_criterion
+from boxwright.families.ssd.build import build_target_assigner
+from boxwright.nn.criteria.anchor import AnchorCriterion, LossNormalizer
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.criteria.classification_losses import Dice, SigmoidCrossEntropy
+from boxwright.nn.criteria.example_sampler import BalancedSampler
+from boxwright.nn.criteria.expected_weights import Balance, ExpectedSampling, ReweightUnmatched
+from boxwright.nn.criteria.localization_losses import AbsoluteError, GeneralizedIouLoss, IouLoss, SmoothL1
+from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder, MeanStddevBoxCoder
+from boxwright.nn.ops.matcher import ArgmaxMatcher, BipartiteMatcher
+from boxwright.nn.ops.similarity import ThresholdedIou, negative_squared_distance
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
 from boxwright.types import AnchorPredictions, Targets
 from tests.conftest import SMALL_MODEL
 

@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional as F
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops import add_act
-from boxwright.ops.add_act import add_act_
-from boxwright.ops.norm_act import Pointwise
-from tests.ops.test_norm_act import threads
+from boxwright.nn.ops import add_act
+from boxwright.nn.ops.add_act import add_act_
+from boxwright.nn.ops.norm_act import Pointwise
+from tests.nn.ops.test_norm_act import threads
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxwright.ops.channel_sums import channel_sums
+from boxwright.nn.ops.channel_sums import channel_sums
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.fused_convolution import DepthwiseConv2d, fuse_convolutions
-from boxwright.models.layers import Conv2d
-from boxwright.models.winograd import WinogradConv2d
-from boxwright.ops.depthwise import Window, act_depthwise, depthwise_act, taps_of
-from boxwright.ops.norm_act import Pointwise, norm_act, norm_add_act
-from boxwright.ops.resize import resize_bilinear
-from boxwright.ops.winograd import transformed_kernel
-from boxwright.ops.winograd_tiles import ChannelScale, conv_3x3, conv_3x3_packed, conv_3x3_transformed, packed_kernel
+from boxwright.nn.fused_convolution import DepthwiseConv2d, fuse_convolutions
+from boxwright.nn.layers import Conv2d
+from boxwright.nn.ops.depthwise import Window, act_depthwise, depthwise_act, taps_of
+from boxwright.nn.ops.norm_act import Pointwise, norm_act, norm_add_act
+from boxwright.nn.ops.resize import resize_bilinear
+from boxwright.nn.ops.winograd import transformed_kernel
+from boxwright.nn.ops.winograd_tiles import ChannelScale, conv_3x3, conv_3x3_packed, conv_3x3_transformed, packed_kernel
+from boxwright.nn.winograd import WinogradConv2d
 
 
 def made(*size: int) -> Tensor:

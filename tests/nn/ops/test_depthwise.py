@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.depthwise import LEAST_CHANNELS, Window, act_depthwise, depthwise_act, norm_act_depthwise, taps_of
-from boxwright.ops.norm_act import Pointwise
-from tests.ops.test_norm_act import ACTIVATIONS, EPSILON, maps, threads, vectors
+from boxwright.nn.ops.depthwise import LEAST_CHANNELS, Window, act_depthwise, depthwise_act, norm_act_depthwise, taps_of
+from boxwright.nn.ops.norm_act import Pointwise
+from tests.nn.ops.test_norm_act import ACTIVATIONS, EPSILON, maps, threads, vectors
 
 Padding = tuple[int, int, int, int]
 # Left, right, above, below.

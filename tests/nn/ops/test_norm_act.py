@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.norm_act import Pointwise, norm_act, norm_act_affine, norm_add_act
+from boxwright.nn.ops.norm_act import Pointwise, norm_act, norm_act_affine, norm_add_act
 
 EPSILON = 1e-3
 ACTIVATIONS: dict[str, tuple[Pointwise, Callable[[Tensor], Tensor]]] = {

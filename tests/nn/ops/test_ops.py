@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.ops.box_coder import (
+from boxwright.nn.ops.box_coder import (
     BoxCoder,
     FasterRcnnBoxCoder,
     KeypointBoxCoder,
     MeanStddevBoxCoder,
     SquareBoxCoder,
 )
-from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
-from boxwright.ops.matcher import (
+from boxwright.nn.ops.boxes import box_area, clip_boxes, pairwise_iou
+from boxwright.nn.ops.matcher import (
     IGNORED,
     UNMATCHED,
     ArgmaxMatcher,
     BipartiteArgmaxMatcher,
     BipartiteMatcher,
 )
-from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
-from boxwright.ops.suppression.greedy import suppress_classes
-from boxwright.ops.suppression.mining import suppress_batch
+from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.nn.suppression.greedy import suppress_classes
+from boxwright.nn.suppression.mining import suppress_batch
 from tests.conftest import GOLDEN, assert_close
 
 

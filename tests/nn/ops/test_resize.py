@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops import resize
-from boxwright.ops.resize import resize_bilinear
+from boxwright.nn.ops import resize
+from boxwright.nn.ops.resize import resize_bilinear
 from tests.conftest import GOLDEN
-from tests.ops.test_norm_act import threads
+from tests.nn.ops.test_norm_act import threads
 
 
 def defined(images: Tensor, height: int, width: int, *, align_corners: bool) -> Tensor:

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.criteria.class_index_losses import NO_COLUMN, as_rows, sigmoid_focal_loss
-from boxwright.ops import sigmoid_focal
-from boxwright.ops.sigmoid_focal import compiled_focal_loss, gains_from_kernel
-from tests.ops.test_norm_act import threads
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN, as_rows, sigmoid_focal_loss
+from boxwright.nn.ops import sigmoid_focal
+from boxwright.nn.ops.sigmoid_focal import compiled_focal_loss, gains_from_kernel
+from tests.nn.ops.test_norm_act import threads
 
 FOCAL = [(0.0, 1.0, 1.0), (2.0, 0.75, 0.25), (1.5, 0.75, 0.25), (1.0, 1.0, 0.0), (0.5, 0.1, 0.9)]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxwright.ops import boxes as geometry
-from boxwright.ops.slices import rows_at_once
+from boxwright.nn.ops import boxes as geometry
+from boxwright.nn.ops.slices import rows_at_once
 
 
 def test_rows_at_once() -> None:

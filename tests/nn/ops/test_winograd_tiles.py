@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops import winograd, winograd_tiles
-from boxwright.ops.winograd_tiles import (
+from boxwright.nn.ops import winograd, winograd_tiles
+from boxwright.nn.ops.winograd_tiles import (
     ChannelScale,
     conv_3x3,
     conv_3x3_packed,
@@ -16,8 +16,8 @@ from boxwright.ops.winograd_tiles import (
     packed_kernel,
     unpacked_kernel,
 )
-from tests.ops.test_norm_act import threads
-from tests.ops.test_winograd import SIZES, error, given
+from tests.nn.ops.test_norm_act import threads
+from tests.nn.ops.test_winograd import SIZES, error, given
 
 
 def computed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> list[Tensor]:

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.optimizer import build_optimizer
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.optimization.moving_average import MovingAverage
-from boxwright.optimization.optimizers import AdamW, Optimizer
+from boxwright.config.load import parse_message
+from boxwright.nn.optimization.moving_average import MovingAverage
+from boxwright.nn.optimization.optimizers import AdamW, Optimizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.optimizer import build_optimizer
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from boxwright.builders.learning_rate import build_schedule
-from boxwright.builders.optimizer import build_optimizer
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.optimization.optimizers import Adam, AdamW, Momentum, RMSProp
-from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule, mismatch
+from boxwright.config.load import parse_message
+from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, RMSProp
+from boxwright.nn.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule, mismatch
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.learning_rate import build_schedule
+from boxwright.pipeline.optimizer import build_optimizer
 
 
 @pytest.mark.parametrize(

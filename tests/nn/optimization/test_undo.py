@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxwright.optimization import undo
-from boxwright.optimization.moving_average import MovingAverage
-from boxwright.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
-from boxwright.optimization.undo import Snapshot, in_parts, undone_on_error, undone_unless
+from boxwright.nn.optimization import undo
+from boxwright.nn.optimization.moving_average import MovingAverage
+from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
+from boxwright.nn.optimization.undo import Snapshot, in_parts, undone_on_error, undone_unless
 
 RULES = [Momentum(), MomentumTF1(), RMSProp(), RMSPropTF1(), Adam(), AdamW()]
 YES, NO = torch.tensor(True), torch.tensor(False)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
+from boxwright.config.load import parse_message
+from boxwright.nn.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
+from boxwright.pipeline import messages as m
 from boxwright.types import CascadePredictions
-from tests.criteria.test_cascade import judge_of, refinedet_predictions
+from tests.nn.criteria.test_cascade import judge_of, refinedet_predictions
 
 SIZES = torch.tensor([[64, 64]])
 

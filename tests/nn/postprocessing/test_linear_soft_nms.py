@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxwright.postprocessing.nms import LinearLowering, Nms, PerClass
+from boxwright.nn.postprocessing.nms import LinearLowering, Nms, PerClass
 
 WINDOW = torch.tensor([[100.0, 100.0]])
 # The first two overlap by 60 / 140, the second and third by 60 / 140, the first and third by 20 / 180.

@@ -9,14 +9,10 @@ import torch
 from torchvision.ops import nms
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.post_processing import build_nms, build_score_converter
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.suppression import fixed_shape, greedy, image_by_image
-from boxwright.ops.suppression.fixed_shape import fits_on_gpu
-from boxwright.ops.suppression.greedy import suppress_pairs
-from boxwright.postprocessing.nms import (
+from boxwright.config.load import parse_message
+from boxwright.families.shared.post_processing import build_nms, build_score_converter
+from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.nn.postprocessing.nms import (
     BestOfClass,
     BestOfImage,
     ClassAgnostic,
@@ -32,7 +28,11 @@ from boxwright.postprocessing.nms import (
     pair_decompositions,
     suppress_on_cuda,
 )
-from boxwright.postprocessing.score_converters import ScoreConverter
+from boxwright.nn.postprocessing.score_converters import ScoreConverter
+from boxwright.nn.suppression import fixed_shape, greedy, image_by_image
+from boxwright.nn.suppression.fixed_shape import fits_on_gpu
+from boxwright.nn.suppression.greedy import suppress_pairs
+from boxwright.pipeline import messages as m
 from boxwright.types import PaddedDetections
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.exporters.small_detectors import FAMILIES, build, pictures

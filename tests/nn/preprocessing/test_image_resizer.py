@@ -6,12 +6,12 @@ import torch
 from PIL import Image
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.exporters.resizing import resizing
-from boxwright.preprocessing.image_resizer import ConditionalShapeResizer, KeepAspectRatioResizer, to_grayscale
-from boxwright.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling, Preprocessor
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.nn.preprocessing.image_resizer import ConditionalShapeResizer, KeepAspectRatioResizer, to_grayscale
+from boxwright.nn.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling, Preprocessor
+from boxwright.pipeline import messages as m
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from torch import Tensor
 from torchvision.ops import nms
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops import matcher
-from boxwright.ops.operators import is_plain
-from boxwright.ops.suppression import greedy
-from boxwright.ops.suppression.greedy import bounded, suppress_classes
+from boxwright.nn.ops import matcher
+from boxwright.nn.ops.operators import is_plain
+from boxwright.nn.suppression import greedy
+from boxwright.nn.suppression.greedy import bounded, suppress_classes
 
 
 def by_torchvision(boxes: Tensor, scores: Tensor, classes: Tensor, iou_threshold: float) -> Tensor:

@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.augmentation.steps import build_augmentation
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.config.load import load_config
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.mosaic import Mosaic
 from boxwright.data.augmentation.others import DrawnOthers
 from boxwright.data.augmentation.stages import Stages
@@ -19,7 +16,10 @@ from boxwright.data.augmentation.transform import Chain
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.load import load_config
 from boxwright.training.preview import preview_training
 
 SHAPES = ShapesDataset(12, seed=4, size=(40, 48))

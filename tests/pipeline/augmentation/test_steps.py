@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.batch import collate, to_input
 from boxwright.data.shapes import ShapesDataset
-from boxwright.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.types import Sample
 
 SHAPES = ShapesDataset(12, seed=4, size=(40, 48))

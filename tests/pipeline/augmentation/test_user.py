@@ -11,12 +11,12 @@ import torch
 from torchvision.transforms import v2
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.builders.augmentation.steps import build_steps
-from boxwright.config import messages as m
-from boxwright.config import parse_message
+from boxwright.config.load import parse_message
 from boxwright.data.augmentation.functional.regions import mask_boxes
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.shapes import ShapesDataset
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.types import Sample
 
 SHAPES = ShapesDataset(12, seed=3, size=(48, 64))

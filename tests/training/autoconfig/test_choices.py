@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from boxwright.autoconfig.choices import choose_augmentation, choose_batch, choose_input, choose_length
+from boxwright.training.autoconfig.choices import choose_augmentation, choose_batch, choose_input, choose_length
 
 
 @pytest.mark.parametrize(

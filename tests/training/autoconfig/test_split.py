@@ -10,12 +10,12 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
-from boxwright.autoconfig.split import choose_held_out, split_dataset
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco
-from boxwright.preflight.images import near_groups, read_fingerprints
+from boxwright.training.autoconfig.split import choose_held_out, split_dataset
+from boxwright.training.preflight.images import near_groups, read_fingerprints
 from boxwright.types import Categories, Category, Sample
-from tests.autoconfig.datasets import shapes
+from tests.training.autoconfig.datasets import shapes
 
 
 def dataset_with_copies(folder: Path, copies: int) -> CocoDataset:

@@ -15,24 +15,24 @@ import torch
 from safetensors.torch import save_file
 
 import boxwright as bw
-from boxwright.autoconfig.settings import InitSettings
-from boxwright.autoconfig.start import init_config, start_run
 from boxwright.base.read_settings import ReadSettings
-from boxwright.builders.input_reader import build_dataset
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
 from boxwright.training import rehearsal
+from boxwright.training.autoconfig.settings import InitSettings
+from boxwright.training.autoconfig.start import init_config, start_run
 from tests import forked
-from tests.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
+from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
 
 QUICK = InitSettings(steps=False)
 
 
 @pytest.fixture(autouse=True)
 def _forked_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try steps in a forked process; `tests/preflight/test_doctor.py` starts it as it is started."""
+    """Try steps in a forked process; `tests/training/preflight/test_doctor.py` starts it as it is started."""
     started = SimpleNamespace(run=forked.run, TimeoutExpired=subprocess.TimeoutExpired)
     monkeypatch.setattr(rehearsal, "subprocess", started)
 
@@ -239,7 +239,7 @@ def test_a_folder_with_another_run_is_left_alone(small_config: Path, tmp_path: P
 
 
 def test_other_processes_wait_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from boxwright.autoconfig import start
+    from boxwright.training.autoconfig import start
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(start, "_PATIENCE", 0.3)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from boxwright.autoconfig.write import fitted_optimizer
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message, parse_message
+from boxwright.pipeline import messages as m
+from boxwright.training.autoconfig.write import fitted_optimizer
 
 
 def stretched(rate: str, before: int, after: int) -> str:

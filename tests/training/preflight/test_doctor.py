@@ -21,21 +21,22 @@ from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.base.errors import BoxwrightError
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.training import ENDLESS, build_training
 from boxwright.cli.main import app
-from boxwright.config import load_config, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import parse_message
 from boxwright.data.convert import write_voc
 from boxwright.data.shapes import ShapesDataset
-from boxwright.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps
-from boxwright.preflight import examine as examining
-from boxwright.preflight.anchors import Coverage, kmeans_by_iou, measure_coverage
-from boxwright.preflight.examine import Depth, examine
-from boxwright.preflight.finding import Finding
-from boxwright.preflight.records import spread
-from boxwright.preflight.schedule import check_schedule
+from boxwright.nn.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.training import ENDLESS, build_training
 from boxwright.training import rehearsal
+from boxwright.training.preflight import examine as examining
+from boxwright.training.preflight.anchors import Coverage, kmeans_by_iou, measure_coverage
+from boxwright.training.preflight.examine import Depth, examine
+from boxwright.training.preflight.finding import Finding
+from boxwright.training.preflight.records import spread
+from boxwright.training.preflight.schedule import check_schedule
 from boxwright.training.rehearsal import Rehearsal
 from tests.center_nets import CENTER_NET, SIZE
 from tests.conftest import SMALL_MODEL, extra_folder
@@ -580,7 +581,7 @@ def test_the_command(planted: Planted) -> None:
         said_by_the_command(planted)
 
 
-@pytest.mark.slow  # the test above, and tests/autoconfig/test_start.py trains with a batch that was tried
+@pytest.mark.slow  # the test above, and tests/training/autoconfig/test_start.py trains with a batch that was tried
 def test_the_command_tries_steps(planted: Planted) -> None:
     said_by_the_command(planted)
 
@@ -617,10 +618,10 @@ def test_a_configuration_that_cannot_be_built(planted: Planted) -> None:
 @pytest.mark.slow
 def test_looking_at_anchors_leaves_the_network_as_it_is(shapes_data: Path) -> None:
     """On another device than the boxes: `meta` stands for a GPU, as nothing on it can be compared with what is not."""
-    from boxwright.models.anchor_layer import AnchorLayer
-    from boxwright.preflight.anchors import check_anchors
-    from boxwright.preflight.input_frame import InputFrame
-    from boxwright.preflight.records import read_records
+    from boxwright.nn.anchor_layer import AnchorLayer
+    from boxwright.training.preflight.anchors import check_anchors
+    from boxwright.training.preflight.input_frame import InputFrame
+    from boxwright.training.preflight.records import read_records
     from tests.conftest import SMALL_MODEL, small_config_text
 
     config = parse_message(small_config_text(shapes_data), m.TrainEvalPipelineConfig)
@@ -755,7 +756,7 @@ def test_files_that_are_only_compared_are_named_too(planted: Planted) -> None:
 
 
 def test_thousands_of_equal_images_are_counted_not_listed() -> None:
-    from boxwright.preflight.images import Fingerprints, check_duplicates
+    from boxwright.training.preflight.images import Fingerprints, check_duplicates
 
     count = 3000
     hashes = {name: np.zeros((count, 32), np.uint8) for name in ("dhash", "phash")}

@@ -14,7 +14,7 @@ from boxwright.data.convert import write_coco
 from boxwright.data.open_dataset import open_recognized
 from boxwright.data.recognize import recognize
 from boxwright.data.shapes import ShapesDataset
-from boxwright.preflight.repair import repair
+from boxwright.training.preflight.repair import repair
 
 
 def data(folder: Path, seed: int, count: int) -> tuple[Path, dict[str, Any]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
-from boxwright.builders.training import build_training
-from boxwright.preflight.examine import examine, examine_quickly
-from boxwright.preflight.finding import Finding
-from boxwright.preflight.schedule import check_never
-from boxwright.preflight.start import check_average, check_frozen, check_statistics
+from boxwright.pipeline.training import build_training
+from boxwright.training.preflight.examine import examine, examine_quickly
+from boxwright.training.preflight.finding import Finding
+from boxwright.training.preflight.schedule import check_never
+from boxwright.training.preflight.start import check_average, check_frozen, check_statistics
 from tests.d_fines import D_FINE
 
 FROZEN = "feature_extractor { freeze_batchnorm: true }"
@@ -40,7 +40,7 @@ def test_frozen_normalization_of_random_weights(small_config: Path) -> None:
     assert frozen(path, "train_config.fine_tune_checkpoint='weights.pth'") == []
     config = bw.load_config(path)
     detector = bw.build_detector(config)
-    from boxwright.builders.input_reader import build_dataset
+    from boxwright.pipeline.input_reader import build_dataset
 
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
     assert found in examine_quickly(config, build_training(config), dataset, detector)

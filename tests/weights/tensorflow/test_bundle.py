@@ -11,14 +11,15 @@ import google_crc32c
 import numpy as np
 import pytest
 
+from boxwright.base.crc import mask_crc
 from boxwright.base.errors import CheckpointError, OutputError
-from boxwright.tensorflow.bundle import Bundle, find_bundle, slice_key
-from boxwright.tensorflow.bundle_writer import write_bundle
-from boxwright.tensorflow.crc import mask_crc
-from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY
-from boxwright.tensorflow.protos import BundleEntry, BundleHeader
-from boxwright.tensorflow.sstable import read_table, write_table
-from boxwright.tensorflow.varint import read_varint, write_varint
+from boxwright.base.varint import read_varint, write_varint
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, slice_key
+from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.object_graph import GRAPH_KEY
+from boxwright.weights.tensorflow.protos import BundleEntry, BundleHeader
+from boxwright.weights.tensorflow.sstable import read_table, write_table
 from tests.conftest import GOLDEN
 
 RECORDED = GOLDEN / "checkpoint" / "tf2_checkpoint"

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 import boxwright as bw
 from boxwright.base.errors import CheckpointError
-from boxwright.checkpoints.sources import is_tensorflow
-from boxwright.config import parse_message
-from boxwright.tensorflow.bundle import slice_key
-from boxwright.tensorflow.bundle_writer import write_bundle
-from boxwright.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of
-from boxwright.tensorflow.frozen_graph import FrozenGraph
-from boxwright.tensorflow.protos import GraphDef, SavedTensorSlices
-from boxwright.tensorflow.saved_slices import SavedSlices
-from boxwright.tensorflow.sstable import write_table
+from boxwright.config.load import parse_message
+from boxwright.weights.sources import is_tensorflow
+from boxwright.weights.tensorflow.bundle import slice_key
+from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of
+from boxwright.weights.tensorflow.frozen_graph import FrozenGraph
+from boxwright.weights.tensorflow.protos import GraphDef, SavedTensorSlices
+from boxwright.weights.tensorflow.saved_slices import SavedSlices
+from boxwright.weights.tensorflow.sstable import write_table
 from tests.conftest import GOLDEN
 from tests.golden.weights import weight
 

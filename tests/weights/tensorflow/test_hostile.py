@@ -12,13 +12,14 @@ import pytest
 
 import boxwright as bw
 from boxwright.base.errors import BoxwrightError, CheckpointError
-from boxwright.checkpoints.sources import is_tensorflow
-from boxwright.tensorflow.bundle import Bundle, find_bundle
-from boxwright.tensorflow.bundle_writer import write_bundle
-from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY, ObjectGraph
-from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
-from boxwright.tensorflow.sstable import read_table, write_table
-from boxwright.tensorflow.variables import from_tensorflow
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.weights.sources import is_tensorflow
+from boxwright.weights.tensorflow.bundle import Bundle, find_bundle
+from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
+from boxwright.weights.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
+from boxwright.weights.tensorflow.sstable import read_table, write_table
+from boxwright.weights.tensorflow.variables import from_tensorflow
 from tests.fuzz.guard import guarded
 from tests.fuzz.readers import small_checkpoint
 
@@ -99,7 +100,7 @@ def test_entries_that_cannot_be(tmp_path: Path, change: Callable[[dict[bytes, by
 
 def test_weights_of_whole_numbers_are_refused(tmp_path: Path) -> None:
     """Four bytes of a float are four bytes of an int: the type alone changes, and nothing else could tell."""
-    from boxwright.tensorflow.variables import to_tensorflow
+    from boxwright.weights.tensorflow.variables import to_tensorflow
 
     path = tmp_path / "c.pt"
     path.write_bytes(small_checkpoint()[0])
@@ -114,7 +115,7 @@ def test_weights_of_whole_numbers_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_keys_that_grow() -> None:
     """Each key repeats the one before and adds a byte: kilobytes on disk, gigabytes in memory."""
-    from boxwright.tensorflow.varint import write_varint
+    from boxwright.base.varint import write_varint
 
     block, last = bytearray(), 0
     for length in range(1, 60_000):
@@ -127,7 +128,7 @@ def test_keys_that_grow() -> None:
 
 
 def test_a_block_that_is_named_again_and_again() -> None:
-    from boxwright.tensorflow.varint import write_varint
+    from boxwright.base.varint import write_varint
 
     entries = b"".join(
         write_varint(0) + write_varint(4) + write_varint(1) + struct.pack(">I", n) + b"v" for n in range(900)
@@ -140,9 +141,9 @@ def test_a_block_that_is_named_again_and_again() -> None:
 
 def _table_of(block: bytes, times: int = 1) -> bytes:
     """A table with one block of data, which its index names so often."""
-    from boxwright.tensorflow.crc import masked_crc
-    from boxwright.tensorflow.sstable import _MAGIC
-    from boxwright.tensorflow.varint import write_varint
+    from boxwright.base.crc import masked_crc
+    from boxwright.base.varint import write_varint
+    from boxwright.weights.tensorflow.sstable import _MAGIC
 
     out = bytearray()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from boxwright.tensorflow.object_graph import ATTRIBUTE, ObjectGraph, build_graph
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.weights.tensorflow.object_graph import ObjectGraph, build_graph
 
 
 def test_a_name_with_slashes_and_dots() -> None:

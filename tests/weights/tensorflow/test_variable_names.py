@@ -7,16 +7,16 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.export_weights import write_tensorflow_checkpoint
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.models.backbones.cells import CellLayout, CellNetwork, CellSettings, JoinedCells, LaterCells
-from boxwright.models.backbones.nasnet import NASNET, NASNET_SETTINGS
-from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
-from boxwright.models.network import Network
-from boxwright.tensorflow.variable_names import tf1_variables, tf2_variables
-from boxwright.tensorflow.variables import from_tensorflow, names_of
+from boxwright.config.load import parse_message
+from boxwright.families.two_stage.nasnet import NASNET, NASNET_SETTINGS
+from boxwright.nn.backbones.cells import CellLayout, CellNetwork, CellSettings, JoinedCells, LaterCells
+from boxwright.nn.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
+from boxwright.nn.network import Network
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.weights.export_weights import write_tensorflow_checkpoint
+from boxwright.weights.tensorflow.variable_names import tf1_variables, tf2_variables
+from boxwright.weights.tensorflow.variables import from_tensorflow, names_of
 from tests.center_nets import CENTER_NET
 from tests.conftest import SMALL_MODEL
 from tests.two_stage_models import ONE_MAP
@@ -100,11 +100,11 @@ CLASSIFIERS = {
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifiers_of_slim(name: str) -> None:
     """The totals of TF-Slim's own tests; 896 variables are also those of TF's Keras Inception-ResNet v2."""
-    from boxwright.models.backbones.inception import Inception
-    from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
-    from boxwright.models.backbones.inception_v3 import INCEPTION_V3
-    from boxwright.models.batch_norm import BatchNormSettings
-    from boxwright.models.layers import ConvSettings
+    from boxwright.families.two_stage.inception_resnet_v2 import inception_resnet_v2
+    from boxwright.nn.backbones.inception import Inception
+    from boxwright.nn.backbones.inception_v3 import INCEPTION_V3
+    from boxwright.nn.batch_norm import BatchNormSettings
+    from boxwright.nn.layers import ConvSettings
 
     options, numbers, variables = CLASSIFIERS[name]
     layout = INCEPTION_V3 if name == "inception_v3" else inception_resnet_v2(**options)  # type: ignore[arg-type]
@@ -122,10 +122,10 @@ def test_classifiers_of_slim(name: str) -> None:
 @pytest.mark.parametrize(("stride", "size"), [(2, 19), (1, 38)])
 def test_inception_resnet_for_two_stages(stride: int, size: int) -> None:
     """Aligned with pixels, a map of stride 16 or, dilated, of stride 8; names as TF-Slim's scopes."""
-    from boxwright.models.backbones.inception import Inception
-    from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
-    from boxwright.models.layers import ConvSettings
-    from boxwright.tensorflow.tf1_names import by_module
+    from boxwright.families.two_stage.inception_resnet_v2 import inception_resnet_v2
+    from boxwright.nn.backbones.inception import Inception
+    from boxwright.nn.layers import ConvSettings
+    from boxwright.nn.tensorflow_names.tf1 import by_module
 
     with torch.device("meta"):
         layout = inception_resnet_v2(middle_stride=stride)
@@ -333,7 +333,7 @@ def test_patterns_know_tf1s_names() -> None:
 
 
 def test_a_network_of_neither() -> None:
-    from tests.models.test_detectors import config
+    from tests.nn.test_detectors import config
 
     detector = bw.build_detector(config("timm/test_resnet.r160_in1k"))
     assert tf1_variables(detector.network).unnamed["backbone"] == "no TF1 names are known for a TimmBackbone"

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from boxwright.base.crc import masked_crc
 from boxwright.base.errors import CheckpointError
-from boxwright.builders.detector import build_detector
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.checkpoints.sources import is_tensorflow
-from boxwright.config import load_config
-from boxwright.tensorflow.bundle import DTYPES, Bundle, read_index
-from boxwright.tensorflow.bundle_writer import write_bundle
-from boxwright.tensorflow.crc import masked_crc
-from boxwright.tensorflow.object_graph import ATTRIBUTE
-from boxwright.tensorflow.snappy import decompress
-from boxwright.tensorflow.sstable import read_table
-from boxwright.tensorflow.variable_names import tf2_variables
-from boxwright.tensorflow.variables import to_tensorflow
-from boxwright.tensorflow.varint import write_varint
+from boxwright.base.varint import write_varint
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
+from boxwright.weights.load_weights import load_weights
+from boxwright.weights.sources import is_tensorflow
+from boxwright.weights.tensorflow.bundle import DTYPES, Bundle, read_index
+from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.snappy import decompress
+from boxwright.weights.tensorflow.sstable import read_table
+from boxwright.weights.tensorflow.variable_names import tf2_variables
+from boxwright.weights.tensorflow.variables import to_tensorflow
 from tests.conftest import GOLDEN, extra_folder
 
 RECORDED = GOLDEN / "checkpoint" / "tf2_checkpoint"
@@ -161,7 +161,7 @@ def test_the_variables_of_a_detector_are_those_of_its_index(index: str) -> None:
 
 def test_a_saved_model_that_lists_its_variables(tmp_path: Path) -> None:
     """Its keys are numbers; the graph of objects still has the paths by which TF2's checkpoints name them."""
-    from tests.checkpoints.test_load_weights import small
+    from tests.weights.test_load_weights import small
 
     detector = small()
     arrays, _ = to_tensorflow(detector.network)

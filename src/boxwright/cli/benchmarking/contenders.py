@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxwright.base.errors import ConfigError
-from boxwright.benchmarking.contender import Contender, Pictures
-from boxwright.benchmarking.settings import BenchmarkSettings
-from boxwright.loading.open_model import open_model
+from boxwright.cli.benchmarking.contender import Contender, Pictures
+from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.measure import Timing, measure
+from boxwright.weights.open_model import open_model
 
 if TYPE_CHECKING:
-    from boxwright.benchmarking.facts import Facts
+    from boxwright.cli.benchmarking.facts import Facts
 
 
 def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, Contender]:
@@ -32,7 +32,7 @@ def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[s
         if Path(name).suffix in EXPORTS:
             contenders[name] = _exported(name, settings)
         else:
-            from boxwright.benchmarking.networks import open_network
+            from boxwright.cli.benchmarking.networks import open_network
 
             contenders |= open_network(name, settings)
     return contenders
@@ -58,7 +58,7 @@ def time_contenders(
         timings += measure(calls, size, rounds)
         for name, one in contenders.items():
             if one.network is not None and name not in counted:
-                from boxwright.benchmarking.facts import facts
+                from boxwright.cli.benchmarking.facts import facts
 
                 counted[name] = facts(one.network, calls[name], (one.look or one.prepare)(given))
     return timings, counted

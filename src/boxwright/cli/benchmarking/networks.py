@@ -7,16 +7,16 @@ from pathlib import Path
 
 import torch
 
-from boxwright.benchmarking.contender import Contender, Prepare
-from boxwright.benchmarking.settings import BenchmarkSettings
-from boxwright.benchmarking.steps import our_step, their_step
-from boxwright.benchmarking.torchvision_detectors import their_detection, torchvision_detector
-from boxwright.builders.detector import build_detector
-from boxwright.config.load import load_config
+from boxwright.base.device import open_device
+from boxwright.cli.benchmarking.contender import Contender, Prepare
+from boxwright.cli.benchmarking.settings import BenchmarkSettings
+from boxwright.cli.benchmarking.steps import our_step, their_step
+from boxwright.cli.benchmarking.torchvision_detectors import their_detection, torchvision_detector
 from boxwright.config.preset import referred
-from boxwright.device import open_device
-from boxwright.loading.open_model import open_model
-from boxwright.models.detector import Detector
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
+from boxwright.weights.open_model import open_model
 
 _TORCHVISION = "torchvision:"
 

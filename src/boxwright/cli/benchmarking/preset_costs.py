@@ -1,4 +1,4 @@
-"""The file of presets' costs: read without PyTorch, written by `boxwright.benchmarking.presets`."""
+"""The file of presets' costs: read without PyTorch, written by `boxwright.cli.benchmarking.presets`."""
 
 from __future__ import annotations
 

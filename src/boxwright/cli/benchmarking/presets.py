@@ -1,6 +1,6 @@
 """Counting the machine-independent costs of presets' networks, which are kept in a file.
 
-python -m boxwright.benchmarking.presets [NAME …]    counts these presets (default: all) and rewrites the file
+python -m boxwright.cli.benchmarking.presets [NAME …]    counts these presets (default: all) and rewrites the file
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import sys
 
 import torch
 
-from boxwright.benchmarking.facts import count_operations, count_parameters
-from boxwright.benchmarking.preset_costs import COSTS, PICTURE, PresetCost, read_costs, write_costs
-from boxwright.builders.detector import build_detector
-from boxwright.config.load import load_config
+from boxwright.cli.benchmarking.facts import count_operations, count_parameters
+from boxwright.cli.benchmarking.preset_costs import COSTS, PICTURE, PresetCost, read_costs, write_costs
 from boxwright.config.preset import PREFIX, preset_names
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.load import load_config
 
 
 def count_preset(name: str) -> PresetCost:

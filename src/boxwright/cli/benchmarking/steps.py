@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from boxwright.criteria.terms import LossTerm
-from boxwright.models.detector import Detector
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.detector import Detector
 from boxwright.types import Targets
 
 Pictures = Sequence[NDArray[np.uint8]]

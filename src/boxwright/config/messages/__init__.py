@@ -1,6 +1,5 @@
-"""Every message of a pipeline configuration, one file a topic; this file brings their names together."""
+"""Messages that several families share, one file a topic; this file brings their names together."""
 
-from boxwright.config.messages.align_det import AlignDet, AlignedStep, BoxSamplingKind
 from boxwright.config.messages.anchor_generator import (
     AnchorGenerator, AnchorGrid, FlexibleGridAnchorGenerator, GridAnchorGenerator, MultiscaleAnchorGenerator,
     SsdAnchorGenerator,
@@ -26,32 +25,14 @@ from boxwright.config.messages.calibration import (
     SigmoidCalibration, SigmoidParameters, TemperatureScalingCalibration, TrainingDataType, XYPairs, XYPairsXYPair,
 )
 from boxwright.config.messages.cascade import AlignmentBorder, ClassifierBackbone, LevelCandidates
-from boxwright.config.messages.center_net import (
-    CenterNet, CenterNetDensePoseEstimation, CenterNetFeatureExtractor, CenterNetKeypointEstimation,
-    CenterNetKeypointEstimationKeypointLabelToStdEntry, CenterNetMaskEstimation, CenterNetObjectCenterParams,
-    CenterNetObjectDetection, CenterNetPredictionHeadParams, CenterNetTemporalOffsetEstimation,
-    CenterNetTrackEstimation,
-)
 from boxwright.config.messages.crop_augmentation import (
     RandomCropImage, RandomCropPadImage, RandomCropToAspectRatio, SSDRandomCrop, SSDRandomCropFixedAspectRatio,
     SSDRandomCropFixedAspectRatioOperation, SSDRandomCropOperation, SSDRandomCropPad,
     SSDRandomCropPadFixedAspectRatio, SSDRandomCropPadFixedAspectRatioOperation, SSDRandomCropPadOperation,
 )
-from boxwright.config.messages.d_fine import (
-    DFine, DFineActivation, DFineBox, DFineClassification, DFineDecoder, DFineDenoising, DFineEncoder,
-    DFineFeatureExtractor, DFineLoss, DFineMatcher, DFinePostProcessing, DFineSize, HgNetV2Layout,
-)
-from boxwright.config.messages.deep_mac import (
-    AugmentedSelfSupervisionLoss, CenterNetDeepMACMaskEstimation, FeatureConsistencyComparison, FeatureConsistencyType,
-    LossNormalize, RandomJitterBoxesJitterMode,
-)
 from boxwright.config.messages.eval import (
     CocoKeypointMetrics, CocoKeypointMetricsKeypointLabelToSigmasEntry, EvalConfig, EvalConfigSuperCategoriesEntry,
     KeypointEdge, ParameterizedMetric,
-)
-from boxwright.config.messages.faster_rcnn import (
-    AttentionPosition, Context, FasterRcnn, FasterRcnnFeatureExtractor, LevelProposals, LowQualityMatches,
-    PyramidVariant, RoiAlign,
 )
 from boxwright.config.messages.fpn import BidirectionalFeaturePyramidNetworks, FeaturePyramidNetworks
 from boxwright.config.messages.graph_rewriter import GraphRewriter, Quantization
@@ -85,7 +66,6 @@ from boxwright.config.messages.optimizer import (
     LearningRate, ManualStepLearningRate, ManualStepLearningRateLearningRateSchedule, MomentumOptimizer, Optimizer,
     ParameterGroup, RMSPropOptimizer,
 )
-from boxwright.config.messages.pipeline import DetectionModel, ExperimentalModel, TrainEvalPipelineConfig
 from boxwright.config.messages.post_processing import (
     BatchNonMaxSuppression, PostProcessing, PostProcessingScoreConverter,
 )
@@ -93,20 +73,16 @@ from boxwright.config.messages.preprocessor import (
     AdjustGamma, AutoAugmentImage, AutoAugmentOperation, AutoAugmentSubPolicy, ConvertClassLogitsToSoftmax,
     DropLabelProbabilistically, NormalizeImage, PreprocessingStep, RandomAbsolutePadImage, RandomAdjustBrightness,
     RandomAdjustContrast, RandomAdjustHue, RandomAdjustSaturation, RandomBlackPatches, RandomDistortColor,
-    RandomDownscaleToTargetPixels, RandomHorizontalFlip, RandomImageScale, RandomJitterBoxes, RandomJpegQuality,
+    RandomDownscaleToTargetPixels, RandomHorizontalFlip, RandomImageScale, RandomJitterBoxes,
+    RandomJitterBoxesJitterMode, RandomJpegQuality,
     RandomPadImage, RandomPatchGaussian, RandomPixelValueScale, RandomResizeMethod, RandomRGBtoGray, RandomRotation90,
     RandomScaleCropAndPadToSquare, RandomSelfConcatImage, RandomSquareCropByScale, RandomVerticalFlip, RemapLabels,
     ResizeImage, ResizeImageMethod, RGBtoGray, ScaleBoxesToPixelCoordinates, SubtractChannelMean,
 )
-from boxwright.config.messages.refinedet import (
-    AnchorRefinement, ConvolutionalBody, ObjectAnchors, RefineDet, RefineDetFeatureExtractor, RefineDetPreset,
-    ResidualBody, TransferConnection,
-)
 from boxwright.config.messages.region_similarity_calculator import (
     IoaSimilarity, IouSimilarity, NegSqDistSimilarity, RegionSimilarityCalculator, ThresholdedIouSimilarity,
 )
-from boxwright.config.messages.srn import Srn, SrnPreset, TwoStepClassification, TwoStepRegression
-from boxwright.config.messages.ssd import Ssd, SsdFeatureExtractor, SsdMaskHead
+from boxwright.config.messages.ssd_feature_extractor import SsdFeatureExtractor
 from boxwright.config.messages.train import (
     ChannelOrder, CheckpointVersion, FreezeStage, GradientClipping, MultiScale, TrainConfig,
 )

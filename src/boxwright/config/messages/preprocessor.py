@@ -33,7 +33,6 @@ from boxwright.config.messages.crop_augmentation import (
     SSDRandomCropPad,
     SSDRandomCropPadFixedAspectRatio,
 )
-from boxwright.config.messages.deep_mac import RandomJitterBoxesJitterMode
 from boxwright.config.rules import excludes, ordered, refuse, together
 
 
@@ -137,6 +136,17 @@ class RandomDistortColor(Message):
         refuse("color_ordering", "expected 0 or 1, found {color_ordering}",
             when=lambda c: c.color_ordering not in (0, 1)),
     )
+
+class RandomJitterBoxesJitterMode(Enum):
+    """Values of `RandomJitterBoxes.JitterMode`."""
+
+    DEFAULT = 0
+    EXPAND = 1
+    SHRINK = 2
+    EXPAND_SYMMETRIC = 4
+    SHRINK_SYMMETRIC = 5
+    EXPAND_SYMMETRIC_XY = 6
+    SHRINK_SYMMETRIC_XY = 7
 
 class RandomJitterBoxes(Message):
     """Randomly moves the corners of each ground-truth box."""

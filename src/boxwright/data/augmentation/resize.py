@@ -9,7 +9,7 @@ import numpy as np
 
 from boxwright.data.augmentation.crop import crop, touching
 from boxwright.data.augmentation.functional.geometry import Resize, pad, resize
-from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
 # In the order of TF's `ResizeMethod`.

@@ -12,11 +12,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.coco_curves import THRESHOLDS, ClassCurves, final_recall, precision_at_recalls
-from boxwright.metrics.coco_matching import RANGES, Truth, are_known, candidates_of, match_classes, select, unmatched
-from boxwright.metrics.judged import ByClass, Ledger
-from boxwright.metrics.metric import MetricResult, verified_or_present
-from boxwright.metrics.regions import BOXES, ImageMasks, Kind
+from boxwright.evaluation.metrics.coco_curves import THRESHOLDS, ClassCurves, final_recall, precision_at_recalls
+from boxwright.evaluation.metrics.coco_matching import (
+    RANGES,
+    Truth,
+    are_known,
+    candidates_of,
+    match_classes,
+    select,
+    unmatched,
+)
+from boxwright.evaluation.metrics.judged import ByClass, Ledger
+from boxwright.evaluation.metrics.metric import MetricResult, verified_or_present
+from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, Kind
 from boxwright.types import Categories, FoundObjects, Sample
 
 _SIZES = ("", " (small)", " (medium)", " (large)")

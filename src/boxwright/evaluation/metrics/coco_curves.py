@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.average_precision import precision_and_recall, sampled_of
-from boxwright.metrics.judged import ByClass, Verdicts
-from boxwright.metrics.metric import Curve, Matches
+from boxwright.evaluation.metrics.average_precision import precision_and_recall, sampled_of
+from boxwright.evaluation.metrics.judged import ByClass, Verdicts
+from boxwright.evaluation.metrics.metric import Curve, Matches
 
 Floats = NDArray[np.float64]
 THRESHOLDS = np.linspace(0.5, 0.95, 10)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.coco_curves import THRESHOLDS
-from boxwright.metrics.judged import Judged
-from boxwright.metrics.matching import NOBODY, claim_best_free, with_nobody
-from boxwright.metrics.regions import Regions
+from boxwright.evaluation.metrics.coco_curves import THRESHOLDS
+from boxwright.evaluation.metrics.judged import Judged
+from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free, with_nobody
+from boxwright.evaluation.metrics.regions import Regions
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

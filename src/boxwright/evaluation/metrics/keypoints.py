@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.metrics.coco_curves import THRESHOLDS, final_recall, precision_at_recalls
-from boxwright.metrics.judged import Judged, Ledger
-from boxwright.metrics.matching import NOBODY, claim_best_free, with_nobody
-from boxwright.metrics.metric import MetricResult
-from boxwright.metrics.regions import ImageMasks
+from boxwright.evaluation.metrics.coco_curves import THRESHOLDS, final_recall, precision_at_recalls
+from boxwright.evaluation.metrics.judged import Judged, Ledger
+from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free, with_nobody
+from boxwright.evaluation.metrics.metric import MetricResult
+from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.types import Categories, FoundObjects, Sample
 
 Floats = NDArray[np.float64]

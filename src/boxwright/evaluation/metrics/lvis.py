@@ -16,11 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.coco_curves import THRESHOLDS, ClassCurves, final_recall, precision_at_recalls
-from boxwright.metrics.coco_matching import RANGES, Truth, are_known, candidates_of, match_classes, select, unmatched
-from boxwright.metrics.judged import Ledger
-from boxwright.metrics.metric import MetricResult
-from boxwright.metrics.regions import BOXES, ImageMasks, Kind
+from boxwright.evaluation.metrics.coco_curves import THRESHOLDS, ClassCurves, final_recall, precision_at_recalls
+from boxwright.evaluation.metrics.coco_matching import (
+    RANGES,
+    Truth,
+    are_known,
+    candidates_of,
+    match_classes,
+    select,
+    unmatched,
+)
+from boxwright.evaluation.metrics.judged import Ledger
+from boxwright.evaluation.metrics.metric import MetricResult
+from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, Kind
 from boxwright.types import Categories, FoundObjects, Sample
 
 # Detections of an image, of all classes together; COCO's 100 are of each class.

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.regions import ImageMasks
+from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.types import FoundObjects, Sample
 
 

@@ -13,10 +13,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.average_precision import all_points, eleven_points, precision_and_recall
-from boxwright.metrics.matching import NOBODY, claim_best
-from boxwright.metrics.metric import Curve, Matches, MetricResult, verified_or_present
-from boxwright.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, Kind, Regions
+from boxwright.evaluation.metrics.average_precision import all_points, eleven_points, precision_and_recall
+from boxwright.evaluation.metrics.matching import NOBODY, claim_best
+from boxwright.evaluation.metrics.metric import Curve, Matches, MetricResult, verified_or_present
+from boxwright.evaluation.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, Kind, Regions
 from boxwright.types import Categories, FoundObjects, Sample
 
 Area = Callable[[NDArray[np.float64], NDArray[np.float64]], float]

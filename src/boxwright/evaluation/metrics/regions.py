@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
 from boxwright.base.errors import DataError
-from boxwright.metrics.matching import overlaps, overlaps_of_crowds
-from boxwright.ops.run_lengths import RunLengths
+from boxwright.evaluation.metrics.matching import overlaps, overlaps_of_crowds
+from boxwright.nn.ops.run_lengths import RunLengths
 from boxwright.types import FoundObjects, Sample
 
 Floats = NDArray[np.float64]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.metrics.average_precision import all_points
-from boxwright.metrics.metric import Curve, Matches, MetricResult
-from boxwright.metrics.regions import Boxes, ImageMasks
+from boxwright.evaluation.metrics.average_precision import all_points
+from boxwright.evaluation.metrics.metric import Curve, Matches, MetricResult
+from boxwright.evaluation.metrics.regions import Boxes, ImageMasks
 from boxwright.types import Categories, FoundObjects, Sample
 
 _SUBSETS = ("easy", "medium", "hard")

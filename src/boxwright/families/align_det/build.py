@@ -6,7 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from boxwright.builders.cascade import (
+from boxwright.config import messages as m
+from boxwright.families.align_det.criterion import OwnBoxAssigner
+from boxwright.families.align_det.fpn_retinanet import RetinaNetPyramid
+from boxwright.families.align_det.message import AlignDet as AlignDetMessage
+from boxwright.families.align_det.message import AlignedStep
+from boxwright.families.align_det.network import AlignDet
+from boxwright.families.shared.cascade import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
     build_classifier_backbone,
@@ -18,39 +24,36 @@ from boxwright.builders.cascade import (
     logits_to_scores,
     settings_or,
 )
-from boxwright.builders.choice import require
-from boxwright.builders.classes import check_classes
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.config import messages as m
-from boxwright.criteria.align_det import OwnBoxAssigner
-from boxwright.criteria.anchor import AnchorCriterion
-from boxwright.criteria.cascade import CascadeCriterion, Step
-from boxwright.criteria.class_index_losses import NO_COLUMN
-from boxwright.criteria.criterion import Criterion
-from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.models.align_det import AlignDet
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.detector import Detector
-from boxwright.models.heads.aligned import AlignedHead
-from boxwright.models.heads.outputs import HeadOutput
-from boxwright.models.heads.roi_conv import BoxSampling, GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
-from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
-from boxwright.models.layers import ConvSettings
-from boxwright.models.necks.fpn_retinanet import RetinaNetPyramid
-from boxwright.models.network import Network
-from boxwright.models.ssd import SSD
-from boxwright.ops.anchor_refinement import RefinedStart
-from boxwright.ops.anchors.grid import AnchorGenerator
-from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
-from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.ops.matcher import LastLowQualityMatcher
-from boxwright.ops.roi_conv import Border
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.cascade import CascadePostprocessor
-from boxwright.postprocessing.level_candidates import BestOfLevel
-from boxwright.postprocessing.nms import Nms, PerClass
-from boxwright.postprocessing.postprocessor import Postprocessor
-from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.classes import check_classes
+from boxwright.families.shared.family import Family
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.criteria.anchor import AnchorCriterion
+from boxwright.nn.criteria.cascade import CascadeCriterion, Step
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.criteria.criterion import Criterion
+from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.detector import Detector
+from boxwright.nn.heads.aligned import AlignedHead
+from boxwright.nn.heads.outputs import HeadOutput
+from boxwright.nn.heads.roi_conv import BoxSampling, GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
+from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.nn.layers import ConvSettings
+from boxwright.nn.network import Network
+from boxwright.nn.ops.anchor_refinement import RefinedStart
+from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.ops.matcher import LastLowQualityMatcher
+from boxwright.nn.ops.roi_conv import Border
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.nn.postprocessing.level_candidates import BestOfLevel
+from boxwright.nn.postprocessing.nms import Nms, PerClass
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
+from boxwright.nn.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.ssd import SSD
 from boxwright.types import Categories
 
 _LEVELS = (3, 4, 5, 6, 7)
@@ -61,12 +64,14 @@ _BORDERS: dict[str, Border] = {"LAST_CELL": "last", "ZERO": "zero"}
 _FINEST_KERNEL = 3
 
 
-def build_align_det(config: m.AlignDet, categories: Categories | None, image_channels: int = 3) -> Detector:
+def build_align_det(config: AlignDetMessage, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build an AlignDet, or a RetinaNet without later steps."""
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(config, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
-    backbone = build_classifier_backbone(config, _OF_BACKBONE, resizer.channels)
+    backbone = build_classifier_backbone(
+        require(config.feature_extractor, config, "feature_extractor"), _OF_BACKBONE, resizer.channels
+    )
     coder = build_coder(config.box_coder, FasterRcnnBoxCoder(1.0, 1.0, 1.0, 1.0))
     network = _network(config, backbone.module, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
@@ -80,13 +85,13 @@ def build_align_det(config: m.AlignDet, categories: Categories | None, image_cha
     )
 
 
-def _anchors(config: m.AlignDet) -> AnchorGenerator:
+def _anchors(config: AlignDetMessage) -> AnchorGenerator:
     if config.anchor_generator is None:
         return MultiscaleAnchorGenerator(_LEVELS[0], _LEVELS[-1], 4 * 2 ** (1 / 3), (1.0,), 1, always_half=True)
-    return build_level_anchors(config, _LEVELS)
+    return build_level_anchors(require(config.anchor_generator, config, "anchor_generator"), _LEVELS)
 
 
-def _network(config: m.AlignDet, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:
+def _network(config: AlignDetMessage, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:
     anchors, settings = _anchors(config), settings_or(config.conv_hyperparams, FOCAL_KERNELS)
     neck = RetinaNetPyramid(backbone.channels, config.depth, settings)
     output, count = HeadOutput(columns.count, class_bias=FOCAL_BIAS), anchors.anchors_per_location[0]
@@ -107,7 +112,7 @@ _SAMPLINGS: dict[str, Callable[[int, int, int, ConvSettings], BoxSampling]] = {
 }
 
 
-def _aligned(config: m.AlignedStep, channels: int, output: HeadOutput, settings: ConvSettings) -> AlignedHead:
+def _aligned(config: AlignedStep, channels: int, output: HeadOutput, settings: ConvSettings) -> AlignedHead:
     side = config.kernel_size
     kind = config.sampling.name
 
@@ -121,7 +126,7 @@ def _aligned(config: m.AlignedStep, channels: int, output: HeadOutput, settings:
     return AlignedHead([sampling(k) for k in sides], len(_LEVELS), strides, config.depth, output, settings)
 
 
-def _criterion(config: m.AlignDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
+def _criterion(config: AlignDetMessage, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
     def judge(matcher: m.Matcher | None, loss: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
         found = build_step(matcher, loss or config.loss, default, coder, columns)
         return found if matcher is not None else _with_own_boxes(found)
@@ -143,7 +148,7 @@ def _with_own_boxes(criterion: AnchorCriterion) -> AnchorCriterion:
     return criterion
 
 
-def _postprocessor(config: m.AlignDet, coder: BoxCoder) -> Postprocessor[Any]:
+def _postprocessor(config: AlignDetMessage, coder: BoxCoder) -> Postprocessor[Any]:
     candidates = build_level_candidates(config.level_candidates, _CANDIDATES)
     if config.post_processing is not None:
         detection = build_suppression(config.post_processing, coder, candidates)
@@ -152,3 +157,6 @@ def _postprocessor(config: m.AlignDet, coder: BoxCoder) -> Postprocessor[Any]:
         to_scores = logits_to_scores(last or config.loss)
         detection = AnchorPostprocessor(coder, to_scores, _NMS, 0, candidates=candidates)
     return CascadePostprocessor(detection) if config.step else detection
+
+
+FAMILY = Family(AlignDet, build_align_det)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.layers import ConvSettings, make_conv
-from boxwright.models.necks.fpn_paper import PaperFeaturePyramid
+from boxwright.nn.layers import ConvSettings, make_conv
+from boxwright.nn.necks.fpn_paper import PaperFeaturePyramid
 
 
 class RetinaNetPyramid(nn.Module):

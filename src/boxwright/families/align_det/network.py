@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from boxwright.models.anchor_layer import AnchorLayer
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.heads.aligned import AlignedHead
-from boxwright.models.heads.outputs import AnchorHead
-from boxwright.models.network import ClassLayer, Network, Parts
-from boxwright.ops.anchor_refinement import RefinedStart
-from boxwright.ops.anchors.grid import AnchorGenerator
-from boxwright.ops.boxes import clip_boxes
+from boxwright.nn.anchor_layer import AnchorLayer
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.heads.aligned import AlignedHead
+from boxwright.nn.heads.outputs import AnchorHead
+from boxwright.nn.network import ClassLayer, Network, Parts
+from boxwright.nn.ops.anchor_refinement import RefinedStart
+from boxwright.nn.ops.boxes import clip_boxes
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from torch import nn
 
-from boxwright.builders.center_net.deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
-from boxwright.builders.center_net.dense_pose import build_surface_decoder, build_surface_heads, build_surface_task
-from boxwright.builders.center_net.feature_extractor import FeatureExtractor, build_feature_extractor
-from boxwright.builders.center_net.keypoint_label_map import ClassKeypoints, build_class_keypoints
-from boxwright.builders.center_net.tasks import (
+from boxwright.config import messages as m
+from boxwright.config.support import refuse_contradictions
+from boxwright.families.center_net.build_deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
+from boxwright.families.center_net.build_dense_pose import (
+    build_surface_decoder,
+    build_surface_heads,
+    build_surface_task,
+)
+from boxwright.families.center_net.build_feature_extractor import FeatureExtractor, build_feature_extractor
+from boxwright.families.center_net.build_tasks import (
     HeadBuilder,
     build_box_task,
     build_center_task,
@@ -21,26 +26,32 @@ from boxwright.builders.center_net.tasks import (
     build_mask_task,
     build_temporal_offset_task,
 )
-from boxwright.builders.choice import require
-from boxwright.builders.classes import check_classes
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.builders.post_processing import build_nms
-from boxwright.config import messages as m
-from boxwright.config.messages.deep_mac import mask_multiple
-from boxwright.config.support import refuse_contradictions
-from boxwright.criteria.center_net.criterion import CenterNetCriterion
-from boxwright.criteria.center_net.task import Task
-from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.models.center_net import CenterNet, StageHeads
-from boxwright.models.detector import Detector
-from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
-from boxwright.postprocessing.nms import Nms
-from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.families.center_net.criteria.criterion import CenterNetCriterion
+from boxwright.families.center_net.criteria.task import Task
+from boxwright.families.center_net.deep_mac_message import mask_multiple
+from boxwright.families.center_net.keypoint_label_map import (
+    ClassKeypoints,
+    build_class_keypoints,
+    check_keypoints_of_data,
+)
+from boxwright.families.center_net.message import CenterNet as CenterNetMessage
+from boxwright.families.center_net.message import CenterNetObjectCenterParams
+from boxwright.families.center_net.network import CenterNet, StageHeads
+from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
+from boxwright.families.center_net.predictions import STRIDE
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.classes import check_classes
+from boxwright.families.shared.family import Family
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.shared.post_processing import build_nms
+from boxwright.nn.criteria.target_assigner import ClassColumns
+from boxwright.nn.detector import Detector
+from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
-from boxwright.types.center_net import STRIDE
 
 
-def build_center_net(config: m.CenterNet, categories: Categories | None) -> Detector:
+def build_center_net(config: CenterNetMessage, categories: Categories | None) -> Detector:
     """Build a CenterNet, with fresh weights."""
     refuse_contradictions(config)
     check_classes(config, config.num_classes, ClassColumns(config.num_classes, 0), categories)
@@ -60,12 +71,12 @@ def build_center_net(config: m.CenterNet, categories: Categories | None) -> Dete
     )
 
 
-def _centers(config: m.CenterNet) -> m.CenterNetObjectCenterParams:
+def _centers(config: CenterNetMessage) -> CenterNetObjectCenterParams:
     return require(config.object_center_params, config, "object_center_params")
 
 
 def _network(
-    config: m.CenterNet,
+    config: CenterNetMessage,
     extractor: FeatureExtractor,
     keypoints: list[ClassKeypoints],
     postprocessor: CenterNetPostprocessor,
@@ -86,7 +97,7 @@ def _network(
     )
 
 
-def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoints]) -> StageHeads:
+def _stage(config: CenterNetMessage, head: HeadBuilder, keypoints: list[ClassKeypoints]) -> StageHeads:
     centers, boxes, masks = _centers(config), config.object_detection_task, config.mask_estimation_task
     deep, surface = config.deepmac_mask_estimation, config.densepose_estimation_task
     track = config.track_estimation_task
@@ -109,7 +120,7 @@ def _stage(config: m.CenterNet, head: HeadBuilder, keypoints: list[ClassKeypoint
     )
 
 
-def _criterion(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNetCriterion:
+def _criterion(config: CenterNetMessage, keypoints: list[ClassKeypoints]) -> CenterNetCriterion:
     tasks: list[Task] = [build_center_task(_centers(config), keypoints)]
     if config.object_detection_task is not None:
         tasks.append(build_box_task(config.object_detection_task))
@@ -127,7 +138,7 @@ def _criterion(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNe
     return CenterNetCriterion(tuple(tasks), None if deep is None else build_deep_mask_task(deep))
 
 
-def _postprocessor(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> CenterNetPostprocessor:
+def _postprocessor(config: CenterNetMessage, keypoints: list[ClassKeypoints]) -> CenterNetPostprocessor:
     centers, masks, tasks = _centers(config), config.mask_estimation_task, config.keypoint_estimation_task
     surface = config.densepose_estimation_task
     # With one class and one task TF returns the task's keypoints alone, else those of the whole label map.
@@ -146,3 +157,6 @@ def _postprocessor(config: m.CenterNet, keypoints: list[ClassKeypoints]) -> Cent
 
 def _suppression(config: m.PostProcessing) -> Nms:
     return build_nms(require(config.batch_non_max_suppression, config, "batch_non_max_suppression"))
+
+
+FAMILY = Family(CenterNet, build_center_net, check_training=check_keypoints_of_data)

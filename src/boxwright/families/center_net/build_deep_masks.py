@@ -6,12 +6,10 @@ import re
 
 from torch import nn
 
-from boxwright.builders.center_net.feature_extractor import HOURGLASS_NORM, RESNET_NORM, FeatureExtractor
-from boxwright.builders.center_net.tasks import HeadBuilder
-from boxwright.builders.choice import require
-from boxwright.builders.losses import build_classification_loss
-from boxwright.config import messages as m
-from boxwright.criteria.center_net.deep_mask_losses import (
+from boxwright.families.center_net.build_feature_extractor import HOURGLASS_NORM, RESNET_NORM, FeatureExtractor
+from boxwright.families.center_net.build_tasks import HeadBuilder
+from boxwright.families.center_net.consistency_features import ConsistencyFeatures, LabColors, LastFeatures
+from boxwright.families.center_net.criteria.deep_mask_losses import (
     Compare,
     CompareViews,
     FromBoxes,
@@ -30,15 +28,10 @@ from boxwright.criteria.center_net.deep_mask_losses import (
     per_foreground_pixel,
     square_error_of_views,
 )
-from boxwright.criteria.center_net.deep_masks import DeepMaskTask, DeepMaskTerm
-from boxwright.criteria.region_jitter import JITTERS, RegionJitter
-from boxwright.models.backbones.hourglass import single_hourglass
-from boxwright.models.center_net import EmbeddingHeads
-from boxwright.models.consistency_features import ConsistencyFeatures, LabColors, LastFeatures
-from boxwright.models.deep_mask_predictor import DeepMaskPredictor, Detect
-from boxwright.models.deep_masks import BoxCrops, DeepMasks, MaskExtent, WholeMaps
-from boxwright.models.heads.center_net import HeadLayers, MapHead
-from boxwright.models.heads.deep_mask import (
+from boxwright.families.center_net.criteria.deep_masks import DeepMaskTask, DeepMaskTerm
+from boxwright.families.center_net.criteria.region_jitter import JITTERS, RegionJitter
+from boxwright.families.center_net.deep_mac_message import CenterNetDeepMACMaskEstimation
+from boxwright.families.center_net.deep_mask_head import (
     MASK_RESNETS,
     ConditionalMask,
     DenseMask,
@@ -49,20 +42,27 @@ from boxwright.models.heads.deep_mask import (
     instance_beside_pixels,
     pixels_alone,
 )
-from boxwright.models.random_view import RandomView
+from boxwright.families.center_net.deep_mask_predictor import DeepMaskPredictor, Detect
+from boxwright.families.center_net.deep_masks import BoxCrops, DeepMasks, MaskExtent, WholeMaps
+from boxwright.families.center_net.heads import HeadLayers, MapHead
+from boxwright.families.center_net.hourglass import single_hourglass
+from boxwright.families.center_net.network import EmbeddingHeads
+from boxwright.families.center_net.random_view import RandomView
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.losses import build_classification_loss
 
 # TF makes these heads with a function whose default is a kernel of one row.
 _LAYERS = HeadLayers(kernel_sizes=((1, 3),))
 
 
-def build_embedding_heads(config: m.CenterNetDeepMACMaskEstimation, head: HeadBuilder) -> EmbeddingHeads:
+def build_embedding_heads(config: CenterNetDeepMACMaskEstimation, head: HeadBuilder) -> EmbeddingHeads:
     """Build the heads of the embeddings, whose hidden convolution is never separable."""
     instances, pixels = (MapHead(head.channels, out, _LAYERS) for out in (config.dim, config.pixel_embedding_dim))
     return EmbeddingHeads(instances, pixels)
 
 
 def build_deep_masks(
-    config: m.CenterNetDeepMACMaskEstimation, extractor: FeatureExtractor, detect: Detect
+    config: CenterNetDeepMACMaskEstimation, extractor: FeatureExtractor, detect: Detect
 ) -> DeepMaskPredictor:
     """Build the prediction of masks."""
     extent: MaskExtent = BoxCrops(config.mask_size)
@@ -88,7 +88,7 @@ def build_deep_masks(
     )
 
 
-def _network(config: m.CenterNetDeepMACMaskEstimation) -> nn.Module:
+def _network(config: CenterNetDeepMACMaskEstimation) -> nn.Module:
     pixels = config.pixel_embedding_dim + 2 * config.use_xy
     if config.network_type == "embedding_projection":
         return ProjectedMask()
@@ -99,7 +99,7 @@ def _network(config: m.CenterNetDeepMACMaskEstimation) -> nn.Module:
     return LayeredMask(layers, instance_beside_pixels if config.use_instance_embedding else pixels_alone)
 
 
-def _layers(config: m.CenterNetDeepMACMaskEstimation, in_channels: int) -> nn.Module:
+def _layers(config: CenterNetDeepMACMaskEstimation, in_channels: int) -> nn.Module:
     name, width = config.network_type, config.num_init_channels
     if name == "fully_connected":
         return DenseMask(in_channels, width, config.mask_size)
@@ -111,7 +111,7 @@ def _layers(config: m.CenterNetDeepMACMaskEstimation, in_channels: int) -> nn.Mo
     return HourglassMask(in_channels, layout, HOURGLASS_NORM, stride=stride, shortcut=shortcut)
 
 
-def build_deep_mask_task(config: m.CenterNetDeepMACMaskEstimation) -> DeepMaskTask:
+def build_deep_mask_task(config: CenterNetDeepMACMaskEstimation) -> DeepMaskTask:
     """Build the task of masks; losses of weight 0 are none."""
     loss = build_classification_loss(require(config.classification_loss, config, "classification_loss"))
     side = None if config.predict_full_resolution_masks else config.mask_size

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from boxwright.builders.center_net.tasks import HeadBuilder
-from boxwright.builders.choice import require
-from boxwright.builders.losses import build_classification_loss, build_localization_loss
-from boxwright.config import messages as m
-from boxwright.criteria.center_net.dense_pose import SurfaceTask, at_cells, enlarged
-from boxwright.models.center_net import SurfaceHeads
-from boxwright.postprocessing.center_net.dense_pose import SurfaceDecoder
+from boxwright.families.center_net.build_tasks import HeadBuilder
+from boxwright.families.center_net.criteria.dense_pose import SurfaceTask, at_cells, enlarged
+from boxwright.families.center_net.message import CenterNetDensePoseEstimation, CenterNetMaskEstimation
+from boxwright.families.center_net.network import SurfaceHeads
+from boxwright.families.center_net.postprocessing.dense_pose import SurfaceDecoder
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.losses import build_classification_loss, build_localization_loss
 
 
-def build_surface_heads(config: m.CenterNetDensePoseEstimation, head: HeadBuilder) -> SurfaceHeads:
+def build_surface_heads(config: CenterNetDensePoseEstimation, head: HeadBuilder) -> SurfaceHeads:
     """Build the heads of parts and coordinates."""
     return SurfaceHeads(head(config.num_parts, bias=config.heatmap_bias_init), head(2 * config.num_parts))
 
 
-def build_surface_task(config: m.CenterNetDensePoseEstimation) -> SurfaceTask:
+def build_surface_task(config: CenterNetDensePoseEstimation) -> SurfaceTask:
     """Build the task of parts and coordinates."""
     loss = require(config.loss, config, "loss")
     return SurfaceTask(
@@ -28,6 +28,6 @@ def build_surface_task(config: m.CenterNetDensePoseEstimation) -> SurfaceTask:
     )
 
 
-def build_surface_decoder(config: m.CenterNetDensePoseEstimation, masks: m.CenterNetMaskEstimation) -> SurfaceDecoder:
+def build_surface_decoder(config: CenterNetDensePoseEstimation, masks: CenterNetMaskEstimation) -> SurfaceDecoder:
     """Build the decoding, for masks of the same size."""
     return SurfaceDecoder(config.class_id, (masks.mask_height, masks.mask_width))

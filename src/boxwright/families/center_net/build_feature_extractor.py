@@ -8,19 +8,24 @@ from functools import partial
 
 from torch import nn
 
-from boxwright.config import messages as m
-from boxwright.config.messages.center_net import HOURGLASS_TYPES, MOBILENET_TYPES, RESNET_FPN_TYPES, RESNET_TYPES
 from boxwright.config.support import refuse_contradictions
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.backbones.hourglass import HOURGLASSES, StackedHourglass
-from boxwright.models.backbones.keras_resnet import KERAS_RESNETS, KerasResNetV1, PreactivationResNet
-from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
-from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.center_net import ReversedChannels
-from boxwright.models.layers import ConvSettings, full_conv, separable_conv
-from boxwright.models.necks.center_net import Deconvolutions, Interpolation, TopDownMap
-from boxwright.preprocessing.preprocessor import PixelScaling
+from boxwright.families.center_net.hourglass import HOURGLASSES, StackedHourglass
+from boxwright.families.center_net.keras_resnet import KERAS_RESNETS, KerasResNetV1, PreactivationResNet
+from boxwright.families.center_net.message import (
+    HOURGLASS_TYPES,
+    MOBILENET_TYPES,
+    RESNET_FPN_TYPES,
+    RESNET_TYPES,
+    CenterNetFeatureExtractor,
+)
+from boxwright.families.center_net.necks import Deconvolutions, Interpolation, TopDownMap
+from boxwright.families.center_net.network import ReversedChannels
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.layers import ConvSettings, full_conv, separable_conv
+from boxwright.nn.preprocessing.preprocessor import PixelScaling
 
 # Keras's defaults, with which TF makes all but the hourglass and the MobileNet: nothing is penalized.
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.99), activation="RELU", force_bias=True)
@@ -52,13 +57,13 @@ class FeatureExtractor:
     pad_to_multiple: int = _COARSEST_STRIDE
 
 
-def build_feature_extractor(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
+def build_feature_extractor(config: CenterNetFeatureExtractor) -> FeatureExtractor:
     """Build a feature extractor."""
     refuse_contradictions(config)
     return CENTER_NET_EXTRACTORS["timm/" if config.type.startswith("timm/") else config.type](config)
 
 
-def _hourglass(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
+def _hourglass(layers: int, config: CenterNetFeatureExtractor) -> FeatureExtractor:
     layout = HOURGLASSES[layers]
     backbone = StackedHourglass(layout, HOURGLASS_NORM)
     scaling, order = _scaled(config)
@@ -69,13 +74,13 @@ def _hourglass(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtra
     )
 
 
-def _resnet_deconv(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
+def _resnet_deconv(layers: int, config: CenterNetFeatureExtractor) -> FeatureExtractor:
     backbone = PreactivationResNet(KERAS_RESNETS[layers], RESNET_NORM, strides=(2, 2, 2, 1), outputs=(3,))
     neck = Deconvolutions(backbone.channels[-1], (256, 128, 64), 3, _KERAS)
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], *_scaled(config, to_unit=True))
 
 
-def _resnet_fpn(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
+def _resnet_fpn(layers: int, config: CenterNetFeatureExtractor) -> FeatureExtractor:
     layout = KERAS_RESNETS[layers]
     backbone: Backbone
     if layout.basic:
@@ -86,19 +91,19 @@ def _resnet_fpn(layers: int, config: m.CenterNetFeatureExtractor) -> FeatureExtr
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], *_caffe_scaled(config))
 
 
-def _mobilenet_deconv(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
+def _mobilenet_deconv(config: CenterNetFeatureExtractor) -> FeatureExtractor:
     backbone = MobileNetV2(_MOBILENET, taps=("17",), depth_multiplier=config.depth_multiplier)
     neck = Deconvolutions(backbone.channels[-1], (256, 128, 64), 1, _KERAS)
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], *_scaled(config, to_unit=True))
 
 
-def _mobilenet_fpn(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
+def _mobilenet_fpn(config: CenterNetFeatureExtractor) -> FeatureExtractor:
     backbone = MobileNetV2(_MOBILENET, taps=("2", "5", "9", "17"), depth_multiplier=config.depth_multiplier)
     neck = _pyramid(config, backbone, _MOBILENET_WIDTHS)
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], *_scaled(config, to_unit=True))
 
 
-def _timm(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
+def _timm(config: CenterNetFeatureExtractor) -> FeatureExtractor:
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[4, 8, 16, 32])
     neck = _pyramid(config, backbone, _RESNET_WIDTHS)
     if config.channel_means or config.channel_stds or config.bgr_ordering:
@@ -108,14 +113,14 @@ def _timm(config: m.CenterNetFeatureExtractor) -> FeatureExtractor:
     return FeatureExtractor(backbone, neck, 1, neck.channels[0], scaling, order)
 
 
-def _pyramid(config: m.CenterNetFeatureExtractor, backbone: Backbone, widths: tuple[int, ...]) -> TopDownMap:
+def _pyramid(config: CenterNetFeatureExtractor, backbone: Backbone, widths: tuple[int, ...]) -> TopDownMap:
     separable = config.use_separable_conv or config.type == "mobilenet_v2_fpn_sep_conv"
     make = partial(separable_conv if separable else full_conv, kernel_size=3, settings=_KERAS, bias=True)
     interpolation: Interpolation = "bilinear" if config.upsampling_interpolation == "bilinear" else "nearest"
     return TopDownMap(backbone.channels, widths, make, _KERAS, interpolation=interpolation)
 
 
-def _scaled(config: m.CenterNetFeatureExtractor, *, to_unit: bool = False) -> tuple[PixelScaling, nn.Module]:
+def _scaled(config: CenterNetFeatureExtractor, *, to_unit: bool = False) -> tuple[PixelScaling, nn.Module]:
     """Return the scaling of red, green and blue, and the order in which the backbone reads them.
 
     Args:
@@ -132,7 +137,7 @@ def _scaled(config: m.CenterNetFeatureExtractor, *, to_unit: bool = False) -> tu
 _CAFFE = (103.939, 116.779, 123.68)
 
 
-def _caffe_scaled(config: m.CenterNetFeatureExtractor) -> tuple[PixelScaling, nn.Module]:
+def _caffe_scaled(config: CenterNetFeatureExtractor) -> tuple[PixelScaling, nn.Module]:
     """Return the scaling and order of ResNet v1: TF reverses the channels once more, and subtracts its own means."""
     means, deviations = _statistics(config)
     # TF subtracts blue's mean from whatever comes first: with `bgr_ordering`, red.
@@ -142,7 +147,7 @@ def _caffe_scaled(config: m.CenterNetFeatureExtractor) -> tuple[PixelScaling, nn
     return _of_colors(scale, offset), nn.Identity() if config.bgr_ordering else ReversedChannels()
 
 
-def _statistics(config: m.CenterNetFeatureExtractor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(config: CenterNetFeatureExtractor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the means and deviations of red, green and blue."""
     order = -1 if config.bgr_ordering else 1
     means, deviations = config.channel_means or (0.0, 0.0, 0.0), config.channel_stds or (1.0, 1.0, 1.0)
@@ -159,7 +164,7 @@ def _number(name: str) -> int:
     return int(name.removesuffix("_fpn").rpartition("_")[2])
 
 
-CENTER_NET_EXTRACTORS: dict[str, Callable[[m.CenterNetFeatureExtractor], FeatureExtractor]] = {
+CENTER_NET_EXTRACTORS: dict[str, Callable[[CenterNetFeatureExtractor], FeatureExtractor]] = {
     **{name: partial(_hourglass, _number(name)) for name in HOURGLASS_TYPES},
     **{name: partial(_resnet_deconv, _number(name)) for name in RESNET_TYPES},
     **{name: partial(_resnet_fpn, _number(name)) for name in RESNET_FPN_TYPES},

@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from boxwright.builders.center_net.keypoint_label_map import ClassKeypoints
-from boxwright.builders.choice import require
-from boxwright.builders.losses import build_classification_loss, build_localization_loss
-from boxwright.config import messages as m
-from boxwright.criteria.center_net.boxes import BoxTask, TemporalOffsetTask
-from boxwright.criteria.center_net.centers import CenterAssigner, CentersOfBoxes, CentersOfKeypoints, CenterTask
-from boxwright.criteria.center_net.identities import IdentityTask
-from boxwright.criteria.center_net.keypoints import KeypointTargets, KeypointTask, KeypointWeights
-from boxwright.criteria.center_net.masks import MaskTask
-from boxwright.models.center_net import KeypointHeads
-from boxwright.models.heads.center_net import HeadLayers, MapHead
-from boxwright.models.heads.identity import IdentityClassifier
-from boxwright.postprocessing.center_net.keypoint_tasks import KeypointDecoder, KeypointTaskDecoder
-from boxwright.postprocessing.center_net.keypoints import (
+from boxwright.families.center_net.criteria.boxes import BoxTask, TemporalOffsetTask
+from boxwright.families.center_net.criteria.centers import (
+    CenterAssigner,
+    CentersOfBoxes,
+    CentersOfKeypoints,
+    CenterTask,
+)
+from boxwright.families.center_net.criteria.identities import IdentityTask
+from boxwright.families.center_net.criteria.keypoints import KeypointTargets, KeypointTask, KeypointWeights
+from boxwright.families.center_net.criteria.masks import MaskTask
+from boxwright.families.center_net.heads import HeadLayers, MapHead
+from boxwright.families.center_net.identity_head import IdentityClassifier
+from boxwright.families.center_net.keypoint_label_map import ClassKeypoints
+from boxwright.families.center_net.message import (
+    CenterNetKeypointEstimation,
+    CenterNetMaskEstimation,
+    CenterNetObjectCenterParams,
+    CenterNetObjectDetection,
+    CenterNetPredictionHeadParams,
+    CenterNetTemporalOffsetEstimation,
+    CenterNetTrackEstimation,
+)
+from boxwright.families.center_net.network import KeypointHeads
+from boxwright.families.center_net.postprocessing.keypoint_tasks import KeypointDecoder, KeypointTaskDecoder
+from boxwright.families.center_net.postprocessing.keypoints import (
     BrightestKeypoints,
     GaussianWeighted,
     Nearest,
@@ -28,7 +39,9 @@ from boxwright.postprocessing.center_net.keypoints import (
     SnappedKeypoints,
     Snapping,
 )
-from boxwright.postprocessing.center_net.masks import MaskDecoder
+from boxwright.families.center_net.postprocessing.masks import MaskDecoder
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.losses import build_classification_loss, build_localization_loss
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,7 @@ class HeadBuilder:
     channels: int
     separable: bool
 
-    def __call__(self, out: int, params: m.CenterNetPredictionHeadParams | None = None, bias: float = 0.0) -> MapHead:
+    def __call__(self, out: int, params: CenterNetPredictionHeadParams | None = None, bias: float = 0.0) -> MapHead:
         """Return a head of `out` channels; without `params` it has one hidden convolution of 256 channels."""
         if params is None:
             layers = HeadLayers(separable=self.separable)
@@ -52,7 +65,7 @@ class HeadBuilder:
         return MapHead(self.channels, out, layers, bias=bias)
 
 
-def build_center_task(config: m.CenterNetObjectCenterParams, keypoints: list[ClassKeypoints]) -> CenterTask:
+def build_center_task(config: CenterNetObjectCenterParams, keypoints: list[ClassKeypoints]) -> CenterTask:
     """Build the task of centers."""
     loss = require(config.classification_loss, config, "classification_loss")
     assigner: CenterAssigner = CentersOfBoxes(config.min_box_overlap_iou)
@@ -67,7 +80,7 @@ def build_center_task(config: m.CenterNetObjectCenterParams, keypoints: list[Cla
     return CenterTask(assigner, build_classification_loss(loss), weight, labeled_only=labeled_only)
 
 
-def build_box_task(config: m.CenterNetObjectDetection) -> BoxTask:
+def build_box_task(config: CenterNetObjectDetection) -> BoxTask:
     """Build the task of boxes."""
     loss = require(config.localization_loss, config, "localization_loss")
     return BoxTask(
@@ -77,35 +90,35 @@ def build_box_task(config: m.CenterNetObjectDetection) -> BoxTask:
     )
 
 
-def build_mask_task(config: m.CenterNetMaskEstimation) -> MaskTask:
+def build_mask_task(config: CenterNetMaskEstimation) -> MaskTask:
     """Build the task of masks."""
     loss = require(config.classification_loss, config, "classification_loss")
     return MaskTask(build_classification_loss(loss), config.task_loss_weight)
 
 
-def build_mask_decoder(config: m.CenterNetMaskEstimation) -> MaskDecoder:
+def build_mask_decoder(config: CenterNetMaskEstimation) -> MaskDecoder:
     """Build the decoding of masks."""
     return MaskDecoder((config.mask_height, config.mask_width), config.score_threshold)
 
 
-def build_temporal_offset_task(config: m.CenterNetTemporalOffsetEstimation) -> TemporalOffsetTask:
+def build_temporal_offset_task(config: CenterNetTemporalOffsetEstimation) -> TemporalOffsetTask:
     """Build the task of temporal offsets."""
     loss = require(config.localization_loss, config, "localization_loss")
     return TemporalOffsetTask(build_localization_loss(loss), config.task_loss_weight)
 
 
-def build_identity_task(config: m.CenterNetTrackEstimation) -> IdentityTask:
+def build_identity_task(config: CenterNetTrackEstimation) -> IdentityTask:
     """Build the task of identities."""
     loss = require(config.classification_loss, config, "classification_loss")
     return IdentityTask(build_classification_loss(loss), config.task_loss_weight)
 
 
-def build_identity_classifier(config: m.CenterNetTrackEstimation) -> IdentityClassifier:
+def build_identity_classifier(config: CenterNetTrackEstimation) -> IdentityClassifier:
     """Build the classifier that embeddings are learned with."""
     return IdentityClassifier(config.reid_embed_size, config.num_track_ids, config.num_fc_layers)
 
 
-def build_keypoint_heads(config: m.CenterNetKeypointEstimation, count: int, head: HeadBuilder) -> KeypointHeads:
+def build_keypoint_heads(config: CenterNetKeypointEstimation, count: int, head: HeadBuilder) -> KeypointHeads:
     """Build the heads of a task of `count` keypoints."""
     depths = count if config.per_keypoint_depth else 1
     return KeypointHeads(
@@ -117,7 +130,7 @@ def build_keypoint_heads(config: m.CenterNetKeypointEstimation, count: int, head
     )
 
 
-def build_keypoint_task(config: m.CenterNetKeypointEstimation, number: int, keypoints: ClassKeypoints) -> KeypointTask:
+def build_keypoint_task(config: CenterNetKeypointEstimation, number: int, keypoints: ClassKeypoints) -> KeypointTask:
     """Build a keypoint task; `number` is its place among them."""
     loss = require(config.loss, config, "loss")
     weight = config.task_loss_weight
@@ -139,7 +152,7 @@ def build_keypoint_task(config: m.CenterNetKeypointEstimation, number: int, keyp
 
 
 def build_keypoint_decoder(
-    config: m.CenterNetKeypointEstimation, keypoints: ClassKeypoints, places: tuple[int, ...]
+    config: CenterNetKeypointEstimation, keypoints: ClassKeypoints, places: tuple[int, ...]
 ) -> KeypointTaskDecoder:
     """Build the decoding of a keypoint task.
 
@@ -162,11 +175,11 @@ def build_keypoint_decoder(
     return KeypointTaskDecoder(keypoints.label, places, decode, rescores_above)
 
 
-def _gaussian_weighted(config: m.CenterNetKeypointEstimation, deviations: tuple[float, ...]) -> Ranking:
+def _gaussian_weighted(config: CenterNetKeypointEstimation, deviations: tuple[float, ...]) -> Ranking:
     return GaussianWeighted(tuple(one * config.std_dev_multiplier for one in deviations))
 
 
-_RANKINGS: dict[str, Callable[[m.CenterNetKeypointEstimation, tuple[float, ...]], Ranking]] = {
+_RANKINGS: dict[str, Callable[[CenterNetKeypointEstimation, tuple[float, ...]], Ranking]] = {
     "min_distance": lambda _config, _deviations: Nearest(),
     "score_distance_ratio": lambda config, _deviations: ScoreByDistance(config.score_distance_offset),
     "score_scaled_distance_ratio": lambda config, _: ScoreByScaledDistance(config.score_distance_multiplier),

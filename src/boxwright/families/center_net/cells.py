@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.constants import constants
-from boxwright.types.center_net import STRIDE
+from boxwright.families.center_net.predictions import STRIDE
+from boxwright.nn.ops.constants import constants
 
 Grid = tuple[int, int]
 """The numbers of rows and columns of cells."""

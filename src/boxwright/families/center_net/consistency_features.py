@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.constants import constants
-from boxwright.ops.lab_colors import lab_of_rgb
+from boxwright.families.center_net.lab_colors import lab_of_rgb
+from boxwright.nn.ops.constants import constants
 
 
 class ConsistencyFeatures(Protocol):

@@ -8,19 +8,9 @@ from itertools import pairwise
 from boxwright.config.field import Enum, Values, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.losses import ClassificationLoss
+from boxwright.config.messages.preprocessor import RandomJitterBoxesJitterMode
 from boxwright.config.rules import Rule, distinct, ordered, refuse
 
-
-class RandomJitterBoxesJitterMode(Enum):
-    """Values of `RandomJitterBoxes.JitterMode`."""
-
-    DEFAULT = 0
-    EXPAND = 1
-    SHRINK = 2
-    EXPAND_SYMMETRIC = 4
-    SHRINK_SYMMETRIC = 5
-    EXPAND_SYMMETRIC_XY = 6
-    SHRINK_SYMMETRIC_XY = 7
 
 class LossNormalize(Enum):
     """Values of `LossNormalize`."""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.backbones.hourglass import Hourglass, HourglassLayout, ResidualBlock, hourglass_output
-from boxwright.models.backbones.keras_resnet import PreactivationBlock
-from boxwright.models.layers import ConvSettings, Dense, KernelRule, conv_norm_act, make_conv
+from boxwright.families.center_net.hourglass import Hourglass, HourglassLayout, ResidualBlock, hourglass_output
+from boxwright.families.center_net.keras_resnet import PreactivationBlock
+from boxwright.nn.layers import ConvSettings, Dense, KernelRule, conv_norm_act, make_conv
 
 # Blocks of each stage, and channels in units of the first layer's; by TF's names.
 MASK_RESNETS = {

@@ -11,13 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.consistency_features import ConsistencyFeatures
-from boxwright.models.deep_masks import DeepMasks
-from boxwright.models.random_view import RandomView
-from boxwright.ops.boxes import normalized
-from boxwright.ops.cells import grid_of
+from boxwright.families.center_net.cells import grid_of
+from boxwright.families.center_net.consistency_features import ConsistencyFeatures
+from boxwright.families.center_net.deep_masks import DeepMasks
+from boxwright.families.center_net.predictions import STRIDE, CenterPredictions, DeepMaskPredictions, EmbeddingMaps
+from boxwright.families.center_net.random_view import RandomView
+from boxwright.nn.ops.boxes import normalized
 from boxwright.types import PaddedDetections, Targets
-from boxwright.types.center_net import STRIDE, CenterPredictions, DeepMaskPredictions, EmbeddingMaps
 
 # From a batch to its detections, and to their boxes on the grid, float [B, D, 4], xyxy in pixels.
 Detect = Callable[[CenterPredictions], tuple[PaddedDetections, Tensor]]

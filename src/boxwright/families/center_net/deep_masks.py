@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.heads.deep_mask import MaskNetwork
-from boxwright.ops.cells import grid_of, read
-from boxwright.ops.constants import constants
-from boxwright.ops.roi import crop_and_resize
-from boxwright.types.center_net import STRIDE, EmbeddingMaps
+from boxwright.families.center_net.cells import grid_of, read
+from boxwright.families.center_net.deep_mask_head import MaskNetwork
+from boxwright.families.center_net.predictions import STRIDE, EmbeddingMaps
+from boxwright.nn.ops.constants import constants
+from boxwright.nn.ops.roi import crop_and_resize
 
 
 class MaskExtent(Protocol):

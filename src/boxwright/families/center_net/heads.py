@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from boxwright.models.layers import ConvSettings, KernelRule, KernelSize, full_conv, make_conv, separable_conv
+from boxwright.nn.layers import ConvSettings, KernelRule, KernelSize, full_conv, make_conv, separable_conv
 
 _KERAS = ConvSettings(norm=None, activation="RELU")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from boxwright.ops.cells import Grid
+from boxwright.families.center_net.cells import Grid
 
 
 def gaussians(points: Tensor, deviations: Tensor, grid: Grid) -> Tensor:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.activations import make_activation
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.layers import ConvNormAct, ConvSettings, conv_norm_act
+from boxwright.nn.activations import make_activation
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.layers import ConvNormAct, ConvSettings, conv_norm_act
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.batch_norm import BatchNormSettings, make_norm
-from boxwright.models.layers import Dense, KernelRule
+from boxwright.nn.batch_norm import BatchNormSettings, make_norm
+from boxwright.nn.layers import Dense, KernelRule
 
 # Keras's defaults.
 _NORM = BatchNormSettings(decay=0.99)

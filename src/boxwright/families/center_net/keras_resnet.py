@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.activations import make_activation
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
+from boxwright.nn.activations import make_activation
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.batch_norm import make_norm
+from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
 
 _WIDTHS = (64, 128, 256, 512)
 _EXPANSION = 4

@@ -11,6 +11,7 @@ from boxwright.config import messages as m
 from boxwright.config.load import load_message
 from boxwright.config.preset import packaged
 from boxwright.data.label_map import load_label_map
+from boxwright.families.center_net.message import CenterNet, CenterNetKeypointEstimation
 from boxwright.types import Categories
 
 
@@ -29,7 +30,7 @@ class ClassKeypoints:
     deviations: tuple[float, ...]
 
 
-def build_class_keypoints(config: m.CenterNet, categories: Categories | None) -> list[ClassKeypoints]:
+def build_class_keypoints(config: CenterNet, categories: Categories | None) -> list[ClassKeypoints]:
     """Return the keypoints of each keypoint task's class."""
     if not config.keypoint_estimation_task:
         return []
@@ -47,17 +48,16 @@ def build_class_keypoints(config: m.CenterNet, categories: Categories | None) ->
     return found
 
 
-def check_keypoints_of_data(config: m.TrainEvalPipelineConfig) -> None:
+def check_keypoints_of_data(config: CenterNet, reader: m.InputReader) -> None:
     """Check keypoint tasks against the training data's label map, if its file is there, and the number that is read.
 
     Raises:
         ConfigError: If a task's class has another id in the data, or records have fewer keypoints than the tasks learn.
     """
-    model, reader = config.model.center_net if config.model is not None else None, config.train_input_reader
-    if model is None or reader is None or not model.keypoint_estimation_task:
+    if not config.keypoint_estimation_task:
         return
     path = packaged(as_here(reader.label_map_path))
-    tasks = build_class_keypoints(model, load_label_map(path) if reader.label_map_path and is_file(path) else None)
+    tasks = build_class_keypoints(config, load_label_map(path) if reader.label_map_path and is_file(path) else None)
     last = max(index for task in tasks for index in task.indices)
     if reader.num_keypoints <= last:
         raise reader.refusal(
@@ -68,7 +68,7 @@ def check_keypoints_of_data(config: m.TrainEvalPipelineConfig) -> None:
 
 
 def _keypoints(
-    task: m.CenterNetKeypointEstimation, items: dict[str, m.StringIntLabelMapItem], config: m.CenterNet
+    task: CenterNetKeypointEstimation, items: dict[str, m.StringIntLabelMapItem], config: CenterNet
 ) -> ClassKeypoints:
     item, path = items.get(task.keypoint_class_name), config.keypoint_label_map_path
     if item is None:
@@ -90,7 +90,7 @@ def _keypoints(
 
 
 def _check_class(
-    task: m.CenterNetKeypointEstimation, label: int, config: m.CenterNet, categories: Categories | None
+    task: CenterNetKeypointEstimation, label: int, config: CenterNet, categories: Categories | None
 ) -> None:
     if not 0 <= label < config.num_classes:
         raise task.refusal(

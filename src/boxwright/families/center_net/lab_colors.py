@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from boxwright.ops.constants import constants
+from boxwright.nn.ops.constants import constants
 
 # sRGB's primaries and the white of daylight (D65, 2 degrees), in the digits that TensorFlow I/O has.
 _TO_XYZ = ((0.412453, 0.357580, 0.180423), (0.212671, 0.715160, 0.072169), (0.019334, 0.119193, 0.950227))

@@ -5,11 +5,11 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import Values, field, number
 from boxwright.config.message import Message
-from boxwright.config.messages.deep_mac import CenterNetDeepMACMaskEstimation
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, LocalizationLoss, Loss
 from boxwright.config.messages.post_processing import PostProcessing
 from boxwright.config.rules import TYPE, Rule, color_only, default_only, distinct, of_type, refuse
+from boxwright.families.center_net.deep_mac_message import CenterNetDeepMACMaskEstimation
 
 DENSE_POSE_PARTS = 24
 _OF_VECTORS = "compares boxes, not vectors; TF fails with it too: use l1_localization_loss"

@@ -13,9 +13,9 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.activations import make_activation
-from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import ConvNormAct, ConvSettings, Deconv2d, conv_norm_act, make_conv
+from boxwright.nn.activations import make_activation
+from boxwright.nn.batch_norm import make_norm
+from boxwright.nn.layers import ConvNormAct, ConvSettings, Deconv2d, conv_norm_act, make_conv
 
 Interpolation = Literal["nearest", "bilinear"]
 # Makes a 3×3 convolution with a bias, given channels in and out.

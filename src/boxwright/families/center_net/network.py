@@ -12,15 +12,21 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.deep_mask_predictor import DeepMaskPredictor
-from boxwright.models.heads.center_net import MapHead
-from boxwright.models.heads.identity import IdentityClassifier
-from boxwright.models.network import ClassLayer, Network, Parts
-from boxwright.ops.cells import CellBoxes, center_cells, grid_of, read
-from boxwright.ops.padding import padded_to_multiple
+from boxwright.families.center_net.cells import CellBoxes, center_cells, grid_of, read
+from boxwright.families.center_net.deep_mask_predictor import DeepMaskPredictor
+from boxwright.families.center_net.heads import MapHead
+from boxwright.families.center_net.identity_head import IdentityClassifier
+from boxwright.families.center_net.predictions import (
+    CenterPredictions,
+    EmbeddingMaps,
+    KeypointMaps,
+    StageMaps,
+    SurfaceMaps,
+)
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.network import ClassLayer, Network, Parts
+from boxwright.nn.ops.padding import padded_to_multiple
 from boxwright.types import Targets
-from boxwright.types.center_net import CenterPredictions, EmbeddingMaps, KeypointMaps, StageMaps, SurfaceMaps
 
 # The heads of a stage that some configurations lack.
 _FURTHER = ("embeddings", "surface", "identities")

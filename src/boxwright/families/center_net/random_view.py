@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.roi import crop_and_resize
+from boxwright.nn.ops.roi import crop_and_resize
 
 
 @dataclass(frozen=True)

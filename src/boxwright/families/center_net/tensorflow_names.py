@@ -11,19 +11,18 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.models.backbones.hourglass import Hourglass, ResidualBlock, StackedHourglass
-from boxwright.models.backbones.keras_resnet import KerasResNetV1, PreactivationBlock, PreactivationResNet
-from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
-from boxwright.models.center_net import CenterNet, KeypointHeads, StageHeads
-from boxwright.models.deep_mask_predictor import DeepMaskPredictor
-from boxwright.models.heads.center_net import MapHead
-from boxwright.models.heads.deep_mask import DenseMask, HourglassMask, LayeredMask, ResNetMask
-from boxwright.models.heads.identity import IdentityClassifier
-from boxwright.models.layers import ConvNormAct
-from boxwright.models.necks.center_net import Deconvolutions, TopDownMap
-from boxwright.tensorflow.named_layers import Named
-from boxwright.tensorflow.object_graph import escaped
-from boxwright.tensorflow.tf2_names import resnet_layers
+from boxwright.families.center_net.deep_mask_head import DenseMask, HourglassMask, LayeredMask, ResNetMask
+from boxwright.families.center_net.deep_mask_predictor import DeepMaskPredictor
+from boxwright.families.center_net.heads import MapHead
+from boxwright.families.center_net.hourglass import Hourglass, ResidualBlock, StackedHourglass
+from boxwright.families.center_net.identity_head import IdentityClassifier
+from boxwright.families.center_net.keras_resnet import KerasResNetV1, PreactivationBlock, PreactivationResNet
+from boxwright.families.center_net.necks import Deconvolutions, TopDownMap
+from boxwright.families.center_net.network import CenterNet, KeypointHeads, StageHeads
+from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.nn.layers import ConvNormAct
+from boxwright.nn.tensorflow_names.named_layers import Named, escaped
+from boxwright.nn.tensorflow_names.tf2 import resnet_layers
 
 _EXTRACTOR = "_feature_extractor"
 _HEADS = "_prediction_head_dict"

@@ -7,26 +7,46 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from boxwright.builders.choice import require
-from boxwright.builders.classes import check_classes
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.builders.post_processing import build_nms
-from boxwright.config import messages as m
-from boxwright.criteria.d_fine import ClassificationLoss, DFineCriterion, LossWeights, MatchabilityAware, Varifocal
-from boxwright.criteria.matching import MatchingCosts
-from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.backbones.hgnetv2 import HGNETS, HgNetLayout, HgNetV2
-from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.batch_norm import synchronize
-from boxwright.models.d_fine import DFine
-from boxwright.models.denoising import ObjectNoise
-from boxwright.models.detector import Detector
-from boxwright.models.heads.distribution_decoder import DecoderLayout, DistributionDecoder
-from boxwright.models.heads.query_selection import QuerySelection
-from boxwright.models.necks.hybrid_encoder import EncoderLayout, HybridEncoder
-from boxwright.postprocessing.queries import QueryPostprocessor
-from boxwright.preprocessing.preprocessor import ZERO_TO_ONE, Preprocessor
+from boxwright.families.d_fine.criterion import (
+    ClassificationLoss,
+    DFineCriterion,
+    LossWeights,
+    MatchabilityAware,
+    Varifocal,
+)
+from boxwright.families.d_fine.decoder import DecoderLayout, DistributionDecoder
+from boxwright.families.d_fine.denoising import ObjectNoise
+from boxwright.families.d_fine.encoder import EncoderLayout, HybridEncoder
+from boxwright.families.d_fine.matching import MatchingCosts
+from boxwright.families.d_fine.message import (
+    DFine as DFineMessage,
+)
+from boxwright.families.d_fine.message import (
+    DFineBox,
+    DFineDecoder,
+    DFineDenoising,
+    DFineEncoder,
+    DFineFeatureExtractor,
+    DFineLoss,
+    DFineMatcher,
+    DFinePostProcessing,
+    HgNetV2Layout,
+)
+from boxwright.families.d_fine.network import DFine
+from boxwright.families.d_fine.postprocessor import QueryPostprocessor
+from boxwright.families.d_fine.query_selection import QuerySelection
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.classes import check_classes
+from boxwright.families.shared.family import Family
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.shared.post_processing import build_nms
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.backbones.hgnetv2 import HGNETS, HgNetLayout, HgNetV2
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.batch_norm import synchronize
+from boxwright.nn.criteria.target_assigner import ClassColumns
+from boxwright.nn.detector import Detector
+from boxwright.nn.preprocessing.preprocessor import ZERO_TO_ONE, Preprocessor
 from boxwright.types import Categories
 
 
@@ -58,7 +78,7 @@ SIZES = {
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"RELU": nn.ReLU, "SILU": nn.SiLU}
 
 
-def build_d_fine(config: m.DFine, categories: Categories | None, image_channels: int = 3) -> Detector:
+def build_d_fine(config: DFineMessage, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build a D-FINE, with fresh weights."""
     columns = ClassColumns(config.num_classes, background=0)
     check_classes(config, config.num_classes, columns, categories)
@@ -66,13 +86,13 @@ def build_d_fine(config: m.DFine, categories: Categories | None, image_channels:
     network = _network(config, resizer.channels)
     if config.sync_batch_norm:
         synchronize(network)
-    extractor = config.feature_extractor or m.DFineFeatureExtractor()
+    extractor = config.feature_extractor or DFineFeatureExtractor()
     network.frozen_statistics = ("backbone",) if extractor.freeze_batchnorm else ()
     return Detector(
         Preprocessor(resizer, ZERO_TO_ONE, scale_padding=True),
         network,
         _criterion(config),
-        _postprocessor(config.post_processing or m.DFinePostProcessing()),
+        _postprocessor(config.post_processing or DFinePostProcessing()),
         num_classes=config.num_classes,
         categories=categories,
     )
@@ -93,19 +113,19 @@ class Layouts:
     decoder: DecoderLayout
 
 
-def layouts_of(config: m.DFine) -> Layouts:
+def layouts_of(config: DFineMessage) -> Layouts:
     """Return the shape of the network that a configuration describes."""
-    size, extractor = SIZES[config.size.name], config.feature_extractor or m.DFineFeatureExtractor()
+    size, extractor = SIZES[config.size.name], config.feature_extractor or DFineFeatureExtractor()
     name = extractor.type or size.backbone
     strides = tuple(extractor.strides) or size.strides
     own = HGNETS.get(name) if extractor.layout is None else _layout(extractor.layout)
     return Layouts(own, strides, _encoder(config, size), _decoder(config, size))
 
 
-def _network(config: m.DFine, channels: int) -> DFine:
-    denoising, layouts = config.denoising or m.DFineDenoising(), layouts_of(config)
+def _network(config: DFineMessage, channels: int) -> DFine:
+    denoising, layouts = config.denoising or DFineDenoising(), layouts_of(config)
     backbone, encoder, decoder = _backbone(config, layouts, channels), layouts.encoder, layouts.decoder
-    num_queries = (config.decoder or m.DFineDecoder()).num_queries
+    num_queries = (config.decoder or DFineDecoder()).num_queries
     noise = ObjectNoise(config.num_classes, denoising.num_queries, denoising.label_noise, denoising.box_noise)
     return DFine(
         backbone,
@@ -116,21 +136,21 @@ def _network(config: m.DFine, channels: int) -> DFine:
     )
 
 
-def _backbone(config: m.DFine, layouts: Layouts, channels: int) -> Backbone:
+def _backbone(config: DFineMessage, layouts: Layouts, channels: int) -> Backbone:
     if layouts.backbone is not None:
         return HgNetV2(layouts.backbone, layouts.strides, channels)
-    extractor = config.feature_extractor or m.DFineFeatureExtractor()
+    extractor = config.feature_extractor or DFineFeatureExtractor()
     return TimmBackbone(extractor.type.removeprefix("timm/"), strides=layouts.strides)
 
 
-def _layout(config: m.HgNetV2Layout) -> HgNetLayout:
+def _layout(config: HgNetV2Layout) -> HgNetLayout:
     inner, outer = config.stem
     middle, out, blocks = tuple(config.middle), tuple(config.out), tuple(config.blocks)
     return HgNetLayout((inner, outer), middle, out, blocks, config.layers, affine=config.affine)
 
 
-def _encoder(config: m.DFine, size: Size) -> EncoderLayout:
-    encoder = config.encoder or m.DFineEncoder()
+def _encoder(config: DFineMessage, size: Size) -> EncoderLayout:
+    encoder = config.encoder or DFineEncoder()
     depth, feedforward, expansion, repeats = size.encoder
     return EncoderLayout(
         depth=encoder.depth or depth,
@@ -141,8 +161,8 @@ def _encoder(config: m.DFine, size: Size) -> EncoderLayout:
     )
 
 
-def _decoder(config: m.DFine, size: Size) -> DecoderLayout:
-    decoder, box = config.decoder or m.DFineDecoder(), config.box or m.DFineBox()
+def _decoder(config: DFineMessage, size: Size) -> DecoderLayout:
+    decoder, box = config.decoder or DFineDecoder(), config.box or DFineBox()
     depth, feedforward, layers = size.decoder
     return DecoderLayout(
         depth=decoder.depth or depth,
@@ -157,22 +177,22 @@ def _decoder(config: m.DFine, size: Size) -> DecoderLayout:
     )
 
 
-def _varifocal(config: m.DFineLoss) -> ClassificationLoss:
+def _varifocal(config: DFineLoss) -> ClassificationLoss:
     return Varifocal(config.alpha, config.gamma or 2.0)
 
 
-def _matchability_aware(config: m.DFineLoss) -> ClassificationLoss:
+def _matchability_aware(config: DFineLoss) -> ClassificationLoss:
     return MatchabilityAware(config.gamma or 1.5)
 
 
-_CLASSIFICATION: dict[str, Callable[[m.DFineLoss], ClassificationLoss]] = {
+_CLASSIFICATION: dict[str, Callable[[DFineLoss], ClassificationLoss]] = {
     "VARIFOCAL": _varifocal,
     "MATCHABILITY_AWARE": _matchability_aware,
 }
 
 
-def _criterion(config: m.DFine) -> DFineCriterion:
-    costs, loss = config.matcher or m.DFineMatcher(), config.loss or m.DFineLoss()
+def _criterion(config: DFineMessage) -> DFineCriterion:
+    costs, loss = config.matcher or DFineMatcher(), config.loss or DFineLoss()
     return DFineCriterion(
         MatchingCosts(costs.class_cost, costs.l1_cost, costs.giou_cost),
         _CLASSIFICATION[loss.classification.name](loss),
@@ -181,8 +201,11 @@ def _criterion(config: m.DFine) -> DFineCriterion:
     )
 
 
-def _postprocessor(config: m.DFinePostProcessing) -> QueryPostprocessor:
+def _postprocessor(config: DFinePostProcessing) -> QueryPostprocessor:
     nms = config.batch_non_max_suppression
     return QueryPostprocessor(
         config.max_total_detections, config.score_threshold, None if nms is None else build_nms(nms)
     )
+
+
+FAMILY = Family(DFine, build_d_fine)

@@ -16,11 +16,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.attention import SelfAttention
-from boxwright.ops.deformable import deformable_attention, star_directions
-from boxwright.ops.distributions import bin_distances, boxes_of_distances, expected_distances
-from boxwright.ops.relative_boxes import logit
-from boxwright.types.d_fine import DecoderOutputs, QueryOutputs
+from boxwright.families.d_fine.attention import SelfAttention
+from boxwright.families.d_fine.deformable import deformable_attention, star_directions
+from boxwright.families.d_fine.distributions import bin_distances, boxes_of_distances, expected_distances
+from boxwright.families.d_fine.predictions import DecoderOutputs, QueryOutputs
+from boxwright.families.d_fine.relative_boxes import logit
 
 Grids = Sequence[tuple[int, int]]
 

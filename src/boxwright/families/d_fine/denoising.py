@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import normalized
-from boxwright.ops.hashed_random import uniforms
-from boxwright.ops.relative_boxes import from_corners, logit
+from boxwright.families.d_fine.hashed_random import uniforms
+from boxwright.families.d_fine.predictions import NoisyQueries
+from boxwright.families.d_fine.relative_boxes import from_corners, logit
+from boxwright.nn.ops.boxes import normalized
 from boxwright.types import Targets
-from boxwright.types.d_fine import NoisyQueries
 
 # Numbers drawn for each query: a chance, a class, four signs and four shifts.
 _DRAWS = 10

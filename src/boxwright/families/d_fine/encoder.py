@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.attention import EncoderLayer, sine_positions
-from boxwright.models.backbones.hgnetv2 import NORM
-from boxwright.models.batch_norm import make_norm
+from boxwright.families.d_fine.attention import EncoderLayer, sine_positions
+from boxwright.nn.backbones.hgnetv2 import NORM
+from boxwright.nn.batch_norm import make_norm
 
 
 @dataclass(frozen=True)

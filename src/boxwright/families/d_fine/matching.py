@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.device import without_wait
-from boxwright.ops.operators import is_plain
-from boxwright.ops.relative_boxes import to_corners
+from boxwright.base.device import without_wait
+from boxwright.families.d_fine.relative_boxes import to_corners
+from boxwright.nn.ops.operators import is_plain
 from boxwright.types.packing import fetched
 
 _ALPHA, _GAMMA, _EPSILON = 0.25, 2.0, 1e-8

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.heads.distribution_decoder import DistributionDecoder
-from boxwright.models.heads.query_selection import QuerySelection
-from boxwright.models.necks.hybrid_encoder import HybridEncoder
-from boxwright.models.network import ClassLayer, Network, Parts
+from boxwright.families.d_fine.decoder import DistributionDecoder
+from boxwright.families.d_fine.encoder import HybridEncoder
+from boxwright.families.d_fine.predictions import DecoderOutputs, Denoised, DFinePredictions, NoisyQueries, QueryOutputs
+from boxwright.families.d_fine.query_selection import QuerySelection
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.network import ClassLayer, Network, Parts
 from boxwright.types import Targets
-from boxwright.types.d_fine import DecoderOutputs, Denoised, DFinePredictions, NoisyQueries, QueryOutputs
 
 # From targets, the input's (height, width) and the number of queries that detect.
 Denoiser = Callable[[Targets, tuple[int, int], int], NoisyQueries]

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import clip_boxes
-from boxwright.ops.constants import constants
-from boxwright.ops.relative_boxes import to_corners
-from boxwright.postprocessing.anchor import of_anchors
-from boxwright.postprocessing.nms import Nms
+from boxwright.families.d_fine.predictions import DFinePredictions
+from boxwright.families.d_fine.relative_boxes import to_corners
+from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.nn.ops.constants import constants
+from boxwright.nn.postprocessing.anchor import of_anchors
+from boxwright.nn.postprocessing.nms import Nms
 from boxwright.types import PaddedDetections, RawDetections
-from boxwright.types.d_fine import DFinePredictions
 
 
 @dataclass(frozen=True)

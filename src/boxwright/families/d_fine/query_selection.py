@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.heads.distribution_decoder import CLASS_BIAS, DecoderLayout, Grids, Mlp
-from boxwright.models.necks.hybrid_encoder import ConvNorm
-from boxwright.types.d_fine import NoisyQueries, QueryOutputs
+from boxwright.families.d_fine.decoder import CLASS_BIAS, DecoderLayout, Grids, Mlp
+from boxwright.families.d_fine.encoder import ConvNorm
+from boxwright.families.d_fine.predictions import NoisyQueries, QueryOutputs
 
 # Side of a cell's initial box on the finest map, and how far inside the image it has to lie.
 _CELL_SIDE, _MARGIN = 0.05, 0.01

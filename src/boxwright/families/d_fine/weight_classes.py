@@ -11,9 +11,9 @@ from torch import Tensor
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
-from boxwright.checkpoints.coco_classes import are_coco_classes, coco_classes
-from boxwright.checkpoints.d_fine_names import authors_name, is_authors, transformers_names
+from boxwright.families.d_fine.weight_names import authors_name, is_authors, transformers_names
 from boxwright.types import Categories, Category
+from boxwright.types.coco_classes import are_coco_classes, coco_classes
 
 # Of inputs: the published one, and what sides are multiples of.
 _PUBLISHED, _STRIDE = (640, 640), 32

@@ -9,41 +9,45 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.builders.cascade import build_coder, build_step, level_numbers, logits_to_scores, settings_or
-from boxwright.builders.choice import require
-from boxwright.builders.classes import check_classes
-from boxwright.builders.hyperparams import build_regularizer, caffe_xavier
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.builders.post_processing import build_postprocessor
-from boxwright.builders.refinedet.feature_extractor import build_refinedet_extractor
-from boxwright.builders.ssd.feature_extractor import FeatureExtractor
 from boxwright.config import messages as m
-from boxwright.criteria.cascade import CascadeCriterion, Step, as_objects
-from boxwright.criteria.criterion import Criterion
-from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.detector import Detector
-from boxwright.models.heads.aligned import AlignmentConvHead
-from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
-from boxwright.models.heads.outputs import AnchorHead, HeadOutput
-from boxwright.models.layers import ConvSettings, KernelRule, conv_norm_act
-from boxwright.models.necks.transfer_connection import TransferConnection
-from boxwright.models.network import Network
-from boxwright.models.refinedet import RefineDet
-from boxwright.models.regularization import Regularizer, penalize_all
-from boxwright.models.ssd import SSD
-from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
-from boxwright.ops.anchors.grid import AnchorGenerator
-from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
-from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.ops.matcher import BipartiteArgmaxMatcher
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.cascade import CascadePostprocessor
-from boxwright.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
-from boxwright.postprocessing.postprocessor import Postprocessor
-from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.families.refinedet.build_feature_extractor import build_refinedet_extractor
+from boxwright.families.refinedet.message import RefineDet as RefineDetMessage
+from boxwright.families.refinedet.message import RefineDetFeatureExtractor
+from boxwright.families.refinedet.message import TransferConnection as TransferConnectionMessage
+from boxwright.families.refinedet.network import RefineDet
+from boxwright.families.refinedet.transfer_connection import TransferConnection
+from boxwright.families.shared.anchor_generator import build_anchor_generator
+from boxwright.families.shared.cascade import build_coder, build_step, level_numbers, logits_to_scores, settings_or
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.classes import check_classes
+from boxwright.families.shared.family import Family
+from boxwright.families.shared.feature_extractor import FeatureExtractor
+from boxwright.families.shared.hyperparams import build_regularizer, caffe_xavier
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.shared.post_processing import build_postprocessor
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.criteria.cascade import CascadeCriterion, Step, as_objects
+from boxwright.nn.criteria.criterion import Criterion
+from boxwright.nn.criteria.target_assigner import ClassColumns
+from boxwright.nn.detector import Detector
+from boxwright.nn.heads.aligned import AlignmentConvHead
+from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadShape
+from boxwright.nn.heads.outputs import AnchorHead, HeadOutput
+from boxwright.nn.layers import ConvSettings, KernelRule, conv_norm_act
+from boxwright.nn.network import Network
+from boxwright.nn.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
+from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.ops.matcher import BipartiteArgmaxMatcher
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.nn.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
+from boxwright.nn.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.regularization import Regularizer, penalize_all
+from boxwright.nn.ssd import SSD
 from boxwright.types import Categories
 
 _Head = Callable[[Sequence[int], int], AnchorHead]
@@ -64,7 +68,7 @@ _PRESETS: dict[str, Nms] = {
 }
 
 
-def build_refinedet(config: m.RefineDet, categories: Categories | None, image_channels: int = 3) -> Detector:
+def build_refinedet(config: RefineDetMessage, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build a RefineDet, possibly without some of its parts."""
     columns = ClassColumns(config.num_classes)
     check_classes(config, config.num_classes, columns, categories)
@@ -89,15 +93,15 @@ def build_refinedet(config: m.RefineDet, categories: Categories | None, image_ch
     )
 
 
-def _extraction(config: m.RefineDet) -> m.RefineDetFeatureExtractor:
+def _extraction(config: RefineDetMessage) -> RefineDetFeatureExtractor:
     return require(config.feature_extractor, config, "feature_extractor")
 
 
-def _finest_level(config: m.RefineDet) -> int:
+def _finest_level(config: RefineDetMessage) -> int:
     return _extraction(config).min_level
 
 
-def _anchors(config: m.RefineDet) -> AnchorGenerator:
+def _anchors(config: RefineDetMessage) -> AnchorGenerator:
     if config.anchor_generator is not None:
         return build_anchor_generator(config.anchor_generator)
     return MultiscaleAnchorGenerator(_finest_level(config), 6, 4.0, (1.0, 2.0, 0.5), 1)
@@ -113,7 +117,7 @@ def _check_size(resizer: m.ImageResizer, stride: int) -> None:
 
 
 def _network(
-    config: m.RefineDet,
+    config: RefineDetMessage,
     extractor: FeatureExtractor,
     anchors: AnchorGenerator,
     columns: ClassColumns,
@@ -148,7 +152,7 @@ def _network(
 
 
 def _bodies(
-    config: m.RefineDet, in_channels: Sequence[int], settings: ConvSettings
+    config: RefineDetMessage, in_channels: Sequence[int], settings: ConvSettings
 ) -> tuple[list[nn.Module] | None, list[int]]:
     """Return each level's layers before its predictors, or None, and the channels that predictors see."""
     levels = len(in_channels)
@@ -169,7 +173,7 @@ def _bodies(
 
 
 def _second_head(
-    config: m.RefineDet, channels: Sequence[int], per_location: Sequence[int], columns: ClassColumns, plain: _Head
+    config: RefineDetMessage, channels: Sequence[int], per_location: Sequence[int], columns: ClassColumns, plain: _Head
 ) -> AnchorHead | AlignmentConvHead:
     if not config.align_second_step:
         return plain(channels, columns.count)
@@ -179,7 +183,7 @@ def _second_head(
 
 
 def _transfer(
-    config: m.TransferConnection | None, channels: Sequence[int], settings: ConvSettings
+    config: TransferConnectionMessage | None, channels: Sequence[int], settings: ConvSettings
 ) -> TransferConnection | None:
     if config is None:
         return None
@@ -188,7 +192,7 @@ def _transfer(
     return TransferConnection(channels, config.depth, own, deconvolution_kernel_size=kernel_size)
 
 
-def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
+def _criterion(config: RefineDetMessage, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
     default = BipartiteArgmaxMatcher()
     detection = build_step(config.matcher, config.loss, default, coder, columns)
     if config.anchor_refinement is None:
@@ -206,7 +210,7 @@ def _criterion(config: m.RefineDet, coder: BoxCoder, columns: ClassColumns) -> C
     return CascadeCriterion((learns, Step(detection)))
 
 
-def _second_step(config: m.RefineDet, coder: BoxCoder) -> SecondStep:
+def _second_step(config: RefineDetMessage, coder: BoxCoder) -> SecondStep:
     first = require(config.anchor_refinement, config, "anchor_refinement")
     moved, filtered = _levels(config, "refine_levels"), _levels(config, "filter_levels")
     starts: dict[str, Callable[[], StartRule]] = {"REFINED": lambda: RefinedStart(coder, moved), "TILED": TiledStart}
@@ -216,14 +220,14 @@ def _second_step(config: m.RefineDet, coder: BoxCoder) -> SecondStep:
     )
 
 
-def _levels(config: m.RefineDet, field: str) -> tuple[int, ...] | None:
+def _levels(config: RefineDetMessage, field: str) -> tuple[int, ...] | None:
     first = require(config.anchor_refinement, config, "anchor_refinement")
     count = len(_anchors(config).anchors_per_location)
     finest = _finest_level(config)
     return level_numbers(first, field, range(finest, finest + count))
 
 
-def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
+def _postprocessor(config: RefineDetMessage, coder: BoxCoder) -> Postprocessor[Any]:
     if config.post_processing is not None:
         detection = build_postprocessor(config.post_processing, coder, _OBJECT.background)
     else:
@@ -232,3 +236,6 @@ def _postprocessor(config: m.RefineDet, coder: BoxCoder) -> Postprocessor[Any]:
     if config.anchor_refinement is None:
         return detection
     return CascadePostprocessor(detection)
+
+
+FAMILY = Family(RefineDet, build_refinedet)

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from torch import nn
 
-from boxwright.builders.backbones import BackboneRequest, build_backbone
-from boxwright.builders.hyperparams import caffe_xavier
-from boxwright.builders.necks import COARSEST_OF_BACKBONE, BuiltNeck, build_extra_maps
-from boxwright.builders.ssd.feature_extractor import FeatureExtractor
-from boxwright.config import messages as m
-from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule
-from boxwright.models.necks.residual_level import ResidualLevel
-from boxwright.models.necks.vgg_extras import ExtraMap, VggExtras
-from boxwright.models.regularization import Regularizer
-from boxwright.preprocessing.preprocessor import CAFFE_MEAN
+from boxwright.families.refinedet.message import RefineDetFeatureExtractor
+from boxwright.families.refinedet.residual_level import ResidualLevel
+from boxwright.families.shared.backbones import BackboneRequest, build_backbone
+from boxwright.families.shared.feature_extractor import FeatureExtractor
+from boxwright.families.shared.hyperparams import caffe_xavier
+from boxwright.families.shared.necks import COARSEST_OF_BACKBONE, BuiltNeck, build_extra_maps
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.layers import ConvSettings, KernelRule
+from boxwright.nn.necks.vgg_extras import ExtraMap, VggExtras
+from boxwright.nn.preprocessing.preprocessor import CAFFE_MEAN
+from boxwright.nn.regularization import Regularizer
 
 _DECAY = Regularizer(l2=5e-4)
 _VGG = ConvSettings(kernel=KernelRule(caffe_xavier, _DECAY), norm=None, activation="RELU")
@@ -31,7 +31,7 @@ _EXTRA = (256, 512)
 
 
 def build_refinedet_extractor(
-    config: m.RefineDetFeatureExtractor, levels: int, *, image_channels: int
+    config: RefineDetFeatureExtractor, levels: int, *, image_channels: int
 ) -> FeatureExtractor:
     """Build a feature extractor.
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from boxwright.models.backbones.resnet_v1 import Bottleneck
-from boxwright.models.layers import ConvSettings
+from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.layers import ConvSettings
 
 
 class ResidualLevel(nn.Module):

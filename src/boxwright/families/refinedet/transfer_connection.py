@@ -11,9 +11,9 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from boxwright.base.errors import DataError
-from boxwright.models.activations import make_activation
-from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import ConvSettings, Deconv2d, conv_norm_act
+from boxwright.nn.activations import make_activation
+from boxwright.nn.batch_norm import make_norm
+from boxwright.nn.layers import ConvSettings, Deconv2d, conv_norm_act
 
 
 class TransferConnection(nn.Module):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
-from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.ops.anchors.grid import AnchorGenerator, GridAnchorGenerator
-from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
-from boxwright.ops.anchors.ssd import SsdAnchorGenerator
+from boxwright.families.shared.choice import build_chosen
+from boxwright.nn.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.nn.anchors.grid import AnchorGenerator, GridAnchorGenerator
+from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.nn.anchors.ssd import SsdAnchorGenerator
 
 
 def build_anchor_generator(config: m.AnchorGenerator) -> AnchorGenerator:

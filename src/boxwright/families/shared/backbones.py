@@ -7,35 +7,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from boxwright.builders.hyperparams import build_conv_settings
 from boxwright.config import messages as m
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.backbones.cells import CellNetwork, overridden_settings
-from boxwright.models.backbones.efficientnet import EFFICIENTNETS, EfficientNet
-from boxwright.models.backbones.inception import Inception, InceptionLayout
-from boxwright.models.backbones.inception_v2 import INCEPTION_V2
-from boxwright.models.backbones.inception_v3 import INCEPTION_V3
-from boxwright.models.backbones.mobiledet import MOBILEDETS, MobileDet
-from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
-from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
-from boxwright.models.backbones.mobilenet_v3 import (
+from boxwright.config.messages.ssd_feature_extractor import SsdFeatureExtractor
+from boxwright.families.shared.hyperparams import build_conv_settings
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.backbones.cells import CellNetwork, overridden_settings
+from boxwright.nn.backbones.efficientnet import EFFICIENTNETS, EfficientNet
+from boxwright.nn.backbones.inception import Inception, InceptionLayout
+from boxwright.nn.backbones.inception_v2 import INCEPTION_V2
+from boxwright.nn.backbones.inception_v3 import INCEPTION_V3
+from boxwright.nn.backbones.mobiledet import MOBILEDETS, MobileDet
+from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1
+from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.nn.backbones.mobilenet_v3 import (
     MOBILENET_EDGETPU,
     MOBILENET_V3_LARGE,
     MOBILENET_V3_SMALL,
     MobileNetV3,
     MobileNetV3Layout,
 )
-from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
-from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
-from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
-from boxwright.models.backbones.spaghettinet import SpaghettiNet
-from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
-from boxwright.models.layers import ConvSettings, Padding
-from boxwright.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
+from boxwright.nn.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
+from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
+from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim
+from boxwright.nn.backbones.spaghettinet import SpaghettiNet
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
+from boxwright.nn.layers import ConvSettings, Padding
+from boxwright.nn.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
-ExtractorMessage = m.SsdFeatureExtractor | m.RefineDetFeatureExtractor | m.ClassifierBackbone
+
+class ExtractorMessage(Protocol):
+    """What a message of a feature extractor says of its backbone."""
+
+    type: str
+    depth_multiplier: float
+    min_depth: int
+    conv_hyperparams: m.Hyperparams | None
+    override_base_feature_extractor_hyperparams: bool
+    use_explicit_padding: bool
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class BackboneRequest:
     @property
     def use_depthwise(self) -> bool:
         """Whether the neck's convolutions are separable; False for messages without the field."""
-        return not isinstance(self.config, m.ClassifierBackbone) and self.config.use_depthwise
+        return bool(getattr(self.config, "use_depthwise", False))
 
     @property
     def hyperparams(self) -> m.Hyperparams:
@@ -225,7 +236,7 @@ def _pnasnet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
 
 def _spaghettinet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
     del levels  # fixed: strides 16, 32, 64, 128 and 128
-    name = request.config.spaghettinet_arch_name if isinstance(request.config, m.SsdFeatureExtractor) else ""
+    name = request.config.spaghettinet_arch_name if isinstance(request.config, SsdFeatureExtractor) else ""
     # TF's default where none is named.
     backbone = SpaghettiNet(
         name or "spaghettinet_edgetpu_m", padding=request.padding, in_channels=request.image_channels

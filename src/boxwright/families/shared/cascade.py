@@ -8,27 +8,27 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.builders.backbones import BackboneRequest, BuiltBackbone, build_backbone
-from boxwright.builders.choice import require
-from boxwright.builders.hyperparams import build_conv_settings
-from boxwright.builders.losses import build_criterion
-from boxwright.builders.post_processing import build_postprocessor
-from boxwright.builders.ssd.target_assigner import build_box_coder, build_matcher
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.criteria.anchor import AnchorCriterion
-from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule
-from boxwright.models.regularization import Regularizer
-from boxwright.ops.anchors.grid import AnchorGenerator
-from boxwright.ops.box_coder import BoxCoder
-from boxwright.ops.matcher import Matcher
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.level_candidates import BestOfLevel
-from boxwright.postprocessing.score_converters import ScoreConverter, softmax
+from boxwright.families.shared.anchor_generator import build_anchor_generator
+from boxwright.families.shared.backbones import BackboneRequest, BuiltBackbone, build_backbone
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.hyperparams import build_conv_settings
+from boxwright.families.shared.losses import build_criterion
+from boxwright.families.shared.post_processing import build_postprocessor
+from boxwright.families.shared.target_assigner import build_box_coder, build_matcher
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.criteria.anchor import AnchorCriterion
+from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.layers import ConvSettings, KernelRule
+from boxwright.nn.ops.box_coder import BoxCoder
+from boxwright.nn.ops.matcher import Matcher
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.level_candidates import BestOfLevel
+from boxwright.nn.postprocessing.score_converters import ScoreConverter, softmax
+from boxwright.nn.regularization import Regularizer
 
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
 _RESNET = ConvSettings(norm=BatchNormSettings(decay=0.997, epsilon=1e-5), activation="RELU")
@@ -47,9 +47,10 @@ def settings_or(config: m.Hyperparams | None, default: ConvSettings) -> ConvSett
     return default if config is None else build_conv_settings(config)
 
 
-def build_classifier_backbone(config: m.Srn | m.AlignDet, levels: Sequence[int], image_channels: int) -> BuiltBackbone:
+def build_classifier_backbone(
+    extraction: m.ClassifierBackbone, levels: Sequence[int], image_channels: int
+) -> BuiltBackbone:
     """Build a backbone up to the last level."""
-    extraction = require(config.feature_extractor, config, "feature_extractor")
     request = BackboneRequest(extraction, _OWN.get(extraction.type, _RESNET), image_channels)
     built = build_backbone(extraction.type, levels, request)
     if isinstance(built.module, TimmBackbone):  # keeps its own convolutions, except for their regularizer
@@ -86,9 +87,8 @@ def logits_to_scores(loss: m.Loss) -> ScoreConverter:
     return ScoreConverter(softmax if "softmax" in kind else torch.sigmoid, scale)
 
 
-def build_level_anchors(config: m.Srn | m.AlignDet, levels: Sequence[int]) -> AnchorGenerator:
+def build_level_anchors(message: m.AnchorGenerator, levels: Sequence[int]) -> AnchorGenerator:
     """Build the anchors of a model whose heads are shared by all levels."""
-    message = require(config.anchor_generator, config, "anchor_generator")
     anchors = build_anchor_generator(message)
     counts = anchors.anchors_per_location
     if len(counts) != len(levels) or len(set(counts)) > 1 or not counts[0]:

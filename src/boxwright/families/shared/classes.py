@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from boxwright.config.message import Message
-from boxwright.criteria.target_assigner import ClassColumns
+from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.types import Categories
 
 

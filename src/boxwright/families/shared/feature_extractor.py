@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from boxwright.builders.backbones import BackboneRequest, BuiltBackbone, build_backbone
-from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
-from boxwright.builders.necks import (
+from boxwright.config import messages as m
+from boxwright.config.messages.ssd_feature_extractor import TF1_EXTRACTORS, SsdFeatureExtractor, extractor_version
+from boxwright.config.support import refuse_contradictions
+from boxwright.families.shared.backbones import BackboneRequest, BuiltBackbone, build_backbone
+from boxwright.families.shared.hyperparams import CONV_SETTINGS, variance_scaling
+from boxwright.families.shared.necks import (
     BuiltNeck,
     build_bifpn,
     build_extra_maps,
@@ -20,19 +23,16 @@ from boxwright.builders.necks import (
     build_pooling_pyramid,
     pyramid_levels,
 )
-from boxwright.config import messages as m
-from boxwright.config.messages.ssd import TF1_EXTRACTORS, extractor_version
-from boxwright.config.support import refuse_contradictions
-from boxwright.models.backbones.efficientnet import EFFICIENTNETS
-from boxwright.models.backbones.mobiledet import MOBILEDETS
-from boxwright.models.backbones.mobilenet_v2 import divisible
-from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS
-from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule
-from boxwright.models.necks.fpn import unsmoothed
-from boxwright.models.necks.mnasfpn import MnasFpn
-from boxwright.models.necks.vgg_extras import SSD300_EXTRAS, SSD512_EXTRAS, VggExtras
-from boxwright.models.regularization import Regularizer
+from boxwright.nn.backbones.efficientnet import EFFICIENTNETS
+from boxwright.nn.backbones.mobiledet import MOBILEDETS
+from boxwright.nn.backbones.mobilenet_v2 import divisible
+from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.layers import ConvSettings, KernelRule
+from boxwright.nn.necks.fpn import unsmoothed
+from boxwright.nn.necks.mnasfpn import MnasFpn
+from boxwright.nn.necks.vgg_extras import SSD300_EXTRAS, SSD512_EXTRAS, VggExtras
+from boxwright.nn.regularization import Regularizer
 
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
 _SLIM_NORM = BatchNormSettings(decay=0.9997, epsilon=0.001)
@@ -72,7 +72,7 @@ class FeatureExtractor:
     neck: BuiltNeck
 
 
-def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: int = 3) -> FeatureExtractor:
+def build_feature_extractor(config: SsdFeatureExtractor, *, image_channels: int = 3) -> FeatureExtractor:
     """Build a feature extractor."""
     refuse_contradictions(config)
     name = config.type.split("/")[0]
@@ -84,8 +84,8 @@ def build_feature_extractor(config: m.SsdFeatureExtractor, *, image_channels: in
     return extractor.build(request)
 
 
-def _message(request: BackboneRequest) -> m.SsdFeatureExtractor:
-    if not isinstance(request.config, m.SsdFeatureExtractor):
+def _message(request: BackboneRequest) -> SsdFeatureExtractor:
+    if not isinstance(request.config, SsdFeatureExtractor):
         raise TypeError("expected an SsdFeatureExtractor")
     return request.config
 

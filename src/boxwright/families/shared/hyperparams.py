@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.models.batch_norm import BatchNormSettings, GroupNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule
-from boxwright.models.regularization import Regularizer
+from boxwright.nn.batch_norm import BatchNormSettings, GroupNormSettings
+from boxwright.nn.layers import ConvSettings, KernelRule
+from boxwright.nn.regularization import Regularizer
 
 Initialize = Callable[[Tensor], object]
 

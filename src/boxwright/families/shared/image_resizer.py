@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from boxwright.builders.choice import build_chosen
 from boxwright.config import messages as m
-from boxwright.ops.resize import (
+from boxwright.families.shared.choice import build_chosen
+from boxwright.nn.ops.resize import (
     resize_antialiased,
     resize_area,
     resize_bicubic,
@@ -16,7 +16,7 @@ from boxwright.ops.resize import (
     resize_half_pixel,
     resize_nearest,
 )
-from boxwright.preprocessing.image_resizer import (
+from boxwright.nn.preprocessing.image_resizer import (
     ConditionalShapeResizer,
     FixedShapeResizer,
     IdentityResizer,

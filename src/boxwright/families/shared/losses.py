@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
-from boxwright.criteria.anchor import AnchorCriterion, LossNormalizer
-from boxwright.criteria.classification_losses import (
+from boxwright.families.shared.choice import build_chosen, require
+from boxwright.nn.criteria.anchor import AnchorCriterion, LossNormalizer
+from boxwright.nn.criteria.classification_losses import (
     BootstrappedSigmoid,
     ClassificationLoss,
     Dice,
@@ -19,10 +19,10 @@ from boxwright.criteria.classification_losses import (
     SoftmaxAgainstLogits,
     SoftmaxCrossEntropy,
 )
-from boxwright.criteria.example_sampler import BalancedSampler
-from boxwright.criteria.expected_weights import Balance, ExpectedSampling, ExpectedWeights, ReweightUnmatched
-from boxwright.criteria.hard_example_miner import HardExampleMiner
-from boxwright.criteria.localization_losses import (
+from boxwright.nn.criteria.example_sampler import BalancedSampler
+from boxwright.nn.criteria.expected_weights import Balance, ExpectedSampling, ExpectedWeights, ReweightUnmatched
+from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
+from boxwright.nn.criteria.localization_losses import (
     AbsoluteError,
     GeneralizedIouLoss,
     IouLoss,
@@ -30,7 +30,7 @@ from boxwright.criteria.localization_losses import (
     SmoothL1,
     SquaredError,
 )
-from boxwright.criteria.target_assigner import Assigner
+from boxwright.nn.criteria.target_assigner import Assigner
 
 
 def build_criterion(

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from boxwright.builders.backbones import BackboneRequest
 from boxwright.config import messages as m
-from boxwright.models.necks.bifpn import COMBINERS, BiFpn
-from boxwright.models.necks.fpn import FeaturePyramid, HandDown, smoothed
-from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
-from boxwright.models.necks.pooling_pyramid import PoolingPyramid
+from boxwright.families.shared.backbones import BackboneRequest
+from boxwright.nn.necks.bifpn import COMBINERS, BiFpn
+from boxwright.nn.necks.fpn import FeaturePyramid, HandDown, smoothed
+from boxwright.nn.necks.multi_resolution import MultiResolutionFeatureMaps
+from boxwright.nn.necks.pooling_pyramid import PoolingPyramid
 
 COARSEST_OF_BACKBONE = 5
 Pyramid = m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNetworks

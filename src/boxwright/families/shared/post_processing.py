@@ -9,15 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
 from boxwright.config.message import Message
 from boxwright.config.support import refuse_contradictions
-from boxwright.ops.box_coder import BoxCoder
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.calibration import ByColumn, Calibration, PiecewiseLinear, SigmoidCurve
-from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass, Suppression
-from boxwright.postprocessing.score_converters import ScoreConverter, identity, softmax
+from boxwright.families.shared.choice import build_chosen, require
+from boxwright.nn.ops.box_coder import BoxCoder
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.calibration import ByColumn, Calibration, PiecewiseLinear, SigmoidCurve
+from boxwright.nn.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass, Suppression
+from boxwright.nn.postprocessing.score_converters import ScoreConverter, identity, softmax
 
 _CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
     "IDENTITY": identity,

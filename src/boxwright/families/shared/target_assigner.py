@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from boxwright.builders.choice import build_chosen, require
 from boxwright.config import messages as m
-from boxwright.criteria.target_assigner import Assigner, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
-from boxwright.ops.box_coder import (
+from boxwright.families.shared.choice import build_chosen
+from boxwright.nn.ops.box_coder import (
     BoxCoder,
     FasterRcnnBoxCoder,
     KeypointBoxCoder,
     MeanStddevBoxCoder,
     SquareBoxCoder,
 )
-from boxwright.ops.boxes import pairwise_ioa, pairwise_iou
-from boxwright.ops.matcher import ArgmaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
-from boxwright.ops.similarity import Similarity, ThresholdedIou, negative_squared_distance
-
-
-def build_target_assigner(config: m.Ssd, columns: ClassColumns) -> Assigner:
-    """Build the target assigner of an SSD."""
-    assigner = TargetAssigner(
-        columns=columns,
-        matcher=build_matcher(require(config.matcher, config, "matcher")),
-        box_coder=build_box_coder(require(config.box_coder, config, "box_coder")),
-        similarity=build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
-        negative_class_weight=config.negative_class_weight,
-    )
-    if config.use_confidences_as_targets:
-        return ConfidenceTargetAssigner(assigner, config.implicit_example_weight)
-    return assigner
+from boxwright.nn.ops.boxes import pairwise_ioa, pairwise_iou
+from boxwright.nn.ops.matcher import ArgmaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
+from boxwright.nn.ops.similarity import Similarity, ThresholdedIou, negative_squared_distance
 
 
 def build_box_coder(config: m.BoxCoder) -> BoxCoder:

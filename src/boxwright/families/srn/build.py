@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from boxwright.builders.cascade import (
+from boxwright.families.shared.cascade import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
     build_classifier_backbone,
@@ -18,34 +18,35 @@ from boxwright.builders.cascade import (
     logits_to_scores,
     settings_or,
 )
-from boxwright.builders.choice import require
-from boxwright.builders.classes import check_classes
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.config import messages as m
-from boxwright.criteria.cascade import CascadeCriterion, Step
-from boxwright.criteria.class_index_losses import NO_COLUMN
-from boxwright.criteria.criterion import Criterion
-from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.detector import Detector
-from boxwright.models.heads.outputs import HeadOutput
-from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldHead
-from boxwright.models.necks.srn_maps import CoarserMaps, FirstStepMaps, SecondStepPyramid
-from boxwright.models.network import Network
-from boxwright.models.srn import SRN
-from boxwright.models.ssd import SSD
-from boxwright.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
-from boxwright.ops.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.ops.anchors.grid import AnchorGenerator
-from boxwright.ops.anchors.rounded import rounded_sides
-from boxwright.ops.box_coder import BoxCoder, PixelCenterBoxCoder
-from boxwright.ops.matcher import ArgmaxMatcher
-from boxwright.postprocessing.anchor import AnchorPostprocessor
-from boxwright.postprocessing.cascade import CascadePostprocessor
-from boxwright.postprocessing.level_candidates import BestOfLevel
-from boxwright.postprocessing.nms import Nms, PerClass
-from boxwright.postprocessing.postprocessor import Postprocessor
-from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.classes import check_classes
+from boxwright.families.shared.family import Family
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.srn.head import ReceptiveFieldHead
+from boxwright.families.srn.message import Srn
+from boxwright.families.srn.necks import CoarserMaps, FirstStepMaps, SecondStepPyramid
+from boxwright.families.srn.network import SRN
+from boxwright.families.srn.rounded_anchors import rounded_sides
+from boxwright.nn.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.criteria.cascade import CascadeCriterion, Step
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.criteria.criterion import Criterion
+from boxwright.nn.criteria.target_assigner import ClassColumns
+from boxwright.nn.detector import Detector
+from boxwright.nn.heads.outputs import HeadOutput
+from boxwright.nn.network import Network
+from boxwright.nn.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
+from boxwright.nn.ops.box_coder import BoxCoder, PixelCenterBoxCoder
+from boxwright.nn.ops.matcher import ArgmaxMatcher
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.nn.postprocessing.level_candidates import BestOfLevel
+from boxwright.nn.postprocessing.nms import Nms, PerClass
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
+from boxwright.nn.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.ssd import SSD
 from boxwright.types import Categories
 
 _LEVELS = (2, 3, 4, 5, 6, 7)
@@ -58,12 +59,14 @@ _PRESETS = {
 }
 
 
-def build_srn(config: m.Srn, categories: Categories | None, image_channels: int = 3) -> Detector:
+def build_srn(config: Srn, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build an SRN, possibly without some of its parts."""
     columns = ClassColumns(config.num_classes, background=0, unmatched=NO_COLUMN)
     check_classes(config, config.num_classes, columns, categories)
     resizer = build_image_resizer(require(config.image_resizer, config, "image_resizer"), image_channels)
-    backbone = build_classifier_backbone(config, _OF_BACKBONE, resizer.channels)
+    backbone = build_classifier_backbone(
+        require(config.feature_extractor, config, "feature_extractor"), _OF_BACKBONE, resizer.channels
+    )
     coder = build_coder(config.box_coder, PixelCenterBoxCoder())
     network = _network(config, backbone.module, columns, coder)
     network.frozen_statistics = ("",) if config.freeze_batchnorm else ()
@@ -89,13 +92,13 @@ def srn_anchors(scales: tuple[float, ...] = (2.0, 2 * math.sqrt(2)), ratio: floa
     return FlexibleGridAnchorGenerator(tuple(grids))
 
 
-def _anchors(config: m.Srn) -> AnchorGenerator:
+def _anchors(config: Srn) -> AnchorGenerator:
     if config.anchor_generator is None:
         return srn_anchors()
-    return build_level_anchors(config, _LEVELS)
+    return build_level_anchors(require(config.anchor_generator, config, "anchor_generator"), _LEVELS)
 
 
-def _network(config: m.Srn, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:
+def _network(config: Srn, backbone: Backbone, columns: ClassColumns, coder: BoxCoder) -> Network:
     anchors, depth = _anchors(config), config.depth
     settings = settings_or(config.conv_hyperparams, FOCAL_KERNELS)
     pyramid = SecondStepPyramid(backbone.channels, depth, settings, align_corners=config.align_corners)
@@ -128,7 +131,7 @@ def _network(config: m.Srn, backbone: Backbone, columns: ClassColumns, coder: Bo
     )
 
 
-def _filter(config: m.Srn) -> AnchorFilter | None:
+def _filter(config: Srn) -> AnchorFilter | None:
     rule = config.two_step_classification
     if rule is None:
         return None
@@ -136,21 +139,21 @@ def _filter(config: m.Srn) -> AnchorFilter | None:
     return AnchorFilter(rule.objectness_threshold, to_scores, background=0, levels=_filtered_levels(config))
 
 
-def _start(config: m.Srn, coder: BoxCoder) -> StartRule:
+def _start(config: Srn, coder: BoxCoder) -> StartRule:
     return TiledStart() if config.two_step_regression is None else RefinedStart(coder, _moved_levels(config))
 
 
-def _filtered_levels(config: m.Srn) -> tuple[int, ...]:
+def _filtered_levels(config: Srn) -> tuple[int, ...]:
     rule = config.two_step_classification
     return () if rule is None else level_numbers(rule, "levels", _LEVELS) or ()
 
 
-def _moved_levels(config: m.Srn) -> tuple[int, ...]:
+def _moved_levels(config: Srn) -> tuple[int, ...]:
     rule = config.two_step_regression
     return () if rule is None else level_numbers(rule, "levels", _LEVELS) or ()
 
 
-def _criterion(config: m.Srn, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
+def _criterion(config: Srn, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
     second = build_step(config.matcher, config.loss, _MATCHER, coder, columns)
     if config.two_step_classification is None and config.two_step_regression is None:
         return second
@@ -159,7 +162,7 @@ def _criterion(config: m.Srn, coder: BoxCoder, columns: ClassColumns) -> Criteri
     return CascadeCriterion((learns, Step(second)))
 
 
-def _postprocessor(config: m.Srn, coder: BoxCoder) -> Postprocessor[Any]:
+def _postprocessor(config: Srn, coder: BoxCoder) -> Postprocessor[Any]:
     nms, candidates = _PRESETS[config.inference_preset.name]
     candidates = build_level_candidates(config.level_candidates, candidates)
     if config.post_processing is not None:
@@ -169,3 +172,6 @@ def _postprocessor(config: m.Srn, coder: BoxCoder) -> Postprocessor[Any]:
         detection = AnchorPostprocessor(coder, to_scores, nms, 0, candidates=candidates)
     one_step = config.two_step_classification is None and config.two_step_regression is None
     return detection if one_step else CascadePostprocessor(detection)
+
+
+FAMILY = Family(SRN, build_srn)

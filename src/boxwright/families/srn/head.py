@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
-from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
+from boxwright.nn.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
+from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
 
 _KERNELS = ((1, 5), (5, 1), (1, 3), (3, 1))
 

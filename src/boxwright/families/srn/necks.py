@@ -11,7 +11,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.layers import ConvSettings, make_conv
+from boxwright.nn.layers import ConvSettings, make_conv
 
 _SIXTH, _SEVENTH = 1024, 256
 

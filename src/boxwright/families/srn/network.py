@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from boxwright.models.anchor_layer import AnchorLayer
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.heads.receptive_field_enhancement import ReceptiveFieldHead
-from boxwright.models.necks.srn_maps import CoarserMaps, FirstStepMaps, SecondStepPyramid
-from boxwright.models.network import ClassLayer, Network, Parts
-from boxwright.ops.anchor_refinement import SecondStep
-from boxwright.ops.anchors.grid import AnchorGenerator
+from boxwright.families.srn.head import ReceptiveFieldHead
+from boxwright.families.srn.necks import CoarserMaps, FirstStepMaps, SecondStepPyramid
+from boxwright.nn.anchor_layer import AnchorLayer
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.network import ClassLayer, Network, Parts
+from boxwright.nn.ops.anchor_refinement import SecondStep
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor
 
-from boxwright.checkpoints.row_order import unchanged, vertical_first
-from boxwright.models.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.row_order import unchanged, vertical_first
 
 _BRANCHES, _LAYERS = 4, 3
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.builders.choice import require
-from boxwright.builders.classes import check_classes
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.builders.losses import build_criterion
-from boxwright.builders.post_processing import build_postprocessor
-from boxwright.builders.ssd.box_predictor import build_box_predictor
-from boxwright.builders.ssd.feature_extractor import build_feature_extractor
-from boxwright.builders.ssd.target_assigner import build_target_assigner
-from boxwright.config import messages as m
-from boxwright.config.messages.ssd import extractor_version
-from boxwright.criteria.class_index_losses import NO_COLUMN
-from boxwright.criteria.target_assigner import ClassColumns
-from boxwright.models.detector import Detector
-from boxwright.models.ssd import SSD
-from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.config.messages.ssd_feature_extractor import extractor_version
+from boxwright.families.shared.anchor_generator import build_anchor_generator
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.classes import check_classes
+from boxwright.families.shared.family import Family
+from boxwright.families.shared.feature_extractor import build_feature_extractor
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.shared.losses import build_criterion
+from boxwright.families.shared.post_processing import build_postprocessor
+from boxwright.families.shared.target_assigner import build_box_coder, build_matcher, build_similarity
+from boxwright.families.ssd.build_box_predictor import build_box_predictor
+from boxwright.families.ssd.message import Ssd
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.criteria.target_assigner import Assigner, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.nn.detector import Detector
+from boxwright.nn.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.ssd import SSD
 from boxwright.types import Categories
 
 
-def build_ssd(config: m.Ssd, categories: Categories | None, image_channels: int = 3) -> Detector:
+def build_ssd(config: Ssd, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build an SSD."""
     columns = _columns(config)
     check_classes(config, config.num_classes, columns, categories)
@@ -61,8 +62,25 @@ def build_ssd(config: m.Ssd, categories: Categories | None, image_channels: int 
     )
 
 
-def _columns(config: m.Ssd) -> ClassColumns:
+def _columns(config: Ssd) -> ClassColumns:
     background = int(config.add_background_class or config.explicit_background_class)
     # An explicit background is included in the number of classes.
     foreground = config.num_classes - int(config.explicit_background_class)
     return ClassColumns(foreground, background, NO_COLUMN if config.encode_background_as_zeros else 0)
+
+
+def build_target_assigner(config: Ssd, columns: ClassColumns) -> Assigner:
+    """Build the assigner of targets to anchors."""
+    assigner = TargetAssigner(
+        columns=columns,
+        matcher=build_matcher(require(config.matcher, config, "matcher")),
+        box_coder=build_box_coder(require(config.box_coder, config, "box_coder")),
+        similarity=build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
+        negative_class_weight=config.negative_class_weight,
+    )
+    if config.use_confidences_as_targets:
+        return ConfidenceTargetAssigner(assigner, config.implicit_example_weight)
+    return assigner
+
+
+FAMILY = Family(SSD, build_ssd)

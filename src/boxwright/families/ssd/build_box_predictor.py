@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import torch
 
-from boxwright.builders.choice import build_chosen
-from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
-from boxwright.models.batch_norm import GroupNormSettings
-from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
-from boxwright.models.heads.outputs import HeadOutput
-from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
-from boxwright.models.layers import KernelRule
+from boxwright.families.shared.choice import build_chosen
+from boxwright.families.shared.hyperparams import CONV_SETTINGS
+from boxwright.nn.batch_norm import GroupNormSettings
+from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadShape
+from boxwright.nn.heads.outputs import HeadOutput
+from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.nn.layers import KernelRule
 
 Head = ConvolutionalHead | WeightSharedHead
 

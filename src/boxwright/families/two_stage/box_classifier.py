@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.models.batch_norm import NormSettings, make_norm
-from boxwright.models.layers import Dense, KernelRule
+from boxwright.nn.batch_norm import NormSettings, make_norm
+from boxwright.nn.layers import Dense, KernelRule
 
 CODE_SIZE = 4
 # TF2's dense layers ignore initializer and regularizer of fc_hyperparams; TF1's take them.

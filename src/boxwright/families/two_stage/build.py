@@ -5,60 +5,66 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.builders.cascade import build_coder
-from boxwright.builders.choice import require
-from boxwright.builders.classes import check_classes
-from boxwright.builders.faster_rcnn.feature_extractor import (
+from boxwright.config import messages as m
+from boxwright.families.shared.anchor_generator import build_anchor_generator
+from boxwright.families.shared.cascade import build_coder
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.classes import check_classes
+from boxwright.families.shared.family import Family
+from boxwright.families.shared.hyperparams import CONV_SETTINGS
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.shared.losses import (
+    build_classification_loss,
+    build_hard_example_miner,
+    build_localization_loss,
+)
+from boxwright.families.shared.post_processing import build_nms, build_score_converter
+from boxwright.families.two_stage.build_feature_extractor import (
     TwoStageExtractor,
     build_two_stage_extractor,
 )
-from boxwright.builders.faster_rcnn.region_heads import (
+from boxwright.families.two_stage.build_region_heads import (
     MaskRequest,
     build_final_outputs,
     build_mask_predictor,
     build_second_stage,
 )
-from boxwright.builders.hyperparams import CONV_SETTINGS
-from boxwright.builders.image_resizer import build_image_resizer
-from boxwright.builders.losses import (
-    build_classification_loss,
-    build_hard_example_miner,
-    build_localization_loss,
+from boxwright.families.two_stage.criterion import (
+    BoxClassifierCriterion,
+    MaskCriterion,
+    ProposalCriterion,
+    TwoStageCriterion,
 )
-from boxwright.builders.post_processing import build_nms, build_score_converter
-from boxwright.builders.tensorflow_version import two_stage_version
-from boxwright.config import messages as m
-from boxwright.criteria.classification_losses import SoftmaxCrossEntropy
-from boxwright.criteria.example_sampler import MinibatchSampler
-from boxwright.criteria.hard_example_miner import HardExampleMiner
-from boxwright.criteria.localization_losses import LocalizationLoss, SmoothL1
-from boxwright.criteria.region_sampler import RegionSampler
-from boxwright.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.criteria.two_stage import BoxClassifierCriterion, MaskCriterion, ProposalCriterion, TwoStageCriterion
-from boxwright.models.detector import Detector
-from boxwright.models.faster_rcnn import Crossing, FasterRCNN, Propose, RegionProposalNetwork
-from boxwright.models.heads.convolutional import ConvolutionalHead, HeadShape
-from boxwright.models.heads.outputs import AnchorHead, HeadOutput
-from boxwright.models.heads.region_proposal import RegionProposalHead
-from boxwright.models.heads.weight_shared import TowerShape, WeightSharedHead
-from boxwright.models.layers import conv_norm_act
-from boxwright.models.second_stage import FinalOutputs, SecondStage
-from boxwright.models.third_stage import MaskPredictor
-from boxwright.ops.anchors.grid import AnchorGenerator
-from boxwright.ops.anchors.multiscale import MultiscaleAnchorGenerator
-from boxwright.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.ops.matcher import ArgmaxMatcher, Matcher, OwnLowQualityMatcher
-from boxwright.postprocessing.nms import ClassAgnostic, Nms, PerClass
-from boxwright.postprocessing.proposals import LevelProposals, RegionProposals
-from boxwright.postprocessing.two_stage import ProposalPostprocessor, TwoStagePostprocessor
-from boxwright.preprocessing.preprocessor import Preprocessor
+from boxwright.families.two_stage.message import FasterRcnn, two_stage_version
+from boxwright.families.two_stage.network import Crossing, FasterRCNN, Propose, RegionProposalNetwork
+from boxwright.families.two_stage.postprocessor import ProposalPostprocessor, TwoStagePostprocessor
+from boxwright.families.two_stage.proposals import LevelProposals, RegionProposals
+from boxwright.families.two_stage.region_proposal import RegionProposalHead
+from boxwright.families.two_stage.region_sampler import RegionSampler
+from boxwright.families.two_stage.second_stage import FinalOutputs, SecondStage
+from boxwright.families.two_stage.third_stage import MaskPredictor
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
+from boxwright.nn.criteria.example_sampler import MinibatchSampler
+from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
+from boxwright.nn.criteria.localization_losses import LocalizationLoss, SmoothL1
+from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.detector import Detector
+from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadShape
+from boxwright.nn.heads.outputs import AnchorHead, HeadOutput
+from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.nn.layers import conv_norm_act
+from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.ops.matcher import ArgmaxMatcher, Matcher, OwnLowQualityMatcher
+from boxwright.nn.postprocessing.nms import ClassAgnostic, Nms, PerClass
+from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories
 
 _OBJECT = ClassColumns(num_classes=1)
 
 
-def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None, image_channels: int = 3) -> Detector:
+def build_faster_rcnn(config: FasterRcnn, categories: Categories | None, image_channels: int = 3) -> Detector:
     """Build a Faster or Mask R-CNN."""
     columns = ClassColumns(config.num_classes)
     check_classes(config, config.num_classes, columns, categories)
@@ -97,8 +103,9 @@ def build_faster_rcnn(config: m.FasterRcnn, categories: Categories | None, image
     )
 
 
-def check_sampling(config: m.FasterRcnn) -> None:
+def check_sampling(config: FasterRcnn, reader: m.InputReader) -> None:
     """Raise if more proposals are to be sampled than there are, as TF does in training."""
+    del reader
     levels = config.level_proposals
     most = config.first_stage_max_proposals if levels is None else levels.max_proposals_in_training
     if config.number_of_stages > 1 and config.second_stage_batch_size > most and config.hard_example_miner is None:
@@ -109,7 +116,7 @@ def check_sampling(config: m.FasterRcnn) -> None:
         )
 
 
-def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, propose: Propose) -> RegionProposalNetwork:
+def _first_stage(config: FasterRcnn, extractor: TwoStageExtractor, propose: Propose) -> RegionProposalNetwork:
     anchors = _anchors(config, extractor)
     version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
     hyperparams = require(
@@ -137,7 +144,7 @@ def _first_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, propose: Pr
     return RegionProposalNetwork(RegionProposalHead(convolve, predict, levels), anchors, crossing, propose)
 
 
-def _anchors(config: m.FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenerator:
+def _anchors(config: FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenerator:
     message = require(config.first_stage_anchor_generator, config, "first_stage_anchor_generator")
     anchors, levels = build_anchor_generator(message), len(extractor.channels)
     if isinstance(anchors, MultiscaleAnchorGenerator):
@@ -147,7 +154,7 @@ def _anchors(config: m.FasterRcnn, extractor: TwoStageExtractor) -> AnchorGenera
     return anchors
 
 
-def _proposals(config: m.FasterRcnn, coder: BoxCoder) -> Propose:
+def _proposals(config: FasterRcnn, coder: BoxCoder) -> Propose:
     threshold, most = config.first_stage_nms_iou_threshold, config.first_stage_max_proposals
     levels = config.level_proposals
     if levels is not None:
@@ -174,7 +181,7 @@ def _box_loss(config: m.LocalizationLoss | None) -> LocalizationLoss:
     return SmoothL1() if config is None else build_localization_loss(config)
 
 
-def _first_criterion(config: m.FasterRcnn, coder: BoxCoder) -> ProposalCriterion:
+def _first_criterion(config: FasterRcnn, coder: BoxCoder) -> ProposalCriterion:
     matcher: Matcher = ArgmaxMatcher(0.7, 0.3, force_match_for_each_row=True)
     if config.first_stage_low_quality_matches.name == "OWN":
         matcher = OwnLowQualityMatcher(0.7, 0.3)
@@ -202,7 +209,7 @@ class _Second:
     final: FinalOutputs | None
 
 
-def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: ClassColumns) -> _Second:
+def _second_stage(config: FasterRcnn, extractor: TwoStageExtractor, columns: ClassColumns) -> _Second:
     version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
     predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     post = require(config.second_stage_post_processing, config, "second_stage_post_processing")
@@ -242,9 +249,12 @@ def _second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, columns: C
     )
 
 
-def _miner(config: m.FasterRcnn) -> HardExampleMiner | None:
+def _miner(config: FasterRcnn) -> HardExampleMiner | None:
     if config.hard_example_miner is None:
         return None
     weights = config.second_stage_classification_loss_weight, config.second_stage_localization_loss_weight
     # TF passes it no matches here, so it cannot balance negatives by positives.
     return replace(build_hard_example_miner(config.hard_example_miner, *weights), max_negatives_per_positive=None)
+
+
+FAMILY = Family(FasterRCNN, build_faster_rcnn, check_training=check_sampling)

@@ -6,25 +6,25 @@ from dataclasses import replace
 
 from torch import nn
 
-from boxwright.builders.faster_rcnn.feature_extractor import TwoStageExtractor
-from boxwright.config import messages as m
-from boxwright.models.activations import make_activation
-from boxwright.models.batch_norm import BatchNormSettings, make_norm
-from boxwright.models.heads.context_attention import (
+from boxwright.families.two_stage.build_feature_extractor import TwoStageExtractor
+from boxwright.families.two_stage.context_attention import (
     AttentionBlock,
     ContextAttention,
     LayeredAttention,
     Place,
 )
-from boxwright.models.layers import Dense, KernelRule
-from boxwright.models.region_crop import CornerCrop, RegionCrop
+from boxwright.families.two_stage.message import Context
+from boxwright.families.two_stage.region_crop import CornerCrop, RegionCrop
+from boxwright.nn.activations import make_activation
+from boxwright.nn.batch_norm import BatchNormSettings, make_norm
+from boxwright.nn.layers import Dense, KernelRule
 
 # Fixed in both of TF's libraries.
 _NORM = BatchNormSettings(decay=0.97, epsilon=0.001)
 
 
 def build_context_attention(
-    config: m.Context, extractor: TwoStageExtractor, crop: RegionCrop, channels: int, version: int
+    config: Context, extractor: TwoStageExtractor, crop: RegionCrop, channels: int, version: int
 ) -> tuple[ContextAttention, RegionCrop]:
     """Build the attention of a second stage, and return it with the crop that it needs.
 

@@ -13,28 +13,29 @@ from typing import Literal
 
 from torch import nn
 
-from boxwright.builders.choice import require
-from boxwright.builders.hyperparams import CONV_SETTINGS, variance_scaling
-from boxwright.builders.necks import pyramid_levels
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
-from boxwright.models.backbones.backbone import Backbone, LastMap
-from boxwright.models.backbones.cells import CellLayout, CellNetwork, CellSettings, JoinedCells, LaterCells
-from boxwright.models.backbones.inception import Inception, InceptionLayout
-from boxwright.models.backbones.inception_resnet_v2 import inception_resnet_v2
-from boxwright.models.backbones.inception_v2 import INCEPTION_V2
-from boxwright.models.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
-from boxwright.models.backbones.nasnet import NASNET, NASNET_SETTINGS
-from boxwright.models.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
-from boxwright.models.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNetV1Stage5
-from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
-from boxwright.models.backbones.timm_backbone import TimmBackbone
-from boxwright.models.batch_norm import BatchNormSettings, make_norm
-from boxwright.models.layers import ConvSettings, Dense, KernelRule
-from boxwright.models.necks.fpn import FeaturePyramid
-from boxwright.models.necks.fpn_paper import PaperFeaturePyramid
-from boxwright.models.regularization import Regularizer
-from boxwright.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.hyperparams import CONV_SETTINGS, variance_scaling
+from boxwright.families.shared.necks import pyramid_levels
+from boxwright.families.two_stage.inception_resnet_v2 import inception_resnet_v2
+from boxwright.families.two_stage.message import FasterRcnnFeatureExtractor
+from boxwright.families.two_stage.nasnet import NASNET, NASNET_SETTINGS
+from boxwright.nn.backbones.backbone import Backbone, LastMap
+from boxwright.nn.backbones.cells import CellLayout, CellNetwork, CellSettings, JoinedCells, LaterCells
+from boxwright.nn.backbones.inception import Inception, InceptionLayout
+from boxwright.nn.backbones.inception_v2 import INCEPTION_V2
+from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
+from boxwright.nn.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
+from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNetV1Stage5
+from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.batch_norm import BatchNormSettings, make_norm
+from boxwright.nn.layers import ConvSettings, Dense, KernelRule
+from boxwright.nn.necks.fpn import FeaturePyramid
+from boxwright.nn.necks.fpn_paper import PaperFeaturePyramid
+from boxwright.nn.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
+from boxwright.nn.regularization import Regularizer
 
 _PYRAMID_MULTIPLE = 32
 _DENSE = 1024
@@ -91,7 +92,7 @@ class TwoStageExtractor:
     always_normalizes: tuple[str, ...] = ()
 
 
-def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+def build_two_stage_extractor(config: FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
     """Build both halves."""
     refuse_contradictions(config)
     if config.type.startswith("timm/"):
@@ -99,11 +100,11 @@ def build_two_stage_extractor(config: m.FasterRcnnFeatureExtractor, image_channe
     return FASTER_RCNN_EXTRACTORS[config.type](config, image_channels)
 
 
-_Build = Callable[[m.FasterRcnnFeatureExtractor, int], TwoStageExtractor]
+_Build = Callable[[FasterRcnnFeatureExtractor, int], TwoStageExtractor]
 
 
 def _resnet(depth: int) -> _Build:
-    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+    def build(config: FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
         blocks = RESNET_BLOCKS[depth]
         backbone = ResNetV1(blocks, _RESNET, levels=(4,), in_channels=image_channels)
 
@@ -117,7 +118,7 @@ def _resnet(depth: int) -> _Build:
 
 
 def _slim_resnet(depth: int) -> _Build:
-    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+    def build(config: FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
         stride, blocks = config.first_stage_features_stride, RESNET_BLOCKS[depth]
         backbone = ResNetV1Slim(blocks, _SLIM_RESNET, levels=(4,), in_channels=image_channels, coarsest_stride=stride)
 
@@ -138,7 +139,7 @@ def _inception(
 ) -> _Build:
     """Return a builder that splits a network after its layer `last`; `halved` maps a crop's side to its features'."""
 
-    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+    def build(config: FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
         whole = layout(config.first_stage_features_stride)
         backbone = Inception(whole, settings, taps=(last,), in_channels=image_channels)
         behind = tuple(dropwhile(lambda item: getattr(item, "name", "") != last, whole.layers))[1:]
@@ -156,7 +157,7 @@ def _inception(
 def _cells(layout: CellLayout, settings: CellSettings, last: tuple[str, str]) -> _Build:
     """Return a builder that splits a network of cells behind the last two of the first half."""
 
-    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+    def build(config: FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
         del config
         backbone = JoinedCells(CellNetwork(layout, settings, taps=last, in_channels=image_channels))
 
@@ -177,7 +178,7 @@ def _cells(layout: CellLayout, settings: CellSettings, last: tuple[str, str]) ->
     return build
 
 
-def _mobilenet_v1(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+def _mobilenet_v1(config: FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
     del config
     backbone = MobileNetV1(_MOBILENET_V1, taps=(11,), min_depth=16, in_channels=image_channels)
 
@@ -189,7 +190,7 @@ def _mobilenet_v1(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> 
 
 
 def _pyramid_resnet(depth: int) -> _Build:
-    def build(config: m.FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
+    def build(config: FasterRcnnFeatureExtractor, image_channels: int) -> TwoStageExtractor:
         settings = _pyramid_settings(config)
         base = settings if config.override_base_feature_extractor_hyperparams else _PYRAMID_RESNET
         backbone = ResNetV1(
@@ -203,7 +204,7 @@ def _pyramid_resnet(depth: int) -> _Build:
     return build
 
 
-def _timm(config: m.FasterRcnnFeatureExtractor) -> TwoStageExtractor:
+def _timm(config: FasterRcnnFeatureExtractor) -> TwoStageExtractor:
     settings = _pyramid_settings(config)
     levels = pyramid_levels(_pyramid(config))
     backbone = TimmBackbone(config.type.removeprefix("timm/"), strides=[2**level for level in levels])
@@ -213,16 +214,16 @@ def _timm(config: m.FasterRcnnFeatureExtractor) -> TwoStageExtractor:
     return _with_pyramid(config, backbone, scaling, settings)
 
 
-def _pyramid(config: m.FasterRcnnFeatureExtractor) -> m.FeaturePyramidNetworks:
+def _pyramid(config: FasterRcnnFeatureExtractor) -> m.FeaturePyramidNetworks:
     return config.fpn or m.FeaturePyramidNetworks()
 
 
-def _pyramid_settings(config: m.FasterRcnnFeatureExtractor) -> ConvSettings:
+def _pyramid_settings(config: FasterRcnnFeatureExtractor) -> ConvSettings:
     return CONV_SETTINGS[2](require(config.conv_hyperparams, config, "conv_hyperparams"))
 
 
 def _with_pyramid(
-    config: m.FasterRcnnFeatureExtractor, backbone: Backbone, scaling: PixelScaling, settings: ConvSettings
+    config: FasterRcnnFeatureExtractor, backbone: Backbone, scaling: PixelScaling, settings: ConvSettings
 ) -> TwoStageExtractor:
     pyramid, depth = _pyramid(config), _pyramid(config).additional_layer_depth
     extra = pyramid.max_level - pyramid.min_level + 1 - len(backbone.channels)

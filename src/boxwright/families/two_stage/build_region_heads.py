@@ -7,19 +7,26 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from boxwright.builders.choice import build_chosen, require
-from boxwright.builders.faster_rcnn.context import build_context_attention
-from boxwright.builders.faster_rcnn.feature_extractor import CropFeatures, TwoStageExtractor
-from boxwright.builders.hyperparams import CONV_SETTINGS
 from boxwright.config import messages as m
-from boxwright.models.heads.box_classifier import BoxClassifierHead
-from boxwright.models.heads.mask import MaskHead, deconvolving_layers, depth_between, resizing_layers, upsampling_layers
-from boxwright.models.heads.position_sensitive import PositionSensitiveStage
-from boxwright.models.layers import ConvSettings, KernelRule
-from boxwright.models.region_crop import CornerCrop, RegionCrop, RoiAlign
-from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
-from boxwright.models.third_stage import MaskPredictor
-from boxwright.ops.roi import Pool
+from boxwright.families.shared.choice import build_chosen, require
+from boxwright.families.shared.hyperparams import CONV_SETTINGS
+from boxwright.families.two_stage.box_classifier import BoxClassifierHead
+from boxwright.families.two_stage.build_context import build_context_attention
+from boxwright.families.two_stage.build_feature_extractor import CropFeatures, TwoStageExtractor
+from boxwright.families.two_stage.mask_head import (
+    MaskHead,
+    deconvolving_layers,
+    depth_between,
+    resizing_layers,
+    upsampling_layers,
+)
+from boxwright.families.two_stage.message import FasterRcnn
+from boxwright.families.two_stage.position_sensitive_head import PositionSensitiveStage
+from boxwright.families.two_stage.region_crop import CornerCrop, RegionCrop, RoiAlign
+from boxwright.families.two_stage.second_stage import BoxClassifier, FinalOutputs, SecondStage
+from boxwright.families.two_stage.third_stage import MaskPredictor
+from boxwright.nn.layers import ConvSettings, KernelRule
+from boxwright.nn.ops.roi import Pool
 from boxwright.types import PaddedDetections, TwoStagePredictions
 
 
@@ -31,13 +38,13 @@ class BuiltSecondStage:
     features: CropFeatures
 
 
-def build_second_stage(config: m.FasterRcnn, extractor: TwoStageExtractor, version: int) -> BuiltSecondStage:
+def build_second_stage(config: FasterRcnn, extractor: TwoStageExtractor, version: int) -> BuiltSecondStage:
     """Build the second stage."""
     predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     return build_chosen(predictor, "box_predictor_oneof", _STAGES, config, extractor, version)
 
 
-def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCrop, int]:
+def _crop(config: FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCrop, int]:
     """Return the crop of proposals, and its side before striding."""
     size = config.initial_crop_size
     if config.roi_align is not None:
@@ -50,7 +57,7 @@ def _crop(config: m.FasterRcnn, extractor: TwoStageExtractor) -> tuple[RegionCro
 
 
 def build_final_outputs(
-    config: m.FasterRcnn, stage: SecondStage, detect: Callable[[TwoStagePredictions, Tensor], PaddedDetections]
+    config: FasterRcnn, stage: SecondStage, detect: Callable[[TwoStagePredictions, Tensor], PaddedDetections]
 ) -> FinalOutputs | None:
     """Return the additional outputs of detections, None for none; `detect` selects the detections."""
     if not (config.output_final_box_features or config.output_final_box_rpn_features):
@@ -64,7 +71,7 @@ def build_final_outputs(
 
 
 def _mask_rcnn(
-    predictor: m.MaskRCNNBoxPredictor, config: m.FasterRcnn, extractor: TwoStageExtractor, version: int
+    predictor: m.MaskRCNNBoxPredictor, config: FasterRcnn, extractor: TwoStageExtractor, version: int
 ) -> BuiltSecondStage:
     crop, side = _crop(config, extractor)
     features = extractor.crop_features(side)
@@ -85,7 +92,7 @@ def _mask_rcnn(
 
 
 def _rfcn(
-    predictor: m.RfcnBoxPredictor, config: m.FasterRcnn, extractor: TwoStageExtractor, version: int
+    predictor: m.RfcnBoxPredictor, config: FasterRcnn, extractor: TwoStageExtractor, version: int
 ) -> BuiltSecondStage:
     bins = (predictor.num_spatial_bins_height, predictor.num_spatial_bins_width)
     crop = (predictor.crop_height, predictor.crop_width)

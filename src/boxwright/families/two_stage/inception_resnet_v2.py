@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from boxwright.models.backbones.inception import Block, Conv, InceptionLayout, Pool, Residual
-from boxwright.models.layers import Padding
+from boxwright.nn.backbones.inception import Block, Conv, InceptionLayout, Pool, Residual
+from boxwright.nn.layers import Padding
 
 
 # Residuals are scaled down, without which wide networks of this kind died early in training (section 3.3).

@@ -10,8 +10,8 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.activations import make_activation
-from boxwright.models.layers import ConvSettings, Deconv2d, KernelRule, conv_norm_act, make_conv
+from boxwright.nn.activations import make_activation
+from boxwright.nn.layers import ConvSettings, Deconv2d, KernelRule, conv_norm_act, make_conv
 
 Size = tuple[int, int]
 

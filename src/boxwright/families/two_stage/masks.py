@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from boxwright.ops.roi import Size, Taps, corners, taps
+from boxwright.nn.ops.roi import Size, Taps, corners, taps
 
 # TF's clamp, without which the mask of an empty box would divide by 0.
 _LEAST_SIDE = 1e-4  # of a box, in 0..1 of the image

@@ -11,16 +11,16 @@ from typing import Literal, Protocol
 
 from torch import Tensor, nn
 
-from boxwright.models.anchor_layer import AnchorLayer
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.heads.context_attention import ContextAttention
-from boxwright.models.heads.region_proposal import RegionProposalHead
-from boxwright.models.network import ClassLayer, Network, Parts
-from boxwright.models.second_stage import BoxClassifier, FinalOutputs, SecondStage
-from boxwright.models.third_stage import MaskPredictor
-from boxwright.ops.anchors.grid import AnchorGenerator
-from boxwright.ops.boxes import clip_boxes
-from boxwright.ops.padding import padded_to_multiple
+from boxwright.families.two_stage.context_attention import ContextAttention
+from boxwright.families.two_stage.region_proposal import RegionProposalHead
+from boxwright.families.two_stage.second_stage import BoxClassifier, FinalOutputs, SecondStage
+from boxwright.families.two_stage.third_stage import MaskPredictor
+from boxwright.nn.anchor_layer import AnchorLayer
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.network import ClassLayer, Network, Parts
+from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.nn.ops.padding import padded_to_multiple
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions
 from boxwright.types.context_features import ContextFeatures
 

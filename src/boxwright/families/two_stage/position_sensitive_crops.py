@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from boxwright.ops.constants import constants
-from boxwright.ops.roi import Size, crop_and_resize
+from boxwright.nn.ops.constants import constants
+from boxwright.nn.ops.roi import Size, crop_and_resize
 
 
 def position_sensitive_crop(features: Tensor, boxes: Tensor, size: Size, bins: Size, *, fade: bool = False) -> Tensor:

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from boxwright.models.layers import ConvSettings, conv_norm_act
-from boxwright.models.network import ClassLayer
-from boxwright.models.second_stage import SecondStage
-from boxwright.ops.boxes import normalized
-from boxwright.ops.position_sensitive import position_sensitive_crop
+from boxwright.families.two_stage.position_sensitive_crops import position_sensitive_crop
+from boxwright.families.two_stage.second_stage import SecondStage
+from boxwright.nn.layers import ConvSettings, conv_norm_act
+from boxwright.nn.network import ClassLayer
+from boxwright.nn.ops.boxes import normalized
 from boxwright.types import Proposals, RegionPredictions
 
 Size = tuple[int, int]

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.ops.box_coder import BoxCoder
-from boxwright.ops.boxes import clip_boxes
-from boxwright.ops.masks import masks_of_classes
-from boxwright.postprocessing.anchor import of_anchors
-from boxwright.postprocessing.nms import Nms
-from boxwright.postprocessing.score_converters import ScoreConverter
+from boxwright.families.two_stage.masks import masks_of_classes
+from boxwright.nn.ops.box_coder import BoxCoder
+from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.nn.postprocessing.anchor import of_anchors
+from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.postprocessing.score_converters import ScoreConverter
 from boxwright.types import PaddedDetections, RawDetections, TwoStagePredictions
 
 

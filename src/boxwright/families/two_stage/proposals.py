@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from boxwright.ops.box_coder import BoxCoder
-from boxwright.ops.boxes import clip_boxes
-from boxwright.postprocessing.nms import Nms, PerClass
+from boxwright.nn.ops.box_coder import BoxCoder
+from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.types import AnchorPredictions, PaddedDetections, Proposals
 
 

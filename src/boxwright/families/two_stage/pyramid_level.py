@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import box_area
+from boxwright.nn.ops.boxes import box_area
 
 # From boxes [..., 4] in pixels of the network's input, the input's (height, width) and the number of levels.
 LevelRule = Callable[[Tensor, tuple[int, int], int], Tensor]

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from boxwright.ops.boxes import normalized
-from boxwright.ops.pyramid_level import by_relative_size, by_size
-from boxwright.ops.roi import Pool, crop_and_resize, roi_align
+from boxwright.families.two_stage.pyramid_level import by_relative_size, by_size
+from boxwright.nn.ops.boxes import normalized
+from boxwright.nn.ops.roi import Pool, crop_and_resize, roi_align
 
 Size = tuple[int, int]
 

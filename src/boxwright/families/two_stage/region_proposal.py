@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.models.heads.outputs import AnchorHead
+from boxwright.nn.heads.outputs import AnchorHead
 
 
 class RegionProposalHead(AnchorHead):

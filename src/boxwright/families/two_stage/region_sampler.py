@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.criteria.example_sampler import MinibatchSampler
-from boxwright.criteria.target_assigner import Assigner
+from boxwright.nn.criteria.example_sampler import MinibatchSampler
+from boxwright.nn.criteria.target_assigner import Assigner
 from boxwright.types import Proposals, Targets
 
 

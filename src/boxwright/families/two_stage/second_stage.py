@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from boxwright.models.heads.box_classifier import CODE_SIZE, BoxClassifierHead
-from boxwright.models.heads.context_attention import ContextAttention, Place
-from boxwright.models.network import ClassLayer
-from boxwright.models.region_crop import RegionCrop
-from boxwright.models.valid_rows import of_valid_rows
+from boxwright.families.two_stage.box_classifier import CODE_SIZE, BoxClassifierHead
+from boxwright.families.two_stage.context_attention import ContextAttention, Place
+from boxwright.families.two_stage.region_crop import RegionCrop
+from boxwright.families.two_stage.valid_rows import of_valid_rows
+from boxwright.nn.network import ClassLayer
 from boxwright.types import FinalFeatures, PaddedDetections, Proposals, RegionPredictions, TwoStagePredictions
 from boxwright.types.context_features import ContextFeatures
 

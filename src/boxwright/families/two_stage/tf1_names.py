@@ -7,20 +7,20 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.models.backbones.backbone import LastMap
-from boxwright.models.backbones.cells import JoinedCells, LaterCells
-from boxwright.models.backbones.inception import Inception
-from boxwright.models.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
-from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
-from boxwright.models.faster_rcnn import FasterRCNN
-from boxwright.models.heads.box_classifier import BoxClassifierHead
-from boxwright.models.heads.context_attention import ContextAttention, LayeredAttention
-from boxwright.models.heads.convolutional import ConvolutionalHead
-from boxwright.models.heads.mask import MaskHead
-from boxwright.models.heads.position_sensitive import PositionSensitiveHead
-from boxwright.models.heads.region_proposal import RegionProposalHead
-from boxwright.tensorflow.named_layers import Named, UnnamedPartError
-from boxwright.tensorflow.tf1_names import by_cells, by_module, mobilenet_v1_layers, slim_layer, units
+from boxwright.families.two_stage.box_classifier import BoxClassifierHead
+from boxwright.families.two_stage.context_attention import ContextAttention, LayeredAttention
+from boxwright.families.two_stage.mask_head import MaskHead
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.families.two_stage.position_sensitive_head import PositionSensitiveHead
+from boxwright.families.two_stage.region_proposal import RegionProposalHead
+from boxwright.nn.backbones.backbone import LastMap
+from boxwright.nn.backbones.cells import JoinedCells, LaterCells
+from boxwright.nn.backbones.inception import Inception
+from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
+from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
+from boxwright.nn.heads.convolutional import ConvolutionalHead
+from boxwright.nn.tensorflow_names.named_layers import Named, UnnamedPartError
+from boxwright.nn.tensorflow_names.tf1 import by_cells, by_module, mobilenet_v1_layers, slim_layer, units
 
 _FIRST, _SECOND = "FirstStageFeatureExtractor", "SecondStageFeatureExtractor"
 _HEADS = "SecondStageBoxPredictor"

@@ -11,19 +11,19 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.models.backbones.backbone import LastMap
-from boxwright.models.backbones.inception import Concatenated, Inception, ScaledResidual
-from boxwright.models.backbones.resnet_v1 import ResNetV1, ResNetV1Stage5
-from boxwright.models.faster_rcnn import FasterRCNN
-from boxwright.models.heads.box_classifier import BoxClassifierHead
-from boxwright.models.heads.context_attention import AttentionBlock, ContextAttention
-from boxwright.models.heads.convolutional import ConvolutionalHead
-from boxwright.models.heads.mask import MaskHead, ResizeTo
-from boxwright.models.heads.region_proposal import RegionProposalHead
-from boxwright.models.layers import Conv2d, Dense
-from boxwright.models.necks.fpn import FeaturePyramid, smoothed
-from boxwright.tensorflow.named_layers import Named, UnnamedPartError
-from boxwright.tensorflow.tf2_names import numbered, resnet_layers, sequence
+from boxwright.families.two_stage.box_classifier import BoxClassifierHead
+from boxwright.families.two_stage.context_attention import AttentionBlock, ContextAttention
+from boxwright.families.two_stage.mask_head import MaskHead, ResizeTo
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.families.two_stage.region_proposal import RegionProposalHead
+from boxwright.nn.backbones.backbone import LastMap
+from boxwright.nn.backbones.inception import Concatenated, Inception, ScaledResidual
+from boxwright.nn.backbones.resnet_v1 import ResNetV1, ResNetV1Stage5
+from boxwright.nn.heads.convolutional import ConvolutionalHead
+from boxwright.nn.layers import Conv2d, Dense
+from boxwright.nn.necks.fpn import FeaturePyramid, smoothed
+from boxwright.nn.tensorflow_names.named_layers import Named, UnnamedPartError
+from boxwright.nn.tensorflow_names.tf2 import numbered, resnet_layers, sequence
 
 _FIRST = "_feature_extractor_for_proposal_features"
 _SECOND = "_feature_extractor_for_box_classifier_features"

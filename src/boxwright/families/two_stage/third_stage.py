@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.heads.mask import MaskHead
-from boxwright.models.region_crop import RegionCrop
-from boxwright.models.second_stage import BoxClassifier
-from boxwright.models.valid_rows import of_valid_rows
+from boxwright.families.two_stage.mask_head import MaskHead
+from boxwright.families.two_stage.region_crop import RegionCrop
+from boxwright.families.two_stage.second_stage import BoxClassifier
+from boxwright.families.two_stage.valid_rows import of_valid_rows
 from boxwright.types import InstancePredictions, PaddedDetections, Proposals, TwoStagePredictions
 
 

@@ -21,22 +21,22 @@ from boxwright.base.errors import BoxwrightError
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import keypoints_of_classes, large_values
+from boxwright.inference.serving import open_inference_protocol as v2
+from boxwright.inference.serving import tensorflow_protocol as tf
+from boxwright.inference.serving.batcher import QueueFull, Row
+from boxwright.inference.serving.browsers import Browsers
+from boxwright.inference.serving.decoders import DecodedRequest, Decoders
+from boxwright.inference.serving.guard import Counters, Guard, error_response
+from boxwright.inference.serving.held import Held, HeldResponse, Share, answer_bytes
+from boxwright.inference.serving.model import Models, Served, ServedModel
+from boxwright.inference.serving.playground import add_page
+from boxwright.inference.serving.requests import BEGAN, BadRequest, read_body
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.exported import found_objects
-from boxwright.serving import open_inference_protocol as v2
-from boxwright.serving import tensorflow_protocol as tf
-from boxwright.serving.batcher import QueueFull, Row
-from boxwright.serving.browsers import Browsers
-from boxwright.serving.decoders import DecodedRequest, Decoders
-from boxwright.serving.guard import Counters, Guard, error_response
-from boxwright.serving.held import Held, HeldResponse, Share, answer_bytes
-from boxwright.serving.model import Models, Served, ServedModel
-from boxwright.serving.playground import add_page
-from boxwright.serving.requests import BEGAN, BadRequest, read_body
-from boxwright.serving.settings import ServerSettings
 from boxwright.types.categories import ids
 from boxwright.types.found import FoundObjects
 
-_LOG = logging.getLogger("boxwright.serving")
+_LOG = logging.getLogger("boxwright.inference.serving")
 _MOST_DRAWN = 100
 _LEAST_SCORE = 0.5
 _WATCH_S = 2.0

@@ -15,8 +15,8 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from boxwright.serving.requests import BEGAN
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.requests import BEGAN
+from boxwright.inference.serving.settings import ServerSettings
 
 
 def _refusal(status: str, reason: str) -> bytes:

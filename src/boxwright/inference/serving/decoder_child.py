@@ -1,6 +1,6 @@
-"""The process that parses untrusted input: JSON, forms and pictures. `boxwright.serving.decoders` starts it.
+"""The process that parses untrusted input: JSON, forms and pictures. `boxwright.inference.serving.decoders` starts it.
 
-    python -m boxwright.serving.decoder_child SOCKET FILE SETTINGS
+    python -m boxwright.inference.serving.decoder_child SOCKET FILE SETTINGS
 
 SOCKET and FILE are inherited descriptors, SETTINGS is JSON. A request is a line of JSON on the socket, with its body in
 the file; the answer is a line of JSON, with the pictures concatenated in the file. The process ends when the socket is
@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 
 from boxwright.base.child_process import limit_memory
 from boxwright.base.errors import BoxwrightError
-from boxwright.serving import open_inference_protocol as v2
-from boxwright.serving import tensorflow_protocol as tf
-from boxwright.serving.pictures import picture_of_upload
-from boxwright.serving.requests import BadRequest, parsed_json
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving import open_inference_protocol as v2
+from boxwright.inference.serving import tensorflow_protocol as tf
+from boxwright.inference.serving.pictures import picture_of_upload
+from boxwright.inference.serving.requests import BadRequest, parsed_json
+from boxwright.inference.serving.settings import ServerSettings
 
 LENGTH = struct.Struct("<I")
 READY = {"ready": True}

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 
 from boxwright.base.child_process import child_environment, module_command
 from boxwright.base.threads import usable_cpus
-from boxwright.serving.decoder_child import LENGTH, settings_json
-from boxwright.serving.requests import BadRequest
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.decoder_child import LENGTH, settings_json
+from boxwright.inference.serving.requests import BadRequest
+from boxwright.inference.serving.settings import ServerSettings
 
-_LOG = logging.getLogger("boxwright.serving")
+_LOG = logging.getLogger("boxwright.inference.serving")
 _FEWEST, _MOST = 2, 4
 # A request close to its deadline still gets _LEAST_WORK_S: replacing the process costs more than waiting.
 _LEAST_WORK_S, _MOST_WORK_S = 2.0, 86400.0
@@ -140,7 +140,7 @@ class Decoders:
         """Return a decoded request.
 
         Args:
-            kind: Which protocol, as named in `boxwright.serving.decoder_child`.
+            kind: Which protocol, as named in `boxwright.inference.serving.decoder_child`.
             head: The protocol's header, if it has one.
             deadline: When it must be decoded, on the clock of `time.monotonic`.
             hold: Called with the pictures' bytes before they are copied; may raise to refuse them.
@@ -291,7 +291,7 @@ def _started(settings: ServerSettings) -> _Child:
     try:
         own = [str(theirs.fileno()), str(file), settings_json(settings)]
         process = subprocess.Popen(
-            module_command("boxwright.serving.decoder_child", *own),
+            module_command("boxwright.inference.serving.decoder_child", *own),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), file),

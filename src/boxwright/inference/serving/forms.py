@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from boxwright.serving.requests import BadRequest
+from boxwright.inference.serving.requests import BadRequest
 
 # A boundary has at most 70 characters (RFC 2046, section 5.1.1).
 _BOUNDARY = re.compile(r';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s";,]{1,70}))\s*(?:;|$)', re.IGNORECASE)

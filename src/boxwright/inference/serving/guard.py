@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boxwright.serving.browsers import Browsers
+from boxwright.inference.serving.browsers import Browsers
 
-_LOG = logging.getLogger("boxwright.serving")
+_LOG = logging.getLogger("boxwright.inference.serving")
 _OPEN_TO_ALL = ("/healthz", "/readyz", "/")
 # Scripts and styles of the page, which asks for the key.
 _PAGE_FILES = "/page/"

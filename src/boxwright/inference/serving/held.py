@@ -9,8 +9,8 @@ from types import TracebackType
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from boxwright.serving.batcher import Row
-from boxwright.serving.requests import BadRequest
+from boxwright.inference.serving.batcher import Row
+from boxwright.inference.serving.requests import BadRequest
 
 # Bytes of a response written at once; the rest waits until the client has read them.
 _PIECE = 256 * 2**10

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, ExportError
+from boxwright.inference.serving.batcher import Batcher
+from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime import sessions
 from boxwright.runtime.export_file import ExportFile, check_seal, export_paths, read_export_file
 from boxwright.runtime.exported import ExportedDetector, checked_outputs
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.thresholds import outputs_above, read_thresholds, require_same_model
 from boxwright.runtime.trial import try_in_child
-from boxwright.serving.batcher import Batcher
-from boxwright.serving.settings import ServerSettings
 
 # Exports resize pictures of any size; a small one tells the outputs' shapes, and initializes the runtime.
 _WARM_UP = (64, 64, 3)

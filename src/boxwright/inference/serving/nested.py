@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.serving.requests import BadRequest
+from boxwright.inference.serving.requests import BadRequest
 
 _IMAGE, _CHANNELS = 3, (1, 3, 4)
 # Compared by exact type: bool is an int, but true is not a pixel.

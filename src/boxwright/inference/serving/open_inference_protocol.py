@@ -15,12 +15,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boxwright.serving.batcher import Row
-from boxwright.serving.nested import bytes_of, flat_numbers, picture_of_numbers
-from boxwright.serving.pictures import check_sizes, decode_base64, pictures_of
-from boxwright.serving.requests import BadRequest, parsed_json
-from boxwright.serving.settings import ServerSettings
-from boxwright.serving.tensorflow_protocol import numbers
+from boxwright.inference.serving.batcher import Row
+from boxwright.inference.serving.nested import bytes_of, flat_numbers, picture_of_numbers
+from boxwright.inference.serving.pictures import check_sizes, decode_base64, pictures_of
+from boxwright.inference.serving.requests import BadRequest, parsed_json
+from boxwright.inference.serving.settings import ServerSettings
+from boxwright.inference.serving.tensorflow_protocol import numbers
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data",)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.data.image_io import decode_image, image_size
-from boxwright.serving.forms import file_of_form
-from boxwright.serving.nested import nested_shape, picture_of_list
-from boxwright.serving.requests import BadRequest
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.forms import file_of_form
+from boxwright.inference.serving.nested import nested_shape, picture_of_list
+from boxwright.inference.serving.requests import BadRequest
+from boxwright.inference.serving.settings import ServerSettings
 
 Picture = NDArray[np.uint8]
 _IMAGE = 3

@@ -11,9 +11,9 @@ from fastapi import FastAPI, Response
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
-from boxwright.config.messages import TrainEvalPipelineConfig
-from boxwright.serving.guard import error_response
-from boxwright.serving.model import Models, ServedModel
+from boxwright.inference.serving.guard import error_response
+from boxwright.inference.serving.model import Models, ServedModel
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _INDEX = "index.html"
@@ -38,7 +38,7 @@ def add_page(app: FastAPI, models: Models, least_score: float) -> None:
         least_score: Where the page's threshold starts.
     """
     # Read once: a request never names a path.
-    folder = files("boxwright.serving").joinpath("page")
+    folder = files("boxwright.inference.serving").joinpath("page")
     pages = {one.name: one.read_bytes() for one in folder.iterdir() if _suffix(one.name) in _TYPES}
 
     def page(name: str) -> Response:

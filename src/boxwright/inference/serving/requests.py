@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.settings import ServerSettings
 
 # The key in a request's state of the time of its first byte, on the clock of `time.monotonic`.
 BEGAN = "began"

@@ -14,11 +14,11 @@ from typing import Any
 
 import uvicorn
 
-from boxwright.serving.connections import Connection, Idle, RateLimitFilter
-from boxwright.serving.decoders import decoder_count
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.connections import Connection, Idle, RateLimitFilter
+from boxwright.inference.serving.decoders import decoder_count
+from boxwright.inference.serving.settings import ServerSettings
 
-_LOG = logging.getLogger("boxwright.serving.server")
+_LOG = logging.getLogger("boxwright.inference.serving.server")
 for _logger in (_LOG, logging.getLogger("uvicorn.error")):
     _logger.addFilter(RateLimitFilter())
 # Seconds for the request of a connection that was opened just before shutdown.

@@ -16,10 +16,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boxwright.serving.batcher import Row
-from boxwright.serving.pictures import decode_base64, pictures_of
-from boxwright.serving.requests import BadRequest
-from boxwright.serving.settings import ServerSettings
+from boxwright.inference.serving.batcher import Row
+from boxwright.inference.serving.pictures import decode_base64, pictures_of
+from boxwright.inference.serving.requests import BadRequest
+from boxwright.inference.serving.settings import ServerSettings
 
 _INPUT = "input_tensor"
 _MOST_OUTPUTS = 100

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from boxwright.ops.anchors.grid import Size, tile_anchors
+from boxwright.nn.anchors.grid import Size, tile_anchors
 
 
 @dataclass(frozen=True)

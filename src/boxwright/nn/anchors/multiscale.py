@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from boxwright.ops.anchors.grid import GridAnchorGenerator, Size
+from boxwright.nn.anchors.grid import GridAnchorGenerator, Size
 
 
 @dataclass(frozen=True)

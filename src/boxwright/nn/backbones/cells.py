@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.activations import make_activation
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.batch_norm import BatchNormSettings, NormSettings, make_norm
-from boxwright.models.drop_path import DropPath
-from boxwright.models.layers import AvgPool2d, ConvSettings, KernelRule, MaxPool2d, Padding, make_conv, separable_conv
-from boxwright.models.regularization import Regularizer
+from boxwright.nn.activations import make_activation
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.batch_norm import BatchNormSettings, NormSettings, make_norm
+from boxwright.nn.drop_path import DropPath
+from boxwright.nn.layers import AvgPool2d, ConvSettings, KernelRule, MaxPool2d, Padding, make_conv, separable_conv
+from boxwright.nn.regularization import Regularizer
 
 _STEM = 96
 # Steps until TF drops as many paths as it ever does.

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from boxwright.models.activations import make_activation
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
-from boxwright.models.stochastic_depth import StochasticDepth
+from boxwright.nn.activations import make_activation
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
+from boxwright.nn.stochastic_depth import StochasticDepth
 
 # Name → (width, depth).
 EFFICIENTNETS = {

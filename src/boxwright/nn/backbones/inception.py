@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.activations import make_activation
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import (
+from boxwright.nn.activations import make_activation
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.batch_norm import make_norm
+from boxwright.nn.layers import (
     ConvSettings,
     KernelSize,
     MaxPool2d,

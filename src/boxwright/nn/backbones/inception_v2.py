@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boxwright.models.backbones.inception import Block, Conv, InceptionLayout, Pool, Separable
+from boxwright.nn.backbones.inception import Block, Conv, InceptionLayout, Pool, Separable
 
 # Standard deviations of kernels before a 3×3, and of projections.
 _REDUCE, _PROJECT = 0.09, 0.1

@@ -5,7 +5,7 @@ Some of its scopes are misnamed.
 
 from __future__ import annotations
 
-from boxwright.models.backbones.inception import Block, Conv, Fork, InceptionLayout, Pool
+from boxwright.nn.backbones.inception import Block, Conv, Fork, InceptionLayout, Pool
 
 _ROW, _COLUMN = (1, 7), (7, 1)
 

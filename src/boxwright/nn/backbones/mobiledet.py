@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.backbones.squeeze_excite import SqueezeExcite
-from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.layers import ConvSettings, KernelRule, conv_norm_act
-from boxwright.models.regularization import Regularizer
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.backbones.squeeze_excite import SqueezeExcite
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.layers import ConvSettings, KernelRule, conv_norm_act
+from boxwright.nn.regularization import Regularizer
 
 
 @dataclass(frozen=True)

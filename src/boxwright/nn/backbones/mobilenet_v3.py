@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.backbones.mobilenet_v2 import divisible
-from boxwright.models.backbones.squeeze_excite import SqueezeExcite
-from boxwright.models.layers import ConvSettings, conv_norm_act
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.backbones.mobilenet_v2 import divisible
+from boxwright.nn.backbones.squeeze_excite import SqueezeExcite
+from boxwright.nn.layers import ConvSettings, conv_norm_act
 
 
 @dataclass(frozen=True)

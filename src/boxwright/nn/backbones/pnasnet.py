@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boxwright.models.backbones.cells import CellLayout, CellPlan, Recipe, slim_settings
+from boxwright.nn.backbones.cells import CellLayout, CellPlan, Recipe, slim_settings
 
 _CELL = Recipe(
     (

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.batch_norm import BatchNormSettings
-from boxwright.models.fake_quantized import FakeQuantized
-from boxwright.models.layers import ConvSettings, KernelRule, MaxPool2d, Padding, conv_norm_act, make_conv
-from boxwright.models.regularization import Regularizer
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.fake_quantized import FakeQuantized
+from boxwright.nn.layers import ConvSettings, KernelRule, MaxPool2d, Padding, conv_norm_act, make_conv
+from boxwright.nn.regularization import Regularizer
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.models.activations import make_activation
-from boxwright.models.layers import KernelRule, make_conv
+from boxwright.nn.activations import make_activation
+from boxwright.nn.layers import KernelRule, make_conv
 
 
 class SqueezeExcite(nn.Module):

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from boxwright.base.errors import ConfigError
-from boxwright.models.backbones.backbone import Backbone
-from boxwright.models.regularization import Regularizer
+from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.regularization import Regularizer
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 _PLAIN_PART = re.compile(r"[^A-Za-z0-9_].*", re.DOTALL)

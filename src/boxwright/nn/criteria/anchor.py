@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from boxwright.criteria.class_index_losses import NO_COLUMN
-from boxwright.criteria.classification_losses import ClassificationLoss
-from boxwright.criteria.criterion import Description
-from boxwright.criteria.example_sampler import BalancedSampler
-from boxwright.criteria.expected_weights import ExpectedWeights
-from boxwright.criteria.hard_example_miner import HardExampleMiner
-from boxwright.criteria.localization_losses import LocalizationLoss
-from boxwright.criteria.target_assigner import AnchorTargets, Assigner, ClassColumns
-from boxwright.criteria.terms import LossTerm
-from boxwright.ops.constants import constants
-from boxwright.ops.matcher import IGNORED, UNMATCHED, has_match
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.nn.criteria.criterion import Description
+from boxwright.nn.criteria.example_sampler import BalancedSampler
+from boxwright.nn.criteria.expected_weights import ExpectedWeights
+from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
+from boxwright.nn.criteria.localization_losses import LocalizationLoss
+from boxwright.nn.criteria.target_assigner import AnchorTargets, Assigner, ClassColumns
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.ops.constants import constants
+from boxwright.nn.ops.matcher import IGNORED, UNMATCHED, has_match
 from boxwright.types import AnchorPredictions, Targets
 
 # TF1 repeats the family before and after the scope.

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from boxwright.ops.sigmoid_focal import compiled_focal_loss, gains_from_kernel
-from boxwright.ops.slices import rows_at_once
+from boxwright.nn.ops.sigmoid_focal import compiled_focal_loss, gains_from_kernel
+from boxwright.nn.ops.slices import rows_at_once
 
 NO_COLUMN = -1
 # The chunk size that stays in a core's cache through all steps of the formula.

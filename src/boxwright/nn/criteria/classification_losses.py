@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.criteria.class_index_losses import as_rows, sigmoid_focal_loss, softmax_loss
-from boxwright.criteria.penalty_reduced_focal import penalty_reduced_focal_loss
+from boxwright.nn.criteria.class_index_losses import as_rows, sigmoid_focal_loss, softmax_loss
+from boxwright.nn.criteria.penalty_reduced_focal import penalty_reduced_focal_loss
 
 
 class ClassificationLoss(Protocol):

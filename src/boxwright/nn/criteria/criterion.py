@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from torch import Tensor
 
-from boxwright.criteria.terms import LossTerm
+from boxwright.nn.criteria.terms import LossTerm
 from boxwright.types import Targets
 
 P = TypeVar("P", contravariant=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.matcher import UNMATCHED
-from boxwright.ops.suppression.mining import suppress_batch
+from boxwright.nn.ops.matcher import UNMATCHED
+from boxwright.nn.suppression.mining import suppress_batch
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.boxes import box_area
+from boxwright.nn.ops.boxes import box_area
 
 
 class LocalizationLoss(Protocol):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import normalized
-from boxwright.ops.roi import corner_taps
+from boxwright.nn.ops.boxes import normalized
+from boxwright.nn.ops.roi import corner_taps
 from boxwright.types.masks import InstanceMasks
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from boxwright.criteria.class_index_losses import negative_focal, rows_in_cache
+from boxwright.nn.criteria.class_index_losses import negative_focal, rows_in_cache
 
 
 def penalty_reduced_focal_loss(

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.criteria.class_index_losses import NO_COLUMN
-from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
-from boxwright.ops.boxes import pairwise_iou
-from boxwright.ops.matcher import IGNORED, UNMATCHED, Matcher
-from boxwright.ops.similarity import Similarity, negative_squared_distance
+from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.ops.box_coder import BoxCoder, KeypointBoxCoder
+from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.nn.ops.matcher import IGNORED, UNMATCHED, Matcher
+from boxwright.nn.ops.similarity import Similarity, negative_squared_distance
 from boxwright.types import Targets
 
 

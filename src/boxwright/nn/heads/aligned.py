@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from boxwright.models.activations import make_activation
-from boxwright.models.heads.outputs import HeadOutput, flatten_anchors, start_bias
-from boxwright.models.heads.roi_conv import BoxSampling, RoIConv
-from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
+from boxwright.nn.activations import make_activation
+from boxwright.nn.heads.outputs import HeadOutput, flatten_anchors, start_bias
+from boxwright.nn.heads.roi_conv import BoxSampling, RoIConv
+from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
 
 
 class AlignedHead(nn.Module):

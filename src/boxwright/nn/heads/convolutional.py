@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from boxwright.models.batch_norm import BatchNormSettings, make_norm
-from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
-from boxwright.models.layers import ConvSettings, conv_norm_act, make_conv
+from boxwright.nn.batch_norm import BatchNormSettings, make_norm
+from boxwright.nn.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
+from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.layers import Conv2d, ConvSettings, make_conv
-from boxwright.ops.roi_conv import Border, box_offsets, roi_conv
+from boxwright.nn.layers import Conv2d, ConvSettings, make_conv
+from boxwright.nn.ops.roi_conv import Border, box_offsets, roi_conv
 
 
 class BoxSampling(nn.Module):

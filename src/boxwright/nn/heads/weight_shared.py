@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from boxwright.models.activations import make_activation
-from boxwright.models.batch_norm import make_norm
-from boxwright.models.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
-from boxwright.models.layers import ConvSettings, full_conv, make_conv, separable_conv
+from boxwright.nn.activations import make_activation
+from boxwright.nn.batch_norm import make_norm
+from boxwright.nn.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
+from boxwright.nn.layers import ConvSettings, full_conv, make_conv, separable_conv
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.activations import make_activation
-from boxwright.models.batch_norm import make_norm
-from boxwright.models.layers import ConvSettings, Padding, conv_norm_act, make_conv, separable_conv
+from boxwright.nn.activations import make_activation
+from boxwright.nn.batch_norm import make_norm
+from boxwright.nn.layers import ConvSettings, Padding, conv_norm_act, make_conv, separable_conv
 
 HandDown = Callable[[Tensor, Tensor], Tensor]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.layers import ConvSettings, make_conv
+from boxwright.nn.layers import ConvSettings, make_conv
 
 
 class PaperFeaturePyramid(nn.Module):

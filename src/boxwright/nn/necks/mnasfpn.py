@@ -14,9 +14,9 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.models.batch_norm import BatchNormSettings, make_norm
-from boxwright.models.layers import ConvSettings, KernelRule, MaxPool2d, conv_norm_act, separable_conv
-from boxwright.models.regularization import Regularizer
+from boxwright.nn.batch_norm import BatchNormSettings, make_norm
+from boxwright.nn.layers import ConvSettings, KernelRule, MaxPool2d, conv_norm_act, separable_conv
+from boxwright.nn.regularization import Regularizer
 
 _LEVELS = (3, 4, 5, 6)
 _CELLS = 4

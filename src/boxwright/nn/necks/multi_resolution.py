@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from boxwright.models.layers import ConvSettings, Padding, conv_norm_act
+from boxwright.nn.layers import ConvSettings, Padding, conv_norm_act
 
 
 class MultiResolutionFeatureMaps(nn.Module):

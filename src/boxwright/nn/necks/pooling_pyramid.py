@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.models.layers import ConvSettings, MaxPool2d, conv_norm_act
+from boxwright.nn.layers import ConvSettings, MaxPool2d, conv_norm_act
 
 
 class PoolingPyramid(nn.Module):

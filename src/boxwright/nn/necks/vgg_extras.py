@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from boxwright.models.activations import make_activation
-from boxwright.models.layers import ConvSettings, make_conv
+from boxwright.nn.activations import make_activation
+from boxwright.nn.layers import ConvSettings, make_conv
 
 
 @dataclass(frozen=True)

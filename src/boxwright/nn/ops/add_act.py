@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled
-from boxwright.ops.norm_act import Pointwise, kind_of
+from boxwright.nn.ops.compiled import call, compiled
+from boxwright.nn.ops.norm_act import Pointwise, kind_of
 
 _SOURCE = Path(__file__).with_suffix(".c")
 

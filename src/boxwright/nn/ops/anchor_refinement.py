@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.box_coder import BoxCoder
+from boxwright.nn.ops.box_coder import BoxCoder
 from boxwright.types import AnchorPredictions
 
 Levels = tuple[int, ...] | None

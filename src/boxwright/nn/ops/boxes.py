@@ -11,8 +11,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from boxwright.ops.constants import constants
-from boxwright.ops.slices import rows_at_once
+from boxwright.nn.ops.constants import constants
+from boxwright.nn.ops.slices import rows_at_once
 
 
 def box_area(boxes: Tensor) -> Tensor:

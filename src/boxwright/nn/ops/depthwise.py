@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled, new_maps, new_numbers
-from boxwright.ops.norm_act import Pointwise, batch_scale, center_gradient, kind_of
+from boxwright.nn.ops.compiled import call, compiled, new_maps, new_numbers
+from boxwright.nn.ops.norm_act import Pointwise, batch_scale, center_gradient, kind_of
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _LANES = 16  # the most of the source's

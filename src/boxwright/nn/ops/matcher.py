@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from boxwright.ops.operators import is_plain
+from boxwright.nn.ops.operators import is_plain
 
 UNMATCHED = -1
 IGNORED = -2

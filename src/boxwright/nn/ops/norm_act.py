@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled, new_numbers
+from boxwright.nn.ops.compiled import call, compiled, new_numbers
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _PARTS = 16  # as in the source

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.ops.run_lengths import encode_window
+from boxwright.nn.ops.run_lengths import encode_window
 from boxwright.types.found import FoundObjects
 
 Floats = NDArray[np.float32]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled, new_numbers
+from boxwright.nn.ops.compiled import call, compiled, new_numbers
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _KERNEL_CHANNELS, _LEAST_FOR_THREADS = 3, 1 << 15

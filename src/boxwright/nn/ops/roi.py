@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.ops.constants import constants
+from boxwright.nn.ops.constants import constants
 
 Size = tuple[int, int]
 # The value of a sample outside the map: 0; the border faded to 0 within a pixel; or the border within a pixel.

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled, is_readable
+from boxwright.nn.ops.compiled import call, compiled, is_readable
 
 _SOURCE = Path(__file__).with_suffix(".c")
 # Of logits: below, calling the kernel costs as much as PyTorch's operators.

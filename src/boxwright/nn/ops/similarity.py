@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import pairwise_iou
+from boxwright.nn.ops.boxes import pairwise_iou
 
 # Boxes [B, G, 4] and anchors [A, 4] to [B, G, A]; larger is more similar.
 Similarity = Callable[[Tensor, Tensor], Tensor]

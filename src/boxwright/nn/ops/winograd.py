@@ -7,7 +7,7 @@ multiplications are 36 products of matrices [tiles, channels in] and [channels i
 the time is spent.
 
 The points determine the rounding error. With 0, ±2/3, ±3/2 and infinity it equals the direct method's
-(`tests/ops/test_winograd.py`); with the usual 0, ±1, ±2 and infinity it is four times as large.
+(`tests/nn/ops/test_winograd.py`); with the usual 0, ±1, ±2 and infinity it is four times as large.
 
 Dimensions: B batch, C input channels, D output channels, H W grid, T tiles, h w rows and columns of tiles.
 """
@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxwright.ops.channel_sums import channel_sums
-from boxwright.ops.padding import zero_padded
+from boxwright.nn.ops.channel_sums import channel_sums
+from boxwright.nn.ops.padding import zero_padded
 
 _POINTS = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)  # and infinity
 _OUT, _IN, _SIDE = 4, 6, 3

@@ -23,9 +23,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.channel_sums import channel_sums
-from boxwright.ops.compiled import call, compiled, new_maps, new_numbers
-from boxwright.ops.winograd import image_chunks, tile_grid
+from boxwright.nn.ops.channel_sums import channel_sums
+from boxwright.nn.ops.compiled import call, compiled, new_maps, new_numbers
+from boxwright.nn.ops.winograd import image_chunks, tile_grid
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _POINTS = 36

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from boxwright.distributed import gathered, is_sharded
+from boxwright.base.distributed import gathered, is_sharded
 
 # Scales gradients in place, given the norm of all together.
 Clip = Callable[[list[Tensor], Tensor], None]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from boxwright.distributed import local
-from boxwright.optimization.undo import in_parts, undone_unless
+from boxwright.base.distributed import local
+from boxwright.nn.optimization.undo import in_parts, undone_unless
 
 
 def average_decay(most: float, count: int) -> float:

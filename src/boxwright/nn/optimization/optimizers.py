@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from boxwright.distributed import local
-from boxwright.optimization.undo import in_parts, undone_unless
+from boxwright.base.distributed import local
+from boxwright.nn.optimization.undo import in_parts, undone_unless
 
 Tensors = list[Tensor]
 

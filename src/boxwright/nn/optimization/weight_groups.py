@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from boxwright.optimization.optimizers import Parameters
-from boxwright.optimization.trainable import by_part, matching
+from boxwright.nn.optimization.optimizers import Parameters
+from boxwright.nn.optimization.trainable import by_part, matching
 
 
 @dataclass(frozen=True)

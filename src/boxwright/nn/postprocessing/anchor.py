@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.ops.box_coder import BoxCoder, KeypointBoxCoder
-from boxwright.ops.constants import constants
-from boxwright.postprocessing.level_candidates import BestOfLevel
-from boxwright.postprocessing.nms import Nms
-from boxwright.postprocessing.score_converters import ScoreConverter
+from boxwright.nn.ops.box_coder import BoxCoder, KeypointBoxCoder
+from boxwright.nn.ops.constants import constants
+from boxwright.nn.postprocessing.level_candidates import BestOfLevel
+from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.postprocessing.score_converters import ScoreConverter
 from boxwright.types import AnchorPredictions, PaddedDetections, RawDetections
 
 

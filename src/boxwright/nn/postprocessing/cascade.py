@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
 from boxwright.types import CascadePredictions, PaddedDetections, RawDetections
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from boxwright.ops.pasted_masks import whole_masks
+from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.types import Detections
 
 

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.ops.constants import constants
-from boxwright.ops.resize import resize_bilinear
+from boxwright.nn.ops.constants import constants
+from boxwright.nn.ops.resize import resize_bilinear
 
 
 class Resize(Protocol):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from boxwright.device import without_wait
-from boxwright.preprocessing.image_resizer import GRAY_WEIGHTS, FixedShapeResizer, ImageResizer
+from boxwright.base.device import without_wait
+from boxwright.nn.preprocessing.image_resizer import GRAY_WEIGHTS, FixedShapeResizer, ImageResizer
 
 
 @dataclass(frozen=True)

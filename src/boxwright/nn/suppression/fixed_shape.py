@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import box_area, clip_boxes
-from boxwright.ops.suppression.greedy import bounded
+from boxwright.nn.ops.boxes import box_area, clip_boxes
+from boxwright.nn.suppression.greedy import bounded
 
 _LEAST_CANDIDATES = 1024
 _CANDIDATES_PER_DETECTION = 8

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from boxwright.base.c_compiler import CompilerError
-from boxwright.ops.compiled import call, compiled
-from boxwright.ops.operators import is_plain
+from boxwright.nn.ops.compiled import call, compiled
+from boxwright.nn.ops.operators import is_plain
 
 _SOURCE = Path(__file__).with_suffix(".c")
 # Boxes suppressed in one call, which compares all pairs: on an H200, 36,000 take 60 ms, eight times 4,500 take 20 ms.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import box_area, clip_boxes, pairwise_iou
-from boxwright.ops.suppression.greedy import bounded, rank_in_class, suppress_classes
+from boxwright.nn.ops.boxes import box_area, clip_boxes, pairwise_iou
+from boxwright.nn.suppression.greedy import bounded, rank_in_class, suppress_classes
 
 _FIRST_CANDIDATES = 1024
 _FIRST_OF_A_CLASS = 256

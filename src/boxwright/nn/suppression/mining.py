@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from boxwright.ops.suppression.greedy import suppress_images
+from boxwright.nn.suppression.greedy import suppress_images
 
 # From this threshold on, near duplicates are found first, and only they are compared by score.
 _NEARLY = 0.98

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import pairwise_iou
+from boxwright.nn.ops.boxes import pairwise_iou
 
 
 def vote(

@@ -11,25 +11,25 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.models.backbones.cells import CellNetwork
-from boxwright.models.backbones.inception import Inception
-from boxwright.models.backbones.mobiledet import MobileDet
-from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
-from boxwright.models.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
-from boxwright.models.backbones.mobilenet_v3 import MobileNetV3
-from boxwright.models.backbones.resnet_v1_slim import ResNetV1Slim
-from boxwright.models.backbones.spaghettinet import SpaghettiNet
-from boxwright.models.backbones.vgg16 import ConvertedLayer, Vgg16
-from boxwright.models.fake_quantized import FakeQuantized
-from boxwright.models.heads.convolutional import ConvolutionalHead
-from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
-from boxwright.models.layers import Dense
-from boxwright.models.necks.fpn import FeaturePyramid, unsmoothed
-from boxwright.models.necks.mnasfpn import MnasFpn
-from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
-from boxwright.models.necks.pooling_pyramid import PoolingPyramid
-from boxwright.models.ssd import SSD
-from boxwright.tensorflow.named_layers import (
+from boxwright.nn.backbones.cells import CellNetwork
+from boxwright.nn.backbones.inception import Inception
+from boxwright.nn.backbones.mobiledet import MobileDet
+from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1
+from boxwright.nn.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
+from boxwright.nn.backbones.mobilenet_v3 import MobileNetV3
+from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim
+from boxwright.nn.backbones.spaghettinet import SpaghettiNet
+from boxwright.nn.backbones.vgg16 import ConvertedLayer, Vgg16
+from boxwright.nn.fake_quantized import FakeQuantized
+from boxwright.nn.heads.convolutional import ConvolutionalHead
+from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.nn.layers import Dense
+from boxwright.nn.necks.fpn import FeaturePyramid, unsmoothed
+from boxwright.nn.necks.mnasfpn import MnasFpn
+from boxwright.nn.necks.multi_resolution import MultiResolutionFeatureMaps
+from boxwright.nn.necks.pooling_pyramid import PoolingPyramid
+from boxwright.nn.ssd import SSD
+from boxwright.nn.tensorflow_names.named_layers import (
     CONV_AXES,
     DEPTHWISE_AXES,
     NORM,

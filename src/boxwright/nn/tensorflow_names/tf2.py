@@ -13,18 +13,19 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.models.backbones.efficientnet import EfficientNet
-from boxwright.models.backbones.mobilenet_v1 import MobileNetV1
-from boxwright.models.backbones.mobilenet_v2 import MobileNetV2
-from boxwright.models.backbones.resnet_v1 import Bottleneck, ResNetV1
-from boxwright.models.heads.convolutional import ConvolutionalHead
-from boxwright.models.heads.weight_shared import Tower, WeightSharedHead
-from boxwright.models.layers import Conv2d, Dense
-from boxwright.models.necks.bifpn import BiFpn, BiFpnNode
-from boxwright.models.necks.fpn import FeaturePyramid, smoothed
-from boxwright.models.necks.multi_resolution import MultiResolutionFeatureMaps
-from boxwright.models.ssd import SSD
-from boxwright.tensorflow.named_layers import (
+from boxwright.nn.backbones.efficientnet import EfficientNet
+from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1
+from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
+from boxwright.nn.backbones.resnet_v1 import Bottleneck, ResNetV1
+from boxwright.nn.heads.convolutional import ConvolutionalHead
+from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.nn.layers import Conv2d, Dense
+from boxwright.nn.necks.bifpn import BiFpn, BiFpnNode
+from boxwright.nn.necks.fpn import FeaturePyramid, smoothed
+from boxwright.nn.necks.multi_resolution import MultiResolutionFeatureMaps
+from boxwright.nn.ssd import SSD
+from boxwright.nn.tensorflow_names.named_layers import (
+    ATTRIBUTE,
     CONV_AXES,
     DEPTHWISE_AXES,
     NORM,
@@ -34,7 +35,6 @@ from boxwright.tensorflow.named_layers import (
     check_head,
     learned_names,
 )
-from boxwright.tensorflow.object_graph import ATTRIBUTE
 
 # Additional paths of the same layers in TF.
 SHARED_LAYERS = {"_feature_extractor/_efficientnet/": "_feature_extractor/classification_backbone/"}

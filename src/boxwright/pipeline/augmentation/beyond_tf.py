@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from boxwright.config import messages as m
 from boxwright.data.augmentation.copy_paste import CopyPaste
 from boxwright.data.augmentation.erasing import RandomErasing
 from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
@@ -15,6 +14,7 @@ from boxwright.data.augmentation.others import Others
 from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
 from boxwright.data.augmentation.tile import RandomTile
 from boxwright.data.augmentation.transform import Transform
+from boxwright.pipeline import messages as m
 
 
 def _mosaic(config: m.RandomMosaic, others: Others) -> Transform:

@@ -7,10 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from boxwright.base.files import as_here
-from boxwright.builders.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS
-from boxwright.builders.augmentation.user import build_user_augmentation
-from boxwright.builders.choice import build_chosen, require
-from boxwright.config import messages as m
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.autoaugment import POLICIES, AutoAugment, Operation
 from boxwright.data.augmentation.caffe import (
@@ -51,7 +47,11 @@ from boxwright.data.augmentation.stages import Stages
 from boxwright.data.augmentation.transform import Chain, OneOf, Transform
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import read_symmetry
-from boxwright.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.families.shared.choice import build_chosen, require
+from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS
+from boxwright.pipeline.augmentation.user import build_user_augmentation
 
 _CROPS = (
     m.RandomCropImage

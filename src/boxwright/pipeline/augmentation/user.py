@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.errors import ConfigError
-from boxwright.config import messages as m
 from boxwright.data.augmentation.albumentations_transform import albumentations_transform, is_of_albumentations
 from boxwright.data.augmentation.own_transform import OwnTransform
 from boxwright.data.augmentation.torchvision_transform import TorchvisionTransform, is_of_torchvision
 from boxwright.data.augmentation.transform import Transform
+from boxwright.pipeline import messages as m
 from boxwright.types import Sample
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
-from boxwright.preflight.records import Progress, Record, read_records, spread
+from boxwright.training.preflight.records import Progress, Record, read_records, spread
 
 # Samples that are decoded: enough for medians and deciles.
 _MOST = 2000

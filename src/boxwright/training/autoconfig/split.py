@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from boxwright.base.errors import DataError
 from boxwright.data.dataset import Dataset
-from boxwright.preflight.images import Fingerprints, near_groups, read_fingerprints
-from boxwright.preflight.records import Progress
+from boxwright.training.preflight.images import Fingerprints, near_groups, read_fingerprints
+from boxwright.training.preflight.records import Progress
 
 _SHARE, _MOST = 0.2, 5000
 

@@ -10,7 +10,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from boxwright.autoconfig.choices import (
+from boxwright.base.device import usable_device
+from boxwright.base.errors import CheckpointError, ConfigError, DataError, OutputError, TrainingError, first_line
+from boxwright.base.files import is_file, make_folder, write_whole
+from boxwright.config.message import find_fields
+from boxwright.data.account import Account, take_account, without_pixels
+from boxwright.data.dataset import Dataset
+from boxwright.data.label_map import label_map_text
+from boxwright.data.listed import ListedDataset, sample_list_text
+from boxwright.data.open_dataset import open_recognized
+from boxwright.data.recognize import Recognized, recognize
+from boxwright.nn.network import is_within
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import reader_of
+from boxwright.pipeline.load import load_config
+from boxwright.training.autoconfig.choices import (
     Choice,
     choose_augmentation,
     choose_batch,
@@ -19,10 +34,10 @@ from boxwright.autoconfig.choices import (
     choose_input,
     choose_length,
 )
-from boxwright.autoconfig.facts import Facts, read_facts
-from boxwright.autoconfig.settings import DEFAULT_PRESET, NO_WEIGHTS, InitSettings
-from boxwright.autoconfig.split import Split, split_dataset
-from boxwright.autoconfig.write import (
+from boxwright.training.autoconfig.facts import Facts, read_facts
+from boxwright.training.autoconfig.settings import DEFAULT_PRESET, NO_WEIGHTS, InitSettings
+from boxwright.training.autoconfig.split import Split, split_dataset
+from boxwright.training.autoconfig.write import (
     KEEPING_STATISTICS,
     Plan,
     Start,
@@ -31,27 +46,12 @@ from boxwright.autoconfig.write import (
     fine_tuning_optimizer,
     fitted_optimizer,
 )
-from boxwright.base.errors import CheckpointError, ConfigError, DataError, OutputError, TrainingError, first_line
-from boxwright.base.files import is_file, make_folder, write_whole
-from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import reader_of
-from boxwright.checkpoints.load_weights import load_weights
-from boxwright.config import messages as m
-from boxwright.config.load import load_config
-from boxwright.config.message import find_fields
-from boxwright.data.account import Account, take_account, without_pixels
-from boxwright.data.dataset import Dataset
-from boxwright.data.label_map import label_map_text
-from boxwright.data.listed import ListedDataset, sample_list_text
-from boxwright.data.open_dataset import open_recognized
-from boxwright.data.recognize import Recognized, recognize
-from boxwright.device import usable_device
-from boxwright.loading.find_weights import find_weights
-from boxwright.models.network import is_within
-from boxwright.preflight.anchors import anchors_of, fit_anchors
-from boxwright.preflight.records import Progress, Record, silent
 from boxwright.training.batch_size import fitting_batch
 from boxwright.training.length import steps_through
+from boxwright.training.preflight.anchors import anchors_of, fit_anchors
+from boxwright.training.preflight.records import Progress, Record, silent
+from boxwright.weights.find_weights import find_weights
+from boxwright.weights.load_weights import load_weights
 
 # Anchors are changed if this many more of the objects reach the threshold.
 _WORTH = 0.02

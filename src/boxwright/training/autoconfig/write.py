@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from boxwright.autoconfig.choices import FineTuning, Length
 from boxwright.base.errors import ConfigError
-from boxwright.config import messages as m
 from boxwright.config.load import dump_message
 from boxwright.config.message import Message, find_fields
-from boxwright.config.rates import RATES
-from boxwright.config.run_length import stretch
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.rates import RATES
+from boxwright.pipeline.run_length import stretch
+from boxwright.training.autoconfig.choices import FineTuning, Length
 
 # By family, what lets batch normalization keep its statistics; Faster R-CNN's do by default, and CenterNet's learn.
 KEEPING_STATISTICS = {

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from boxwright.base.read_settings import MOST_LOST
 from boxwright.data.account import take_account
 from boxwright.data.dataset import Dataset
-from boxwright.preflight.finding import Finding, Verdict
-from boxwright.preflight.records import Progress
+from boxwright.training.preflight.finding import Finding, Verdict
+from boxwright.training.preflight.records import Progress
 
 
 def check_account(dataset: Dataset, what: str, progress: Progress) -> Iterable[Finding]:

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.builders.anchor_generator import build_anchor_generator
-from boxwright.config import dump_message
-from boxwright.config import messages as m
+from boxwright.config.load import dump_message
 from boxwright.config.message import Message
-from boxwright.models.anchor_layer import AnchorLayer, grids_of
-from boxwright.models.detector import Detector
-from boxwright.ops.anchors.grid import AnchorGenerator
-from boxwright.ops.boxes import pairwise_iou
-from boxwright.preflight.finding import Finding, Verdict
-from boxwright.preflight.input_frame import InputFrame
-from boxwright.preflight.records import Record
+from boxwright.families.shared.anchor_generator import build_anchor_generator
+from boxwright.nn.anchor_layer import AnchorLayer, grids_of
+from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.detector import Detector
+from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.pipeline import messages as m
+from boxwright.training.preflight.finding import Finding, Verdict
+from boxwright.training.preflight.input_frame import InputFrame
+from boxwright.training.preflight.records import Record
 
 Size = tuple[int, int]
 Boxes = NDArray[np.float32]

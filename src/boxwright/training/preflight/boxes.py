@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from boxwright.data.survey import suspicion
-from boxwright.preflight.finding import Finding, some
-from boxwright.preflight.input_frame import InputFrame
-from boxwright.preflight.records import Record
+from boxwright.training.preflight.finding import Finding, some
+from boxwright.training.preflight.input_frame import InputFrame
+from boxwright.training.preflight.records import Record
 
 # As a share of all boxes: so many useless ones are a mistake in the format, such as two exchanged coordinates.
 _FATAL = 0.5

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from boxwright.base.errors import BoxwrightError, first_line
-from boxwright.checkpoints.load_weights import LoadReport, load_weights
-from boxwright.loading.find_weights import find_weights
-from boxwright.models.detector import Detector
-from boxwright.preflight.finding import Finding
+from boxwright.nn.detector import Detector
+from boxwright.training.preflight.finding import Finding
 from boxwright.types.scopes import ChannelOrder, Scope
+from boxwright.weights.find_weights import find_weights
+from boxwright.weights.load_weights import LoadReport, load_weights
 
 _LITTLE = 0.5
 

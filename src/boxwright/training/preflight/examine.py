@@ -6,22 +6,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from boxwright.base.errors import BoxwrightError, first_line
-from boxwright.builders.detector import build_detector
-from boxwright.builders.input_reader import build_dataset
-from boxwright.builders.missing import require_for_training
-from boxwright.builders.training import ENDLESS, TrainingPlan, build_training
-from boxwright.config import messages as m
 from boxwright.data.dataset import Dataset
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.models.detector import Detector
-from boxwright.preflight.account import check_account
-from boxwright.preflight.anchors import anchors_of, check_anchors
-from boxwright.preflight.boxes import check_boxes, check_small_boxes
-from boxwright.preflight.checkpoint import check_checkpoint
-from boxwright.preflight.fields import check_fields
-from boxwright.preflight.finding import Finding
-from boxwright.preflight.images import (
+from boxwright.nn.detector import Detector
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.missing import require_for_training
+from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
+from boxwright.training.preflight.account import check_account
+from boxwright.training.preflight.anchors import anchors_of, check_anchors
+from boxwright.training.preflight.boxes import check_boxes, check_small_boxes
+from boxwright.training.preflight.checkpoint import check_checkpoint
+from boxwright.training.preflight.fields import check_fields
+from boxwright.training.preflight.finding import Finding
+from boxwright.training.preflight.images import (
     Fingerprints,
     check_duplicates,
     check_leak,
@@ -29,11 +29,11 @@ from boxwright.preflight.images import (
     check_stored,
     read_fingerprints,
 )
-from boxwright.preflight.input_frame import InputFrame
-from boxwright.preflight.labels import check_balance, check_counts, check_label_map, check_record_texts
-from boxwright.preflight.records import Progress, Record, read_records, silent, spread
-from boxwright.preflight.schedule import check_never, check_schedule
-from boxwright.preflight.start import check_average, check_frozen, check_statistics
+from boxwright.training.preflight.input_frame import InputFrame
+from boxwright.training.preflight.labels import check_balance, check_counts, check_label_map, check_record_texts
+from boxwright.training.preflight.records import Progress, Record, read_records, silent, spread
+from boxwright.training.preflight.schedule import check_never, check_schedule
+from boxwright.training.preflight.start import check_average, check_frozen, check_statistics
 
 
 @dataclass(frozen=True)

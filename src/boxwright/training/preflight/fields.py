@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from boxwright.config import messages as m
 from boxwright.config.support import report
-from boxwright.preflight.finding import Finding, some
+from boxwright.pipeline import messages as m
+from boxwright.training.preflight.finding import Finding, some
 
 
 def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:

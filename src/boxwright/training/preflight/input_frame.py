@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.models.detector import Detector
-from boxwright.preflight.records import Record
+from boxwright.nn.detector import Detector
+from boxwright.training.preflight.records import Record
 
 Size = tuple[int, int]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from boxwright.data.record_classes import labeled_texts
-from boxwright.preflight.finding import Finding, some
-from boxwright.preflight.records import Record
+from boxwright.training.preflight.finding import Finding, some
+from boxwright.training.preflight.records import Record
 from boxwright.types import Categories
 
 # A class this many times rarer than another is hardly learned.

@@ -24,8 +24,8 @@ from boxwright.data.convert import write_coco
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset
-from boxwright.preflight.images import Fingerprints, near_pairs, read_fingerprints
-from boxwright.preflight.records import Progress, can_be_read, silent
+from boxwright.training.preflight.images import Fingerprints, near_pairs, read_fingerprints
+from boxwright.training.preflight.records import Progress, can_be_read, silent
 from boxwright.types import Sample
 
 _SHOWN = 5

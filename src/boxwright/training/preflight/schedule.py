@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from boxwright.config import messages as m
 from boxwright.config.message import find_fields
-from boxwright.optimization.schedules import Constant, Schedule, mismatch
-from boxwright.preflight.finding import Finding, some
+from boxwright.nn.optimization.schedules import Constant, Schedule, mismatch
+from boxwright.pipeline import messages as m
+from boxwright.training.preflight.finding import Finding, some
 
 # A schedule is sampled, as a run may have millions of steps.
 _POINTS = 1000

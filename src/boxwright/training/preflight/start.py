@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from boxwright.builders.training import ENDLESS, TrainingPlan
-from boxwright.models.detector import Detector
-from boxwright.models.initial_statistics import normalized_layers, shares_of_layers
-from boxwright.optimization.trainable import Trainable, by_part
-from boxwright.preflight.finding import Finding
-from boxwright.tensorflow.variables import names_of
+from boxwright.nn.detector import Detector
+from boxwright.nn.initial_statistics import normalized_layers, shares_of_layers
+from boxwright.nn.optimization.trainable import Trainable, by_part
+from boxwright.pipeline.training import ENDLESS, TrainingPlan
+from boxwright.training.preflight.finding import Finding
+from boxwright.weights.tensorflow.variables import names_of
 
 # Of its updates, which statistics may be averaged over.
 _MOST_OF_A_RUN = 0.4

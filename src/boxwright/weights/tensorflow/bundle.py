@@ -21,14 +21,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from boxwright.base.crc import mask_crc
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import cause, is_file, is_folder, read_file, shown
+from boxwright.base.varint import read_varint
 from boxwright.base.wrong_file import diagnose_wrong_file
-from boxwright.tensorflow.crc import mask_crc
-from boxwright.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
-from boxwright.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
-from boxwright.tensorflow.sstable import read_table
-from boxwright.tensorflow.varint import read_varint
+from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
+from boxwright.weights.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
+from boxwright.weights.tensorflow.sstable import read_table
 
 # Type numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.
 # 11, 12, 13, 15 and 16 are quantized types, read as the integers that they are stored as.

@@ -11,14 +11,15 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.crc import mask_crc, masked_crc
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import make_folder, write_whole
-from boxwright.tensorflow.bundle import DTYPES
-from boxwright.tensorflow.crc import mask_crc, masked_crc
-from boxwright.tensorflow.object_graph import ATTRIBUTE, GRAPH_KEY, build_graph
-from boxwright.tensorflow.protos import BundleEntry, BundleHeader
-from boxwright.tensorflow.sstable import write_table
-from boxwright.tensorflow.varint import write_varint
+from boxwright.base.varint import write_varint
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.weights.tensorflow.bundle import DTYPES
+from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, build_graph
+from boxwright.weights.tensorflow.protos import BundleEntry, BundleHeader
+from boxwright.weights.tensorflow.sstable import write_table
 
 _STRING = 7
 

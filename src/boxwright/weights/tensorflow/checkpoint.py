@@ -9,11 +9,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from boxwright.base.files import is_file, is_folder
-from boxwright.tensorflow.bundle import Bundle, find_bundle, has_bundle, newest_of
-from boxwright.tensorflow.frozen_graph import FrozenGraph
-from boxwright.tensorflow.object_graph import ATTRIBUTE
-from boxwright.tensorflow.saved_slices import SavedSlices
-from boxwright.tensorflow.sstable import is_table
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, has_bundle, newest_of
+from boxwright.weights.tensorflow.frozen_graph import FrozenGraph
+from boxwright.weights.tensorflow.saved_slices import SavedSlices
+from boxwright.weights.tensorflow.sstable import is_table
 
 _GRAPH = "frozen_inference_graph.pb"
 _COUNTERS = (f"step{ATTRIBUTE}", f"global_step{ATTRIBUTE}", "global_step")

@@ -16,8 +16,8 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import read_file, shown, size_of
 from boxwright.base.limits import CHECKPOINT_BYTES
 from boxwright.base.wrong_file import diagnose_wrong_file
-from boxwright.tensorflow.protos import GraphDef
-from boxwright.tensorflow.tensor_proto import array_of, check_sizes
+from boxwright.weights.tensorflow.protos import GraphDef
+from boxwright.weights.tensorflow.tensor_proto import array_of, check_sizes
 
 _VARIABLES = (
     "weights",

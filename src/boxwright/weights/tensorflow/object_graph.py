@@ -10,15 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from boxwright.tensorflow.protos import ObjectGraphProto
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE, escaped
+from boxwright.weights.tensorflow.protos import ObjectGraphProto
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-def escaped(name: str) -> str:
-    """Return an attribute's name as it stands in a key, where "/" separates names."""
-    return name.replace(".", "..").replace("/", ".S")
 
 
 def _unescaped(name: str) -> str:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import read_file, shown, size_of
 from boxwright.base.limits import CHECKPOINT_BYTES
-from boxwright.tensorflow.protos import SavedTensorSlices
-from boxwright.tensorflow.sstable import read_table
-from boxwright.tensorflow.tensor_proto import array_of, check_sizes
+from boxwright.weights.tensorflow.protos import SavedTensorSlices
+from boxwright.weights.tensorflow.sstable import read_table
+from boxwright.weights.tensorflow.tensor_proto import array_of, check_sizes
 
 _NUMERIC = (1, 2, 3, 9, 14, 19)
 

@@ -6,7 +6,7 @@ A length, then elements: literal bytes, or references to earlier output. (google
 from __future__ import annotations
 
 from boxwright.base.limits import INDEX_BYTES
-from boxwright.tensorflow.varint import read_varint
+from boxwright.base.varint import read_varint
 
 _LITERAL, _COPY_1 = 0, 1
 # The tag of a literal encodes its length up to this one, and else the number of bytes of the length.

@@ -12,12 +12,12 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from boxwright.base.crc import masked_crc
 from boxwright.base.errors import CheckpointError
 from boxwright.base.limits import INDEX_BYTES, Limit
+from boxwright.base.varint import read_varint, write_varint
 from boxwright.base.wrong_file import diagnose_wrong_file
-from boxwright.tensorflow.crc import masked_crc
-from boxwright.tensorflow.snappy import decompress
-from boxwright.tensorflow.varint import read_varint, write_varint
+from boxwright.weights.tensorflow.snappy import decompress
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48

@@ -12,19 +12,17 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.models.center_net import CenterNet
-from boxwright.models.faster_rcnn import FasterRCNN
-from boxwright.models.network import Network
-from boxwright.models.refinedet import RefineDet
-from boxwright.models.ssd import SSD
-from boxwright.tensorflow import (
-    center_net_names,
-    tf1_names,
-    tf1_two_stage_names,
-    tf2_names,
-    tf2_two_stage_names,
-)
-from boxwright.tensorflow.named_layers import Named, TfVariable, UnnamedPartError
+from boxwright.families.center_net import tensorflow_names as center_net_names
+from boxwright.families.center_net.network import CenterNet
+from boxwright.families.refinedet.network import RefineDet
+from boxwright.families.two_stage import tf1_names as tf1_two_stage_names
+from boxwright.families.two_stage import tf2_names as tf2_two_stage_names
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.nn.network import Network
+from boxwright.nn.ssd import SSD
+from boxwright.nn.tensorflow_names import tf1 as tf1_names
+from boxwright.nn.tensorflow_names import tf2 as tf2_names
+from boxwright.nn.tensorflow_names.named_layers import Named, TfVariable, UnnamedPartError
 
 Namers = Mapping[type[nn.Module], Callable[[Any, Any], Named]]
 

@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.models.backbones.cells import CellNetwork, JoinedCells
-from boxwright.models.faster_rcnn import FasterRCNN
-from boxwright.models.network import Network, is_within
-from boxwright.models.ssd import SSD
-from boxwright.tensorflow.bundle import Bundle
-from boxwright.tensorflow.named_layers import TfVariable
-from boxwright.tensorflow.object_graph import ATTRIBUTE
-from boxwright.tensorflow.tf2_names import SHARED_LAYERS
-from boxwright.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
+from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.nn.backbones.cells import CellNetwork, JoinedCells
+from boxwright.nn.network import Network, is_within
+from boxwright.nn.ssd import SSD
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE, TfVariable
+from boxwright.nn.tensorflow_names.tf2 import SHARED_LAYERS
+from boxwright.weights.tensorflow.bundle import Bundle
+from boxwright.weights.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
 
 _ROOTS = ("model/", "_model/")
 # Where a detector holds a model that has checkpoints of its own: an image classifier, in CenterNet the second; and the

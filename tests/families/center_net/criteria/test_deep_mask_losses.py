@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxwright.criteria.center_net.deep_mask_losses import (
+from boxwright.families.center_net.criteria.deep_mask_losses import (
     FromBoxes,
     FromFeatures,
     FromMasks,
@@ -28,13 +28,13 @@ from boxwright.criteria.center_net.deep_mask_losses import (
     per_foreground_pixel,
     square_error_of_views,
 )
-from boxwright.criteria.center_net.deep_masks import DeepMaskTask, DeepMaskTerm
-from boxwright.criteria.classification_losses import SigmoidCrossEntropy
-from boxwright.criteria.region_jitter import JITTERS, RegionJitter
-from boxwright.criteria.terms import LossTerm
-from boxwright.ops.lab_colors import lab_of_rgb
+from boxwright.families.center_net.criteria.deep_masks import DeepMaskTask, DeepMaskTerm
+from boxwright.families.center_net.criteria.region_jitter import JITTERS, RegionJitter
+from boxwright.families.center_net.lab_colors import lab_of_rgb
+from boxwright.families.center_net.predictions import DeepMaskPredictions
+from boxwright.nn.criteria.classification_losses import SigmoidCrossEntropy
+from boxwright.nn.criteria.terms import LossTerm
 from boxwright.types import Targets
-from boxwright.types.center_net import DeepMaskPredictions
 from boxwright.types.masks import InstanceMasks
 
 # A grid of 4 by 5 cells, in pixels; two objects.

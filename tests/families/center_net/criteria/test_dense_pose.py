@@ -9,16 +9,17 @@ import torch
 from torch.nn import functional as F
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.config import Pipeline, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_unsupported
-from boxwright.criteria.center_net.dense_pose import SurfaceTask, at_cells, enlarged
-from boxwright.criteria.classification_losses import SoftmaxCrossEntropy
-from boxwright.criteria.localization_losses import AbsoluteError
-from boxwright.postprocessing.center_net.dense_pose import SurfaceDecoder
+from boxwright.families.center_net.criteria.dense_pose import SurfaceTask, at_cells, enlarged
+from boxwright.families.center_net.postprocessing.dense_pose import SurfaceDecoder
+from boxwright.families.center_net.predictions import StageMaps, SurfaceMaps
+from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
+from boxwright.nn.criteria.localization_losses import AbsoluteError
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.types import PaddedDetections, Targets
-from boxwright.types.center_net import StageMaps, SurfaceMaps
 from tests.center_nets import with_surface
 
 

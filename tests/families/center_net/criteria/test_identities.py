@@ -8,18 +8,19 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.builders.detector import build_detector
-from boxwright.config import Pipeline, parse_message
-from boxwright.config import messages as m
+from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_unsupported
-from boxwright.criteria.center_net.identities import IdentityTask
-from boxwright.criteria.classification_losses import SoftmaxCrossEntropy
-from boxwright.models.center_net import CenterNet
-from boxwright.models.heads.identity import IdentityClassifier
-from boxwright.postprocessing.center_net.postprocessor import CenterNetPostprocessor
-from boxwright.tensorflow.variables import from_tensorflow, to_tensorflow
+from boxwright.families.center_net.criteria.identities import IdentityTask
+from boxwright.families.center_net.identity_head import IdentityClassifier
+from boxwright.families.center_net.network import CenterNet
+from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
+from boxwright.families.center_net.predictions import CenterPredictions, StageMaps
+from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.types import Targets
-from boxwright.types.center_net import CenterPredictions, StageMaps
+from boxwright.weights.tensorflow.variables import from_tensorflow, to_tensorflow
 from tests.center_nets import with_identities
 
 

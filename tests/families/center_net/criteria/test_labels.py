@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxwright.builders.center_net.tasks import build_center_task, build_mask_task
-from boxwright.config import messages as m
-from boxwright.config import parse_message
-from boxwright.criteria.center_net.centers import labeled_classes
+from boxwright.config.load import parse_message
+from boxwright.families.center_net.build_tasks import build_center_task, build_mask_task
+from boxwright.families.center_net.criteria.centers import labeled_classes
+from boxwright.families.center_net.predictions import StageMaps
+from boxwright.pipeline import messages as m
 from boxwright.types import Targets
-from boxwright.types.center_net import StageMaps
 from boxwright.types.masks import InstanceMasks
 
 # Two images of 16 by 16 pixels, which are 4 by 4 cells, without objects: the loss of every cell is that of a logit of 0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from boxwright.data.augmentation.functional.pixels import Pixels, like
 from boxwright.data.augmentation.functional.surface import SurfaceSymmetry, mirrored_surface
-from boxwright.ops.resize import resize_bicubic, resize_bilinear, resize_nearest
+from boxwright.nn.ops.resize import resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
 Array = NDArray[Any]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.criteria.center_net.task import Stages, known, mean_over_stages, object_count
-from boxwright.criteria.localization_losses import LocalizationLoss
-from boxwright.criteria.terms import LossTerm
-from boxwright.ops.cells import CellBoxes, Grid, center_cells, grid_of, read
+from boxwright.families.center_net.cells import CellBoxes, Grid, center_cells, grid_of, read
+from boxwright.families.center_net.criteria.task import Stages, known, mean_over_stages, object_count
+from boxwright.families.center_net.predictions import StageMaps
+from boxwright.nn.criteria.localization_losses import LocalizationLoss
+from boxwright.nn.criteria.terms import LossTerm
 from boxwright.types import Targets
-from boxwright.types.center_net import StageMaps
 
 
 @dataclass(frozen=True)

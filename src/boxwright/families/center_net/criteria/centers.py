@@ -11,14 +11,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from boxwright.criteria.center_net.keypoints import KeypointTargets
-from boxwright.criteria.center_net.task import Stages, mean_over_stages, object_count
-from boxwright.criteria.classification_losses import ClassificationLoss
-from boxwright.criteria.terms import LossTerm
-from boxwright.ops.cells import CellBoxes, Grid, as_rows_of_cells
-from boxwright.ops.heatmaps import brightest, brightest_of_class, deviations_of, gaussians
+from boxwright.families.center_net.cells import CellBoxes, Grid, as_rows_of_cells
+from boxwright.families.center_net.criteria.keypoints import KeypointTargets
+from boxwright.families.center_net.criteria.task import Stages, mean_over_stages, object_count
+from boxwright.families.center_net.heatmaps import brightest, brightest_of_class, deviations_of, gaussians
+from boxwright.families.center_net.predictions import StageMaps
+from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.nn.criteria.terms import LossTerm
 from boxwright.types import Targets
-from boxwright.types.center_net import StageMaps
 
 
 class CenterAssigner(Protocol):

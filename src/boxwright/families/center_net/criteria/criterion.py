@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boxwright.criteria.center_net.deep_masks import DeepMaskTask
-from boxwright.criteria.center_net.task import Task
-from boxwright.criteria.criterion import Description
-from boxwright.criteria.terms import LossTerm
-from boxwright.ops.cells import grid_of, valid_cells
+from boxwright.families.center_net.cells import grid_of, valid_cells
+from boxwright.families.center_net.criteria.deep_masks import DeepMaskTask
+from boxwright.families.center_net.criteria.task import Task
+from boxwright.families.center_net.predictions import STRIDE, CenterPredictions
+from boxwright.nn.criteria.criterion import Description
+from boxwright.nn.criteria.terms import LossTerm
 from boxwright.types import Targets
-from boxwright.types.center_net import STRIDE, CenterPredictions
 
 
 @dataclass(frozen=True)

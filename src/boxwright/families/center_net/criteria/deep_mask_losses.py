@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.errors import DataError
-from boxwright.criteria.center_net.task import known
-from boxwright.criteria.classification_losses import ClassificationLoss, Dice
-from boxwright.criteria.mask_targets import mask_targets, whole_masks
-from boxwright.ops.constants import constants
-from boxwright.ops.roi import crop_and_resize
+from boxwright.families.center_net.criteria.task import known
+from boxwright.families.center_net.predictions import STRIDE
+from boxwright.nn.criteria.classification_losses import ClassificationLoss, Dice
+from boxwright.nn.criteria.mask_targets import mask_targets, whole_masks
+from boxwright.nn.ops.constants import constants
+from boxwright.nn.ops.roi import crop_and_resize
 from boxwright.types import Targets
-from boxwright.types.center_net import STRIDE
 
 _NEIGHBORS = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0))
 # Of the distance of colors; and the least probability that two neighbors are alike.

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.criteria.center_net.deep_mask_losses import DeepMaskLoss, MaskSupervision
-from boxwright.criteria.terms import LossTerm
-from boxwright.ops.boxes import normalized
-from boxwright.ops.constants import constants
+from boxwright.families.center_net.criteria.deep_mask_losses import DeepMaskLoss, MaskSupervision
+from boxwright.families.center_net.predictions import DeepMaskPredictions
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.ops.boxes import normalized
+from boxwright.nn.ops.constants import constants
 from boxwright.types import Targets
-from boxwright.types.center_net import DeepMaskPredictions
 
 # Given boxes [B, G, 4] in 0..1, returns them moved at random.
 Jitter = Callable[[Tensor], Tensor]

@@ -12,11 +12,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import DataError
-from boxwright.criteria.center_net.task import Stages, known, mean_over_stages
-from boxwright.criteria.classification_losses import ClassificationLoss
-from boxwright.criteria.localization_losses import LocalizationLoss
-from boxwright.criteria.terms import LossTerm
-from boxwright.ops.cells import (
+from boxwright.families.center_net.cells import (
     CellBoxes,
     Grid,
     as_rows_of_cells,
@@ -25,10 +21,14 @@ from boxwright.ops.cells import (
     points_in_cells,
     read_each,
 )
-from boxwright.ops.constants import constants
-from boxwright.ops.heatmaps import brightest, deviations_of, gaussians
+from boxwright.families.center_net.criteria.task import Stages, known, mean_over_stages
+from boxwright.families.center_net.heatmaps import brightest, deviations_of, gaussians
+from boxwright.families.center_net.predictions import KeypointMaps, StageMaps
+from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.nn.criteria.localization_losses import LocalizationLoss
+from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.ops.constants import constants
 from boxwright.types import Targets
-from boxwright.types.center_net import KeypointMaps, StageMaps
 
 # The overlap that sets a Gaussian's radius, whatever the centers'; and the weight below which a keypoint is unknown.
 _MIN_IOU = 0.7

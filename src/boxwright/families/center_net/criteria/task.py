@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import DataError
-from boxwright.criteria.terms import LossTerm
+from boxwright.families.center_net.predictions import StageMaps
+from boxwright.nn.criteria.terms import LossTerm
 from boxwright.types import Targets
-from boxwright.types.center_net import StageMaps
 
 Stages = tuple[StageMaps, ...]
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from boxwright.ops.boxes import normalized
-from boxwright.ops.cells import grid_of
-from boxwright.ops.roi import crop_and_resize
+from boxwright.families.center_net.cells import grid_of
+from boxwright.families.center_net.predictions import STRIDE, SurfaceMaps
+from boxwright.nn.ops.boxes import normalized
+from boxwright.nn.ops.roi import crop_and_resize
 from boxwright.types import PaddedDetections
-from boxwright.types.center_net import STRIDE, SurfaceMaps
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from boxwright.ops.cells import CellBoxes
-from boxwright.ops.constants import constants
-from boxwright.postprocessing.center_net.keypoints import Keypoints
-from boxwright.types.center_net import KeypointMaps
+from boxwright.families.center_net.cells import CellBoxes
+from boxwright.families.center_net.postprocessing.keypoints import Keypoints
+from boxwright.families.center_net.predictions import KeypointMaps
+from boxwright.nn.ops.constants import constants
 
 
 class KeypointDecoder(Protocol):

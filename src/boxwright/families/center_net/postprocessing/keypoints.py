@@ -11,11 +11,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from boxwright.ops.cells import CellBoxes, grid_of, read, read_each
-from boxwright.ops.constants import constants
-from boxwright.ops.heatmaps import deviations_of
-from boxwright.postprocessing.center_net.peaks import best_of_each_channel
-from boxwright.types.center_net import KeypointMaps
+from boxwright.families.center_net.cells import CellBoxes, grid_of, read, read_each
+from boxwright.families.center_net.heatmaps import deviations_of
+from boxwright.families.center_net.postprocessing.peaks import best_of_each_channel
+from boxwright.families.center_net.predictions import KeypointMaps
+from boxwright.nn.ops.constants import constants
 
 # The distance of what is no candidate, in cells; and the overlap that sets a Gaussian's radius.
 _FAR = 1e5

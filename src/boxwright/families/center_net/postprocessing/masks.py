@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import normalized
-from boxwright.ops.cells import grid_of
-from boxwright.ops.roi import crop_each
-from boxwright.types.center_net import STRIDE
+from boxwright.families.center_net.cells import grid_of
+from boxwright.families.center_net.predictions import STRIDE
+from boxwright.nn.ops.boxes import normalized
+from boxwright.nn.ops.roi import crop_each
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.ops.boxes import clip_boxes
-from boxwright.ops.cells import CellBoxes, grid_of, read
-from boxwright.postprocessing.anchor import of_anchors
-from boxwright.postprocessing.center_net.dense_pose import SurfaceDecoder
-from boxwright.postprocessing.center_net.keypoint_tasks import (
+from boxwright.families.center_net.cells import CellBoxes, grid_of, read
+from boxwright.families.center_net.postprocessing.dense_pose import SurfaceDecoder
+from boxwright.families.center_net.postprocessing.keypoint_tasks import (
     KeypointTaskDecoder,
     boxes_around,
     in_frame,
     keypoints_of_tasks,
 )
-from boxwright.postprocessing.center_net.masks import MaskDecoder, own_maps
-from boxwright.postprocessing.center_net.peaks import Peaks, best_peaks, largest
-from boxwright.postprocessing.nms import Nms
+from boxwright.families.center_net.postprocessing.masks import MaskDecoder, own_maps
+from boxwright.families.center_net.postprocessing.peaks import Peaks, best_peaks, largest
+from boxwright.families.center_net.predictions import STRIDE, CenterPredictions, StageMaps
+from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.nn.postprocessing.anchor import of_anchors
+from boxwright.nn.postprocessing.nms import Nms
 from boxwright.types import PaddedDetections, RawDetections
-from boxwright.types.center_net import STRIDE, CenterPredictions, StageMaps
 
 
 @dataclass(frozen=True)

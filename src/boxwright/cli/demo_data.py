@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from boxwright.base.drawing import contact_sheet
 from boxwright.base.files import write_whole
-from boxwright.config.load import dump_message, load_config
+from boxwright.config.load import dump_message
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.dataset import Dataset
 from boxwright.data.figures import FiguresDataset
 from boxwright.data.image_io import encode_png
 from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
-from boxwright.drawing import contact_sheet
+from boxwright.pipeline.load import load_config
 
 _SIZE = (128, 128)  # the network's input
 

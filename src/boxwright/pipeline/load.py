@@ -1,0 +1,79 @@
+"""Reading a whole configuration: the file, the preset that it names, and overrides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from boxwright.config.load import load_message
+from boxwright.config.preset import preset_path, referred
+from boxwright.config.tree import Location
+from boxwright.pipeline.data_paths import find_data_beside, forget_placeholders
+from boxwright.pipeline.layers import finish_loading, lay_over, set_classes
+from boxwright.pipeline.message import TrainEvalPipelineConfig
+from boxwright.pipeline.overrides import apply_override
+from boxwright.pipeline.tf_overrides import apply_tf_overrides
+
+
+def load_config(path: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> TrainEvalPipelineConfig:
+    """Read a pipeline configuration.
+
+    Args:
+        path: A file in text format, or in YAML or JSON where its name ends in .yaml, .yml or .json; or `preset:NAME`
+            for one that comes with Boxwright. A file may name a preset itself, and is then laid over it.
+        overrides: Changes, applied in order: `model.ssd.num_classes=3`, or a piece of text format
+            that is merged by protobuf's rules, such as `train_config { batch_size: 8 }`; and `preset=NAME`, which
+            is laid under the file in place of the one that it names. A dictionary has the names of the TF Object
+            Detection API, such as {"learning_rate": 0.01, "train_input_path": "train.record"}.
+
+    Returns:
+        The whole configuration, which names no preset; every field remembers where it was set.
+
+    Raises:
+        ConfigError: Where the file cannot be read or understood, or an override does not fit.
+    """
+    by_tf_name: Mapping[str, Any] = {}
+    if isinstance(overrides, Mapping):
+        by_tf_name, overrides = overrides, ()
+    presets = [match[1] for match in map(_PRESET.fullmatch, overrides) if match]
+    name = referred(path)
+    if name is not None:
+        config = _read_preset(presets[-1] if presets else name, None)
+    else:
+        config = _over_its_preset(load_message(path, TrainEvalPipelineConfig), presets[-1] if presets else "")
+    for override in overrides:
+        if not _PRESET.fullmatch(override):
+            apply_override(config, override)
+    apply_tf_overrides(config, by_tf_name)
+    finish_loading(config)
+    forget_placeholders(config)
+    find_data_beside(config)
+    config.set_path()
+    return config
+
+
+_PRESET = re.compile(r"""\s*preset\s*=\s*["']?([^"'{}]*?)["']?\s*""")
+
+
+def _read_preset(name: str, named_at: Location | None) -> TrainEvalPipelineConfig:
+    config = _over_its_preset(load_message(preset_path(name, named_at), TrainEvalPipelineConfig))
+    train = config.train_config
+    if train is not None and train.num_steps:
+        train.set("recipe_steps", train.num_steps, train.location("num_steps"))
+    if train is not None and train.has("batch_size") and not train.has("learning_rate_batch_size"):
+        train.set("learning_rate_batch_size", train.batch_size, train.location("batch_size"))
+    return config
+
+
+def _over_its_preset(config: TrainEvalPipelineConfig, instead: str = "") -> TrainEvalPipelineConfig:
+    """Return a configuration laid over the preset that it names, or over another; its classes are the model's."""
+    if instead or config.has("preset"):
+        base = _read_preset(instead or config.preset, None if instead else config.location("preset"))
+        config.clear("preset")
+        lay_over(config, base)
+        base._start = config._start
+        config = base
+    set_classes(config)
+    return config
