@@ -93,8 +93,8 @@ notebooks: install ## run the notebooks (some minutes); they stay without output
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -p no:cacheprovider --nbmake --nbmake-timeout=1800 notebooks
 
 # The public interface, `import boxwright`, where every argument is documented.
-PUBLIC := $(addprefix src/boxwright/, api types builders/detector.py checkpoints/load_weights.py checkpoints/restore.py \
-  config/load.py exporters/export.py models/detector.py postprocessing/masks.py training/settings.py training/train.py)
+PUBLIC := $(addprefix src/boxwright/, api types pipeline/detector.py pipeline/load.py weights/load_weights.py weights/restore.py \
+  exporters/export.py nn/detector.py nn/postprocessing/masks.py training/settings.py training/train.py)
 check: install   ## check lint, types, layers, docstrings and the figures of the README
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

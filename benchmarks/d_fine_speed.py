@@ -41,7 +41,7 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.measure import load
 from boxwright.types import Targets
-from boxwright.weights.export_transformers import write_transformers
+from boxwright.weights.export_weights import write_transformers
 from race import processor
 
 CLASSES, OBJECTS, STEP_BATCH, WARM_UPS = 80, 8, 4, 2

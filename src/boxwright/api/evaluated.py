@@ -84,12 +84,10 @@ def _as_it_is(path: Path, config: TrainEvalPipelineConfig, settings: EvaluationS
 def _unsupported(model: OpenModel, settings: EvaluationSettings, data: EvaluationData) -> str:
     """Return what of an evaluation only PyTorch supports; empty for nothing."""
     from boxwright.exporters.runtime_choice import only_torch
-    from boxwright.families.two_stage.network import FasterRCNN
 
-    network = model.detector.network
     others = {
         "--engine ray": settings.engine == "ray",  # the other machines have no such file
         "eval_config.force_no_resize": data.plan.own_size,
-        "context_config": isinstance(network, FasterRCNN) and network.attention is not None,
+        "context_config": model.detector.network.attention is not None,
     }
     return only_torch(settings, others)

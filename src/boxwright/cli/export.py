@@ -282,8 +282,12 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
     if target is None:
         raise ExportError(f"--format {chosen.value}: name what to write")
     from boxwright.pipeline.load import load_config
-    from boxwright.weights.export_transformers import write_transformers
-    from boxwright.weights.export_weights import write_description, write_safetensors, write_tensorflow_checkpoint
+    from boxwright.weights.export_weights import (
+        write_description,
+        write_safetensors,
+        write_tensorflow_checkpoint,
+        write_transformers,
+    )
     from boxwright.weights.restore import restore_detector
 
     config = load_config(config_path) if config_path else None

@@ -8,10 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from boxwright.exporters.graph import INPUT
-from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
 from boxwright.nn.detector import Detector
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
-from boxwright.nn.postprocessing.cascade import CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, operator_arguments
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
@@ -81,7 +78,5 @@ def describe(
 
 def suppression_of(detector: Detector) -> Nms | None:
     """Return a detector's suppression; None for one that only proposes."""
-    post = detector.postprocessor
-    if isinstance(post, CascadePostprocessor):
-        post = post.detection
-    return post.nms if isinstance(post, AnchorPostprocessor | TwoStagePostprocessor) else None
+    suppression: Nms | None = getattr(detector.postprocessor, "suppression", None)
+    return suppression

@@ -28,7 +28,7 @@ from boxwright.base.quiet import quiet
 from boxwright.exporters import litert_child
 from boxwright.exporters.litert_labels import KEYPOINTS, model_metadata
 from boxwright.exporters.litert_operator import Lite, with_kept, with_operator, with_outputs
-from boxwright.exporters.litert_whole import WHOLE, whole_program
+from boxwright.exporters.litert_whole import is_whole, whole_program
 from boxwright.exporters.program import Suppression
 from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
 from boxwright.nn.detector import Detector
@@ -76,7 +76,7 @@ def litert_model(detector: Detector, suppression: Suppression, times: int, dtype
         ExportError: If the operator cannot represent the detector's suppression, or there is no converter.
     """
     del times, dtype
-    if isinstance(detector.postprocessor, WHOLE):
+    if is_whole(detector):
         whole, outputs, kept = whole_program(detector, _input_size(detector, suppression))
         return with_outputs(_converted(whole, _converter()), outputs, kept)
     post, coder = _parts(detector)
@@ -112,7 +112,7 @@ def litert_input(detector: Detector) -> dict[str, Any]:
     resizer = detector.preprocessor.resizer
     center = PIXEL_CENTERS.get(resizer.resize, 0.0) if isinstance(resizer, FixedShapeResizer) else 0.0
     size = list(resizer.output_size or ())
-    whole = isinstance(detector.postprocessor, WHOLE)
+    whole = is_whole(detector)
     antialiased = isinstance(resizer, FixedShapeResizer) and resizer.resize is resize_antialiased
     return {
         "dtype": f"float32 [1, {', '.join(map(str, size))}, 3]",

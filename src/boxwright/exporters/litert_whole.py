@@ -8,20 +8,33 @@ Dimensions: H W the network's input, D detections, P keypoints, A cells or queri
 
 from __future__ import annotations
 
+from typing import Any, Protocol, cast
+
 import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import ExportError
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import named_outputs
-from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
-from boxwright.families.center_net.predictions import StageMaps
-from boxwright.families.d_fine.postprocessor import QueryPostprocessor
 from boxwright.nn.detector import Detector
+from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.runtime.litert_session import KEPT, KEYPOINT_OUTPUTS, OUTPUTS
 
-# Postprocessors of detectors that become a whole graph.
-WHOLE = (CenterNetPostprocessor, QueryPostprocessor)
+
+class WholePostprocessor(Postprocessor[Any], Protocol):
+    """The postprocessor of a detector without anchors."""
+
+    nms: Nms | None
+
+    def lite_outputs(self, predictions: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the outputs of a graph for LiteRT, and those after them that only its comparison with ours reads."""
+        ...
+
+
+def is_whole(detector: Detector) -> bool:
+    """Return whether a detector, which has no anchors, becomes a whole graph."""
+    return hasattr(detector.postprocessor, "lite_outputs")
 
 
 class LiteDetector(nn.Module):
@@ -62,28 +75,14 @@ def whole_program(
     Raises:
         ExportError: If it is a CenterNet that learns more than boxes and keypoints, or if it suppresses.
     """
-    post = detector.postprocessor
-    if not isinstance(post, WHOLE):
+    post = cast(WholePostprocessor, detector.postprocessor)
+    if not is_whole(detector):
         raise TypeError(f"expected a detector without anchors, found {type(post).__name__}")
     if post.nms is not None:
         raise ExportError("litert: post_processing: of a detector without anchors only without; use --format onnx")
     network = LiteDetector(detector, size).eval()
     example = torch.zeros(1, *size, detector.image_channels)
-    named, kept = OUTPUTS, tuple(name for name in KEPT if name != "detection_boxes_strided")
     with torch.no_grad(), quiet():
-        if isinstance(post, CenterNetPostprocessor):
-            stage = network.network(example.permute(0, 3, 1, 2), network.sizes).stages[-1]
-            _refuse_further(stage)
-            named = (*OUTPUTS, *(KEYPOINT_OUTPUTS if post.keypoints else ()))
-            kept = KEPT if stage.sizes is not None else kept
+        named, kept = post.lite_outputs(network.network(example.permute(0, 3, 1, 2), network.sizes))
         program = torch.export.export(network, (example,), strict=False).run_decompositions()
     return program, named, kept
-
-
-def _refuse_further(stage: StageMaps) -> None:
-    further = ("masks", "embeddings", "surface", "temporal_offsets", "identities")
-    if others := [name for name in further if getattr(stage, name) is not None]:
-        raise ExportError(
-            f"litert: of a CenterNet boxes and keypoints, as in TensorFlow, not {others[0].replace('_', ' ')}; "
-            "use --format onnx"
-        )

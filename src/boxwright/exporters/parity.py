@@ -20,8 +20,6 @@ from boxwright.exporters.describe import suppression_of
 from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import ABSOLUTE, PARTS, RELATIVE, Matcher, shares
 from boxwright.exporters.pictures import Pictures
-from boxwright.families.two_stage.region_crop import CornerCrop
-from boxwright.families.two_stage.second_stage import BoxClassifier
 from boxwright.nn.detector import Detector
 from boxwright.runtime.exported import found_objects
 from boxwright.runtime.sessions import Session
@@ -194,9 +192,7 @@ class _Own:
 
         Whether such a crop's last row is inside depends on the last bit of a number, in TensorFlow as here.
         """
-        second = getattr(self.network, "second", None)
-        crop = second.crop if isinstance(second, BoxClassifier) else None
-        if not isinstance(crop, CornerCrop) or crop.fade:
+        if not self.network.drops_at_border:
             return frozenset()
         boxes = self.predictions.proposals.boxes[0]
         height, width = self.inputs.shape[-2:]

@@ -77,3 +77,8 @@ def _family(message: type[Message]) -> Family:
     folder, _, _ = message.__module__.rpartition(".")
     family: Family = import_module(f"{folder}.build").FAMILY
     return family
+
+
+def family_of_network(network: object) -> Family | None:
+    """Return the family of a network; None for one that is given in Python."""
+    return next((family for family in families() if isinstance(network, family.network)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -80,6 +80,19 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
         yield
 
 
+@runtime_checkable
+class TwoStage(Protocol):
+    """A network whose first stage has outputs of shapes that depend on the inputs' shapes alone."""
+
+    def first_stage(self, inputs: Tensor) -> Any:
+        """Return the first stage's predictions."""
+        ...
+
+    def later_stages(self, first: Any, true_sizes: Tensor, targets: Targets | None = None) -> Any:
+        """Return the network's predictions from the first stage's."""
+        ...
+
+
 class Network(nn.Module):
     """Predicts from images; each family of detectors has its own.
 
@@ -110,6 +123,16 @@ class Network(nn.Module):
     def parts(self) -> Parts:
         """The network's modules by role."""
         raise NotImplementedError
+
+    @property
+    def attention(self) -> Any:
+        """The module that attends to features of other images; None for a detector of single images."""
+        return None
+
+    @property
+    def drops_at_border(self) -> bool:
+        """Whether a crop that ends at the input's border has values or zeros there by the last bit of its box."""
+        return False
 
     def statistics(self) -> list[Tensor]:
         """Return the float32 buffers that training changes, without counts of batches, which nothing reads."""

@@ -6,7 +6,6 @@ import copy
 import re
 
 from boxwright.config.messages.ssd_feature_extractor import extractor_version
-from boxwright.families.two_stage.message import two_stage_version
 from boxwright.pipeline import messages as m
 
 
@@ -14,7 +13,7 @@ def tensorflow_version(model: m.DetectionModel | None) -> int:
     """Return 1 or 2; Boxwright's own models count as 2."""
     two_stage = model.faster_rcnn.feature_extractor if model is not None and model.faster_rcnn is not None else None
     if two_stage is not None:
-        return two_stage_version(two_stage)
+        return two_stage.version
     extractor = _extractor(model)
     return 2 if extractor is None else extractor_version(extractor)
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import TrainingError, first_line
-from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.nn.detector import Detector
+from boxwright.nn.network import TwoStage
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.losses import Forward, LossModule
-from boxwright.types import Targets, TwoStagePredictions
+from boxwright.types import Targets
 
 Backend = str | Callable[..., Any] | None
 
@@ -39,7 +39,7 @@ def in_bucket(targets: Targets) -> Targets:
 def graphed(losses: LossModule, plan: TrainingPlan) -> nn.Module:
     """Return a loss module as far as possible in graphs."""
     network = losses.detector.network
-    if isinstance(network, FasterRCNN):
+    if isinstance(network, TwoStage):
         return GraphedFirstStage(losses.detector, network, plan)
     return GraphedLosses(losses)
 
@@ -66,7 +66,7 @@ class GraphedLosses(nn.Module):
 class GraphedFirstStage(nn.Module):
     """A loss module of which backbone, neck and region proposal network are one graph."""
 
-    def __init__(self, detector: Detector, network: FasterRCNN, plan: TrainingPlan, backend: Backend = None) -> None:
+    def __init__(self, detector: Detector, network: TwoStage, plan: TrainingPlan, backend: Backend = None) -> None:
         """Compile at the first call.
 
         Args:
@@ -75,7 +75,7 @@ class GraphedFirstStage(nn.Module):
         super().__init__()
         first_stage = _compiled(network.first_stage, backend)
 
-        def predict(inputs: Tensor, true_sizes: Tensor, targets: Targets) -> TwoStagePredictions:
+        def predict(inputs: Tensor, true_sizes: Tensor, targets: Targets) -> Any:
             return network.later_stages(first_stage(inputs), true_sizes, targets)
 
         self.losses = LossModule(detector, plan, predict)

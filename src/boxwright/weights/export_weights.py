@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from boxwright.base.errors import CheckpointError
 from boxwright.base.files import make_folder, write_whole
 from boxwright.base.safetensors_file import pack_safetensors
 from boxwright.config.load import dump_message
 from boxwright.data.label_map import write_label_map
+from boxwright.families.table import family_of
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
@@ -67,3 +69,21 @@ def safetensors_of(detector: Detector) -> bytes:
         state = detector.network.state_dict()
         # Nothing reads PyTorch's counts of batches, and TF's checkpoints have none.
         return pack_safetensors({n: v for n, v in state.items() if not n.endswith("num_batches_tracked")})
+
+
+def write_transformers(detector: Detector, config: m.TrainEvalPipelineConfig, folder: Path) -> Path:
+    """Write a detector's weights as a folder that the transformers library opens; return the file of weights.
+
+    Args:
+        detector: Of `config`.
+        folder: Is made; files in it are replaced.
+
+    Raises:
+        CheckpointError: If transformers has no such network.
+        OutputError: If a file cannot be written.
+    """
+    model = config.model
+    family = family_of(model) if model is not None and model.experimental_model is None else None
+    if model is None or family is None or family.write_transformers is None:
+        raise CheckpointError("--format transformers: only D-FINE has a layout of transformers'; use safetensors")
+    return family.write_transformers(detector, getattr(model, model.which("model") or ""), folder)

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
+from boxwright.families.shared.source_weights import SourceWeights
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import Parts, is_within
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
 from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
 from boxwright.types.scopes import ChannelOrder, Scope
 from boxwright.weights.class_surgery import ClassSurgery, map_classes
-from boxwright.weights.sources import SourceWeights, read_source
+from boxwright.weights.sources import read_source
 
 Source = str | Path | Mapping[str, NDArray[Any]]
 

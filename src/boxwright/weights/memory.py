@@ -28,10 +28,7 @@ def remember(detector: Detector, path: str | Path) -> None:
 
     import torch
 
-    from boxwright.families.two_stage.network import FasterRCNN
-
-    network = detector.network
-    attention = network.attention if isinstance(network, FasterRCNN) else None
+    attention = detector.network.attention
     if attention is None:
         raise ConfigError(f"context {shown(path)}: this detector has no context_config; it looks at single images")
     content = read_file(path)

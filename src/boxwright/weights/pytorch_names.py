@@ -11,7 +11,7 @@ Dimensions: A anchors per location, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -19,29 +19,18 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
-from boxwright.families.d_fine.network import DFine
-from boxwright.families.d_fine.weight_names import authors_name, is_authors
-from boxwright.families.refinedet.network import RefineDet
-from boxwright.families.srn.network import SRN
-from boxwright.families.srn.weight_names import is_released_srn, released_srn
-from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.families.shared.source_weights import Names, SourceWeights, map_names
+from boxwright.families.shared.vgg_names import both, reduced_vgg, stages
+from boxwright.families.table import family_of_network
 from boxwright.nn.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.backbones.vgg16 import Vgg16
-from boxwright.nn.network import Network
 from boxwright.nn.ops.box_coder import BoxCoder
-from boxwright.nn.row_order import unchanged, vertical_first
+from boxwright.nn.row_order import unchanged
 from boxwright.weights.archive import load_archive
-from boxwright.weights.effdet_names import effdet, is_effdet, with_biases
-from boxwright.weights.mapped_tensors import MappedTensors
+from boxwright.weights.effdet_names import effdet, effdet_classes, is_effdet, with_biases
 from boxwright.weights.timm_names import timm_classifier
-from boxwright.weights.torchvision_names import is_torchvision_two_stage, torchvision_two_stage
 
-Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
-# Indices of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.
-_VGG_LAYERS = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
-_REDUCED = (31, 33)
-_LEVELS = 4
 _DEVIATION = (0.229, 0.224, 0.225)  # of torchvision's preprocessing, red, green and blue
 
 
@@ -77,7 +66,7 @@ def read_pth(path: Path) -> dict[str, Tensor]:
 
 def from_pytorch(
     network: nn.Module, state: Mapping[str, Tensor], path: Path, coder: BoxCoder | None = None
-) -> MappedTensors:
+) -> SourceWeights:
     """Map a state dictionary to our names and layout.
 
     Args:
@@ -86,30 +75,24 @@ def from_pytorch(
     Raises:
         CheckpointError: If the names match no known layout, or belong to another network.
     """
+    family = family_of_network(network)
+    if family is not None and (weights := family.foreign_weights(network, state, path)) is not None:
+        return weights
     layout = _layout(network, state, path, coder)
     if layout is None:
         found = timm_classifier(network, state, path)
         if found is None:
             raise _unknown(network, state, path)
         return found
-    table = {ours: (theirs, change) for ours, theirs, change in layout}
     if is_effdet(state):
-        state = with_biases(network, state)
-    there = {ours: entry for ours, entry in table.items() if entry[0] in state}
-    values = {ours: _changed(change, state[theirs], theirs, path) for ours, (theirs, change) in there.items()}
-    names = {ours: theirs for ours, (theirs, _) in there.items()}
-    used = set(names.values())
-    unused = {name: "no part of the network has it" for name in state if name not in used}
-    in_classifier = isinstance(network, Network) and all(network.parts.in_classifier(name) for name in table)
-    return MappedTensors(values, names, unused, is_classifier=in_classifier)
+        return map_names(network, layout, with_biases(network, state), path, effdet_classes(state))
+    return map_names(network, layout, state, path)
 
 
 def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path, coder: BoxCoder | None) -> Names | None:
     backbone = getattr(network, "backbone", None)
     if is_effdet(state):
         return effdet(network, coder, state, path)
-    if "arm_loc.0.weight" in state and isinstance(network, RefineDet) and isinstance(backbone, Vgg16):
-        return _refinedet_port()
     if isinstance(backbone, Vgg16) and (names := _vgg_layout(state)) is not None:
         return names
     if isinstance(backbone, ResNetV1) and "layer1.0.conv1.weight" in state:
@@ -119,12 +102,6 @@ def _layout(network: nn.Module, state: Mapping[str, Tensor], path: Path, coder: 
                 "elsewhere; refinedet_resnet101 takes conversions of Caffe's, trained on 0..255; use timm/resnet101"
             )
         return _resnet(backbone)
-    if isinstance(network, DFine) and is_authors(state):
-        return ((name, authors_name(name), unchanged) for name in network.state_dict())
-    if is_released_srn(state) and isinstance(network, SRN) and isinstance(backbone, TimmBackbone):
-        return released_srn(backbone)
-    if is_torchvision_two_stage(state) and isinstance(network, FasterRCNN) and isinstance(backbone, TimmBackbone):
-        return torchvision_two_stage(network, backbone, state)
     if isinstance(backbone, TimmBackbone) and _saw_levels(state):
         raise CheckpointError(
             f"{path}: its statistics are of pixels in 0..255, as Caffe's are; timm/NAME takes torchvision's; "
@@ -150,15 +127,8 @@ def _unknown(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Che
 def _vgg_layout(state: Mapping[str, Tensor]) -> Names | None:
     for prefix in ("", "vgg."):
         if f"{prefix}31.weight" in state:
-            return _vgg(prefix, _REDUCED, unchanged, unchanged)
+            return reduced_vgg(prefix)
     return _torchvision_vgg() if "features.0.weight" in state else None
-
-
-def _changed(change: Callable[[Tensor], Tensor], value: Tensor, name: str, path: Path) -> Tensor:
-    try:
-        return change(value)
-    except (IndexError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: {name} has shape {list(value.shape)}: {error}") from None
 
 
 def _for_levels(kernel: Tensor) -> Tensor:
@@ -179,34 +149,12 @@ def _saw_levels(state: Mapping[str, Tensor]) -> bool:
     return bool(gain.median() > 58)
 
 
-def _both(ours: str, theirs: str, change: Callable[[Tensor], Tensor] = unchanged) -> Names:
-    for kind in ("weight", "bias"):
-        yield f"{ours}.{kind}", f"{theirs}.{kind}", change
-
-
-def _stages(prefix: str) -> Names:
-    for stage, layers in enumerate(_VGG_LAYERS):
-        for number, layer in enumerate(layers):
-            yield from _both(f"backbone.stages.{stage}.{2 * number}", f"{prefix}{layer}")
-
-
-def _vgg(
-    prefix: str,
-    converted: tuple[int, int],
-    fc6: Callable[[Tensor], Tensor],
-    fc7: Callable[[Tensor], Tensor],
-) -> Names:
-    yield from _stages(prefix)
-    for place, (layer, change) in enumerate(zip(converted, (fc6, fc7), strict=True)):
-        yield from _both(f"backbone.converted.{2 * place}", f"{prefix}{layer}", change)
-
-
 def _torchvision_vgg() -> Names:
     """Subsample the classifier as SSD does: every fourth unit, and every third pixel of fc6's 7×7 window.
 
     The first kernel absorbs torchvision's preprocessing, since ours keeps pixels in 0..255.
     """
-    for ours, theirs, change in _stages("features."):
+    for ours, theirs, change in stages("features."):
         yield ours, theirs, _for_levels if theirs == "features.0.weight" else change
 
     def fc6(value: Tensor) -> Tensor:
@@ -215,27 +163,8 @@ def _torchvision_vgg() -> Names:
     def fc7(value: Tensor) -> Tensor:
         return value[::4] if value.ndim == 1 else value[::4, ::4, None, None]
 
-    yield from _both("backbone.converted.0", "classifier.0", fc6)
-    yield from _both("backbone.converted.2", "classifier.3", fc7)
-
-
-def _refinedet_port() -> Names:
-    """Name the layers of the public port (luuuyi's RefineDet.PyTorch)."""
-    yield from _vgg("vgg.", _REDUCED, unchanged, unchanged)
-    for number, name in enumerate(("conv4_3", "conv5_3")):
-        yield f"backbone.norms.{number}.scale", f"{name}_L2Norm.weight", unchanged
-    for number in range(2):
-        yield from _both(f"neck.extra.0.{2 * number}", f"extras.{number}")
-    for level in range(_LEVELS):
-        for part, head in (("arm", "refinement"), ("odm", "head")):
-            yield from _both(f"{head}.boxes.{level}.0", f"{part}_loc.{level}", vertical_first)
-            yield from _both(f"{head}.classes.{level}.0", f"{part}_conf.{level}")
-        # Lists of convolution, activation, convolution; of deconvolutions; of activation, convolution, activation.
-        yield from _both(f"transfer.lateral.{level}.0", f"tcb0.{3 * level}")
-        yield from _both(f"transfer.linear.{level}.0", f"tcb0.{3 * level + 2}")
-        yield from _both(f"transfer.smooth.{level}.0", f"tcb2.{3 * level + 1}")
-        if level < _LEVELS - 1:
-            yield from _both(f"transfer.enlarge.{level}.0", f"tcb1.{level}")
+    yield from both("backbone.converted.0", "classifier.0", fc6)
+    yield from both("backbone.converted.2", "classifier.3", fc7)
 
 
 def _resnet(backbone: ResNetV1) -> Names:

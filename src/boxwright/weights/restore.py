@@ -17,10 +17,9 @@ from boxwright.pipeline.tensorflow_version import tensorflow_version, with_versi
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
 from boxwright.types.coco_classes import coco_classes_by_id
-from boxwright.weights.d_fine_files import inferred
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.load_weights import check_finite, load_weights
-from boxwright.weights.sources import is_tensorflow, refuse_export, tensorflow_source
+from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
 from boxwright.weights.store import config_of, find_checkpoint, nearby
 from boxwright.weights.stored_anchors import with_stored_anchors
 from boxwright.weights.tensorflow.checkpoint import open_tensorflow, step_of
@@ -109,7 +108,7 @@ def _restore_weights(
     """Return the detector of a file of weights alone, whose configuration is given, or follows from the weights."""
     own = None
     if config is None or config.model is None:
-        config, own = inferred(path)
+        config, own = describe_weights(path)
     detector = build_detector(config, categories or own)
     load_weights(detector, path)
     return detector.eval(), config, 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, is_folder, read_file, shown
 from boxwright.base.safetensors_file import read_safetensors
-from boxwright.families.d_fine.network import DFine
-from boxwright.families.d_fine.weight_classes import d_fine_classes
-from boxwright.families.d_fine.weight_names import from_transformers, is_transformers, transformers_names
+from boxwright.families.shared.source_weights import SourceWeights
+from boxwright.families.table import families
 from boxwright.nn.ops.box_coder import BoxCoder
+from boxwright.pipeline import messages as m
 from boxwright.runtime.foreign_file import foreign_file
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
-from boxwright.weights.effdet_names import effdet_classes, is_effdet
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.pytorch_names import from_pytorch, read_pth
 from boxwright.weights.store import config_of, find_checkpoint
@@ -30,28 +29,6 @@ from boxwright.weights.tensorflow.graph_anchors import anchors_beside
 from boxwright.weights.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.weights.weights_folder import WEIGHTS, is_weights_folder
 from boxwright.weights.zoo_archive import unpacked
-
-
-@dataclass(frozen=True)
-class SourceWeights:
-    """A source's tensors for a network.
-
-    Attributes:
-        names: Our names to the source's; without those that are the same.
-        unused: The source's names of unused tensors, each with the reason.
-        categories: The classes that it was trained on; None if unknown.
-        missing: Modules that this kind of source never has, each with the reason.
-        is_classifier: Whether it is an image classifier, and so has nothing but the backbone.
-        check_anchors: Raises a CheckpointError if a TensorFlow graph stores other anchors than the network's.
-    """
-
-    values: dict[str, Tensor]
-    names: dict[str, str] = field(default_factory=dict)
-    unused: dict[str, str] = field(default_factory=dict)
-    categories: Categories | None = None
-    missing: dict[str, str] = field(default_factory=dict)
-    is_classifier: bool = False
-    check_anchors: Callable[[], None] = lambda: None
 
 
 def tensorflow_source(source: str | Path) -> Path | None:
@@ -112,37 +89,17 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
     if path.suffix == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
-        tensors = read_pth(path)
-        classes = d_fine_classes(tensors, path) if isinstance(network, DFine) else None
-        return _mapped(network, tensors, path, coder, classes)
+        return from_pytorch(network, read_pth(path), path, coder)
     if is_weights_folder(path):
         return _read(network, path / WEIGHTS, use_average=use_average, coder=coder)
     return _ours(path, use_average=use_average)
 
 
-def _mapped(
-    network: nn.Module, tensors: dict[str, Tensor], path: Path, coder: BoxCoder | None, classes: Categories | None
-) -> SourceWeights:
-    """Return a file's tensors, of another project's names."""
-    if is_effdet(tensors):
-        classes = effdet_classes(tensors)
-    found = from_pytorch(network, tensors, path, coder)
-    return SourceWeights(found.values, found.names, found.unused, classes, is_classifier=found.is_classifier)
-
-
 def _safetensors(network: nn.Module, tensors: dict[str, Tensor], path: Path, coder: BoxCoder | None) -> SourceWeights:
-    """Return a file's tensors, of our names, of another project's or, for D-FINE, of the transformers library's."""
-    if not (isinstance(network, DFine) and is_transformers(tensors)):
-        # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
-        ours = not tensors.keys().isdisjoint(network.state_dict())
-        return SourceWeights(tensors) if ours else _mapped(network, tensors, path, coder, None)
-    # Nothing reads PyTorch's counts of batches.
-    wanted = {name: value for name, value in network.state_dict().items() if "num_batches_tracked" not in name}
-    values = from_transformers(wanted, tensors, path)
-    names = {name: transformers_names(name)[0] for name in values}
-    used = {one for name in values for one in transformers_names(name)}
-    unused = {name: "no part of the network has it" for name in tensors if name not in used}
-    return SourceWeights(values, names, unused, d_fine_classes(tensors, path))
+    """Return a file's tensors, of our names or of another project's."""
+    # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
+    ours = not tensors.keys().isdisjoint(network.state_dict())
+    return SourceWeights(tensors) if ours else from_pytorch(network, tensors, path, coder)
 
 
 def _theirs(found: FoundVariables) -> SourceWeights:
@@ -160,3 +117,24 @@ def _ours(path: Path, *, use_average: bool) -> SourceWeights:
         values |= debiased(content, config, path, use_average=use_average)
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     return SourceWeights(values, categories=categories)
+
+
+def describe_weights(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories | None]:
+    """Return the configuration that a file of another project's weights tells, and its classes where they are known.
+
+    Args:
+        path: A `.pth` or a `.safetensors` file.
+
+    Raises:
+        CheckpointError: If the names of its tensors are of no family's layout, or do not tell the rest.
+    """
+    tensors = read_pth(path) if path.suffix == ".pth" else read_safetensors(path)
+    members = {field.type: name for name, field in m.DetectionModel.fields.items()}
+    for family in families():
+        if (described := family.describe_weights(tensors, path)) is not None:
+            message, categories = described
+            model = m.DetectionModel(**{members[type(message)]: message})
+            config = m.TrainEvalPipelineConfig(model=model)
+            config.set_path()
+            return config, categories
+    raise CheckpointError(f"{shown(path)}: weights of a network that their names do not tell; pass the configuration")

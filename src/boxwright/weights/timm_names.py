@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
+from boxwright.families.shared.source_weights import SourceWeights
 from boxwright.nn.backbones.efficientnet import EfficientNet
 from boxwright.nn.backbones.hgnetv2 import HgNetV2
 from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
@@ -27,7 +28,6 @@ from boxwright.weights.efficientnet_names import (
     mobilenet_v2_names,
     to_timm,
 )
-from boxwright.weights.mapped_tensors import MappedTensors
 
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -43,7 +43,7 @@ _COUNT = "num_batches_tracked"
 _LEAST = 0.5
 
 
-def timm_classifier(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> MappedTensors | None:
+def timm_classifier(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
     """Return a file's tensors for a network's backbone; None if the names are not those of its family in timm.
 
     Raises:
@@ -65,7 +65,7 @@ def timm_classifier(network: nn.Module, state: Mapping[str, Tensor], path: Path)
         if len(converted.keys() & wanted) > len(table):
             values = {f"{prefix}.body.{name}": value for name, value in converted.items() if name in wanted}
             names = {name: f"{name.removeprefix(f'{prefix}.body.')} (renamed by timm)" for name in values}
-            return MappedTensors(values, names, {}, is_classifier=True)
+            return SourceWeights(values, names, {}, is_classifier=True)
     if len(table) < _LEAST * len(wanted):
         return None
     _refuse_larger(backbone, table, state, path)
@@ -73,7 +73,7 @@ def timm_classifier(network: nn.Module, state: Mapping[str, Tensor], path: Path)
     names = {f"{prefix}.body.{ours}": sources[theirs] for ours, theirs in table.items()}
     used = set(table.values())
     unused = _left_out(sources[name] for name in state if name not in used)
-    return MappedTensors(values, names, unused, is_classifier=True)
+    return SourceWeights(values, names, unused, is_classifier=True)
 
 
 def _wanted(body: nn.Module) -> dict[str, Tensor]:
@@ -133,7 +133,7 @@ def _converted(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _of_ours(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> MappedTensors | None:
+def _of_ours(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
     """Return a file's tensors for a backbone of ours that computes what timm's of the same family does."""
     backbone = getattr(network, "backbone", None)
     sources = {name: name for name in state}
@@ -159,7 +159,7 @@ def _of_ours(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Map
         values = _for_pixels(values, *first)
     if isinstance(backbone, MobileNetV2):
         values = _with_epsilon(values)
-    return MappedTensors(values, {o: sources[t] for o, t in found.items()}, unused, is_classifier=True)
+    return SourceWeights(values, {o: sources[t] for o, t in found.items()}, unused, is_classifier=True)
 
 
 def _for_pixels(values: dict[str, Tensor], kernel: str, mean: str, scale: float, offset: float) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from boxwright.weights.export_transformers import write_transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -15,12 +16,11 @@ import boxwright as bw
 from boxwright.base.errors import CheckpointError
 from boxwright.base.safetensors_file import read_safetensors
 from boxwright.config.load import parse_message
-from boxwright.families.d_fine.build import SIZES
+from boxwright.families.d_fine.layouts import SIZES
 from boxwright.families.d_fine.weight_names import authors_name, is_ignored, our_name, to_transformers
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories, Category
 from boxwright.types.coco_classes import coco_classes
-from boxwright.weights.export_transformers import write_transformers
 from tests.d_fines import D_FINE, recorded
 
 

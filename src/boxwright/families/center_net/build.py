@@ -39,6 +39,7 @@ from boxwright.families.center_net.message import CenterNetObjectCenterParams
 from boxwright.families.center_net.network import CenterNet, StageHeads
 from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import STRIDE
+from boxwright.families.center_net.tensorflow_names import CENTER_NET_PARTS
 from boxwright.families.shared.choice import require
 from boxwright.families.shared.classes import check_classes
 from boxwright.families.shared.family import Family
@@ -159,4 +160,4 @@ def _suppression(config: m.PostProcessing) -> Nms:
     return build_nms(require(config.batch_non_max_suppression, config, "batch_non_max_suppression"))
 
 
-FAMILY = Family(CenterNet, build_center_net, check_training=check_keypoints_of_data)
+FAMILY = Family(CenterNet, build_center_net, tf2=CENTER_NET_PARTS, check_training=check_keypoints_of_data)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-
-from torch import nn
 
 from boxwright.families.d_fine.criterion import (
     ClassificationLoss,
@@ -14,68 +11,40 @@ from boxwright.families.d_fine.criterion import (
     MatchabilityAware,
     Varifocal,
 )
-from boxwright.families.d_fine.decoder import DecoderLayout, DistributionDecoder
+from boxwright.families.d_fine.decoder import DistributionDecoder
 from boxwright.families.d_fine.denoising import ObjectNoise
-from boxwright.families.d_fine.encoder import EncoderLayout, HybridEncoder
+from boxwright.families.d_fine.encoder import HybridEncoder
+from boxwright.families.d_fine.export_transformers import write_transformers
+from boxwright.families.d_fine.layouts import Layouts, layouts_of
 from boxwright.families.d_fine.matching import MatchingCosts
 from boxwright.families.d_fine.message import (
     DFine as DFineMessage,
 )
 from boxwright.families.d_fine.message import (
-    DFineBox,
     DFineDecoder,
     DFineDenoising,
-    DFineEncoder,
     DFineFeatureExtractor,
     DFineLoss,
     DFineMatcher,
     DFinePostProcessing,
-    HgNetV2Layout,
 )
 from boxwright.families.d_fine.network import DFine
 from boxwright.families.d_fine.postprocessor import QueryPostprocessor
 from boxwright.families.d_fine.query_selection import QuerySelection
+from boxwright.families.d_fine.weight_files import describe_weights, foreign_weights
 from boxwright.families.shared.choice import require
 from boxwright.families.shared.classes import check_classes
 from boxwright.families.shared.family import Family
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms
 from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.backbones.hgnetv2 import HGNETS, HgNetLayout, HgNetV2
+from boxwright.nn.backbones.hgnetv2 import HgNetV2
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import synchronize
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.preprocessing.preprocessor import ZERO_TO_ONE, Preprocessor
 from boxwright.types import Categories
-
-
-@dataclass(frozen=True)
-class Size:
-    """A published size.
-
-    Attributes:
-        encoder: Its depth and feed-forward width, the blocks' expansion and how often they repeat.
-        decoder: Its depth, feed-forward width and number of layers.
-    """
-
-    backbone: str
-    strides: tuple[int, ...]
-    encoder: tuple[int, int, float, int]
-    decoder: tuple[int, int, int]
-    taps: tuple[int, ...]
-    reg_scale: float
-
-
-_FINE, _TAPS = (8, 16, 32), (3, 6, 3)
-SIZES = {
-    "N": Size("hgnetv2_b0", (16, 32), (128, 512, 0.34, 2), (128, 512, 3), (6, 6), 4.0),
-    "S": Size("hgnetv2_b0", _FINE, (256, 1024, 0.5, 1), (256, 1024, 3), _TAPS, 4.0),
-    "M": Size("hgnetv2_b2", _FINE, (256, 1024, 1.0, 2), (256, 1024, 4), _TAPS, 4.0),
-    "L": Size("hgnetv2_b4", _FINE, (256, 1024, 1.0, 3), (256, 1024, 6), _TAPS, 4.0),
-    "X": Size("hgnetv2_b5", _FINE, (384, 2048, 1.0, 3), (256, 1024, 6), _TAPS, 8.0),
-}
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"RELU": nn.ReLU, "SILU": nn.SiLU}
 
 
 def build_d_fine(config: DFineMessage, categories: Categories | None, image_channels: int = 3) -> Detector:
@@ -98,30 +67,6 @@ def build_d_fine(config: DFineMessage, categories: Categories | None, image_chan
     )
 
 
-@dataclass(frozen=True)
-class Layouts:
-    """The shape of a whole network.
-
-    Attributes:
-        backbone: None for one of timm's.
-        strides: Of its maps.
-    """
-
-    backbone: HgNetLayout | None
-    strides: tuple[int, ...]
-    encoder: EncoderLayout
-    decoder: DecoderLayout
-
-
-def layouts_of(config: DFineMessage) -> Layouts:
-    """Return the shape of the network that a configuration describes."""
-    size, extractor = SIZES[config.size.name], config.feature_extractor or DFineFeatureExtractor()
-    name = extractor.type or size.backbone
-    strides = tuple(extractor.strides) or size.strides
-    own = HGNETS.get(name) if extractor.layout is None else _layout(extractor.layout)
-    return Layouts(own, strides, _encoder(config, size), _decoder(config, size))
-
-
 def _network(config: DFineMessage, channels: int) -> DFine:
     denoising, layouts = config.denoising or DFineDenoising(), layouts_of(config)
     backbone, encoder, decoder = _backbone(config, layouts, channels), layouts.encoder, layouts.decoder
@@ -141,40 +86,6 @@ def _backbone(config: DFineMessage, layouts: Layouts, channels: int) -> Backbone
         return HgNetV2(layouts.backbone, layouts.strides, channels)
     extractor = config.feature_extractor or DFineFeatureExtractor()
     return TimmBackbone(extractor.type.removeprefix("timm/"), strides=layouts.strides)
-
-
-def _layout(config: HgNetV2Layout) -> HgNetLayout:
-    inner, outer = config.stem
-    middle, out, blocks = tuple(config.middle), tuple(config.out), tuple(config.blocks)
-    return HgNetLayout((inner, outer), middle, out, blocks, config.layers, affine=config.affine)
-
-
-def _encoder(config: DFineMessage, size: Size) -> EncoderLayout:
-    encoder = config.encoder or DFineEncoder()
-    depth, feedforward, expansion, repeats = size.encoder
-    return EncoderLayout(
-        depth=encoder.depth or depth,
-        expansion=encoder.expansion or expansion,
-        repeats=encoder.block_repeat or repeats,
-        feedforward=encoder.feedforward or feedforward,
-        heads=encoder.num_heads,
-    )
-
-
-def _decoder(config: DFineMessage, size: Size) -> DecoderLayout:
-    decoder, box = config.decoder or DFineDecoder(), config.box or DFineBox()
-    depth, feedforward, layers = size.decoder
-    return DecoderLayout(
-        depth=decoder.depth or depth,
-        num_layers=decoder.num_layers or layers,
-        taps=tuple(decoder.taps) or size.taps,
-        feedforward=decoder.feedforward or feedforward,
-        activation=_ACTIVATIONS[decoder.activation.name],
-        heads=decoder.num_heads,
-        bins=box.bins,
-        scale=box.reg_scale or size.reg_scale,
-        up=box.up,
-    )
 
 
 def _varifocal(config: DFineLoss) -> ClassificationLoss:
@@ -208,4 +119,10 @@ def _postprocessor(config: DFinePostProcessing) -> QueryPostprocessor:
     )
 
 
-FAMILY = Family(DFine, build_d_fine)
+FAMILY = Family(
+    DFine,
+    build_d_fine,
+    foreign_weights=foreign_weights,
+    describe_weights=describe_weights,
+    write_transformers=write_transformers,
+)

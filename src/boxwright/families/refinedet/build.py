@@ -16,6 +16,7 @@ from boxwright.families.refinedet.message import RefineDetFeatureExtractor
 from boxwright.families.refinedet.message import TransferConnection as TransferConnectionMessage
 from boxwright.families.refinedet.network import RefineDet
 from boxwright.families.refinedet.transfer_connection import TransferConnection
+from boxwright.families.refinedet.weight_names import foreign_weights
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.cascade import build_coder, build_step, level_numbers, logits_to_scores, settings_or
 from boxwright.families.shared.choice import require
@@ -48,6 +49,7 @@ from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.regularization import Regularizer, penalize_all
 from boxwright.nn.ssd import SSD
+from boxwright.nn.tensorflow_names.tf1 import REFINEDET_PARTS
 from boxwright.types import Categories
 
 _Head = Callable[[Sequence[int], int], AnchorHead]
@@ -238,4 +240,4 @@ def _postprocessor(config: RefineDetMessage, coder: BoxCoder) -> Postprocessor[A
     return CascadePostprocessor(detection)
 
 
-FAMILY = Family(RefineDet, build_refinedet)
+FAMILY = Family(RefineDet, build_refinedet, tf1=REFINEDET_PARTS, foreign_weights=foreign_weights)

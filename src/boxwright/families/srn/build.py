@@ -27,6 +27,7 @@ from boxwright.families.srn.message import Srn
 from boxwright.families.srn.necks import CoarserMaps, FirstStepMaps, SecondStepPyramid
 from boxwright.families.srn.network import SRN
 from boxwright.families.srn.rounded_anchors import rounded_sides
+from boxwright.families.srn.weight_names import foreign_weights
 from boxwright.nn.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.nn.anchors.grid import AnchorGenerator
 from boxwright.nn.backbones.backbone import Backbone
@@ -174,4 +175,4 @@ def _postprocessor(config: Srn, coder: BoxCoder) -> Postprocessor[Any]:
     return detection if one_step else CascadePostprocessor(detection)
 
 
-FAMILY = Family(SRN, build_srn)
+FAMILY = Family(SRN, build_srn, foreign_weights=foreign_weights)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 
 from torch import Tensor
 
+from boxwright.families.shared.source_weights import Names, SourceWeights, map_names
+from boxwright.families.srn.network import SRN
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.row_order import unchanged, vertical_first
 
 _BRANCHES, _LAYERS = 4, 3
 
 
-def is_released_srn(state: Mapping[str, Tensor]) -> bool:
-    """Return whether a state dictionary is the released model's."""
-    return "cls_subnet_pred.weight" in state and "c7_conv.weight" in state
+def foreign_weights(network: SRN, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+    """Return a network's weights from the release's names; None for other names, or a backbone of other layers."""
+    released = "cls_subnet_pred.weight" in state and "c7_conv.weight" in state
+    if not released or not isinstance(network.backbone, TimmBackbone):
+        return None
+    return map_names(network, _released_names(network.backbone), state, path)
 
 
-def released_srn(backbone: TimmBackbone) -> Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]:
+def _released_names(backbone: TimmBackbone) -> Names:
     """Yield our names, the release's, and conversions of tensors; the backbone is timm's resnet50."""
     for name in backbone.body.state_dict():
         yield f"backbone.body.{name}", name, unchanged

@@ -19,6 +19,7 @@ from boxwright.nn.criteria.target_assigner import Assigner, ClassColumns, Confid
 from boxwright.nn.detector import Detector
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.ssd import SSD
+from boxwright.nn.tensorflow_names import tf1, tf2
 from boxwright.types import Categories
 
 
@@ -83,4 +84,4 @@ def build_target_assigner(config: Ssd, columns: ClassColumns) -> Assigner:
     return assigner
 
 
-FAMILY = Family(SSD, build_ssd)
+FAMILY = Family(SSD, build_ssd, tf1=tf1.SSD_PARTS, tf2=tf2.SSD_PARTS)

@@ -19,6 +19,7 @@ from boxwright.families.shared.losses import (
     build_localization_loss,
 )
 from boxwright.families.shared.post_processing import build_nms, build_score_converter
+from boxwright.families.two_stage import tf1_names, tf2_names
 from boxwright.families.two_stage.build_feature_extractor import (
     TwoStageExtractor,
     build_two_stage_extractor,
@@ -35,7 +36,7 @@ from boxwright.families.two_stage.criterion import (
     ProposalCriterion,
     TwoStageCriterion,
 )
-from boxwright.families.two_stage.message import FasterRcnn, two_stage_version
+from boxwright.families.two_stage.message import FasterRcnn
 from boxwright.families.two_stage.network import Crossing, FasterRCNN, Propose, RegionProposalNetwork
 from boxwright.families.two_stage.postprocessor import ProposalPostprocessor, TwoStagePostprocessor
 from boxwright.families.two_stage.proposals import LevelProposals, RegionProposals
@@ -43,6 +44,7 @@ from boxwright.families.two_stage.region_proposal import RegionProposalHead
 from boxwright.families.two_stage.region_sampler import RegionSampler
 from boxwright.families.two_stage.second_stage import FinalOutputs, SecondStage
 from boxwright.families.two_stage.third_stage import MaskPredictor
+from boxwright.families.two_stage.torchvision_names import foreign_weights
 from boxwright.nn.anchors.grid import AnchorGenerator
 from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
 from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
@@ -118,7 +120,7 @@ def check_sampling(config: FasterRcnn, reader: m.InputReader) -> None:
 
 def _first_stage(config: FasterRcnn, extractor: TwoStageExtractor, propose: Propose) -> RegionProposalNetwork:
     anchors = _anchors(config, extractor)
-    version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
+    version = require(config.feature_extractor, config, "feature_extractor").version
     hyperparams = require(
         config.first_stage_box_predictor_conv_hyperparams, config, "first_stage_box_predictor_conv_hyperparams"
     )
@@ -210,7 +212,7 @@ class _Second:
 
 
 def _second_stage(config: FasterRcnn, extractor: TwoStageExtractor, columns: ClassColumns) -> _Second:
-    version = two_stage_version(require(config.feature_extractor, config, "feature_extractor"))
+    version = require(config.feature_extractor, config, "feature_extractor").version
     predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     post = require(config.second_stage_post_processing, config, "second_stage_post_processing")
     nms = require(post.batch_non_max_suppression, post, "batch_non_max_suppression")
@@ -257,4 +259,11 @@ def _miner(config: FasterRcnn) -> HardExampleMiner | None:
     return replace(build_hard_example_miner(config.hard_example_miner, *weights), max_negatives_per_positive=None)
 
 
-FAMILY = Family(FasterRCNN, build_faster_rcnn, check_training=check_sampling)
+FAMILY = Family(
+    FasterRCNN,
+    build_faster_rcnn,
+    tf1=tf1_names.FASTER_RCNN_PARTS,
+    tf2=tf2_names.FASTER_RCNN_PARTS,
+    check_training=check_sampling,
+    foreign_weights=foreign_weights,
+)

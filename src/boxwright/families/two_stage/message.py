@@ -97,10 +97,10 @@ class FasterRcnnFeatureExtractor(Message):
             when=lambda c: c.conv_hyperparams and c.type.endswith("_keras") and not _has_pyramid(c)),
     )
 
-def two_stage_version(extractor: FasterRcnnFeatureExtractor) -> int:
-    """Return 1 or 2, which the type of a two-stage detector determines."""
-    return 1 if extractor.type in FASTER_RCNN_TF1_EXTRACTORS else 2
-
+    @property
+    def version(self) -> int:
+        """The version of TensorFlow whose semantics the type has, 1 or 2."""
+        return 1 if self.type in FASTER_RCNN_TF1_EXTRACTORS else 2
 
 class RoiAlign(Message):
     """How proposals are cropped, other than TensorFlow does: RoIAlign of Mask R-CNN (an extension of Boxwright)."""

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from torch import Tensor, nn
 
 from boxwright.families.two_stage.context_attention import ContextAttention
+from boxwright.families.two_stage.region_crop import CornerCrop
 from boxwright.families.two_stage.region_proposal import RegionProposalHead
 from boxwright.families.two_stage.second_stage import BoxClassifier, FinalOutputs, SecondStage
 from boxwright.families.two_stage.third_stage import MaskPredictor
@@ -105,6 +106,12 @@ class FasterRCNN(Network):
     def attention(self) -> ContextAttention | None:
         """The attention to features of other images; None for a detector of single images."""
         return self.second.attention if isinstance(self.second, BoxClassifier) else None
+
+    @property
+    def drops_at_border(self) -> bool:
+        """Whether a crop that ends at the input's border has values or zeros there by the last bit of its box."""
+        crop = self.second.crop if isinstance(self.second, BoxClassifier) else None
+        return isinstance(crop, CornerCrop) and not crop.fade
 
     @property
     def parts(self) -> Parts:

@@ -33,6 +33,11 @@ class TwoStagePostprocessor:
     nms: Nms
     clip_first: bool = False
 
+    @property
+    def suppression(self) -> Nms:
+        """The suppression, which an exported graph may hold as one operator."""
+        return self.nms
+
     @torch.no_grad()
     def decode(self, predictions: TwoStagePredictions) -> RawDetections:
         """Return boxes [B, R, K or 1, 4] and scores [B, R, K + 1] of all proposals; padding's are meaningless."""

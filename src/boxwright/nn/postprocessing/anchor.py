@@ -53,6 +53,11 @@ class AnchorPostprocessor:
             masks=None if predictions.masks is None else of_anchors(predictions.masks, found.anchors),
         )
 
+    @property
+    def suppression(self) -> Nms:
+        """The suppression, which an exported graph may hold as one operator."""
+        return self.nms
+
     @torch.no_grad()
     def decode(self, predictions: AnchorPredictions) -> RawDetections:
         """Return boxes and scores of all anchors."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
+from boxwright.nn.postprocessing.nms import Nms
 from boxwright.types import CascadePredictions, PaddedDetections, RawDetections
 
 
@@ -23,6 +24,11 @@ class CascadePostprocessor:
     """
 
     detection: AnchorPostprocessor
+
+    @property
+    def suppression(self) -> Nms:
+        """The suppression, which an exported graph may hold as one operator."""
+        return self.detection.nms
 
     @torch.no_grad()
     def decode(self, predictions: CascadePredictions) -> RawDetections:

@@ -1,6 +1,6 @@
 """Non-maximum suppression of a batch: its rules, and its operator in graphs.
 
-`Nms` is the only description of the rules. Its kernels in `ops/suppression/` are exact, image by image, or use tensors
+`Nms` is the only description of the rules. Its kernels in `nn/suppression/` are exact, image by image, or use tensors
 of fixed shape; the operator `boxwright::suppress` carries the same rules as a flat list of arguments.
 
 Dimensions: B batch, A anchors, K foreground classes, D detections (padded).

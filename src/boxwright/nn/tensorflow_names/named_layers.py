@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from boxwright.nn.heads.convolutional import ConvolutionalHead
 
 # Layers of a part, each with its path or scope in TensorFlow.
 Named = Iterator[tuple[nn.Module, str]]
+# The class of a part (a backbone, a neck, a head) → what names the layers of one in a network.
+Namers = Mapping[type[nn.Module], Callable[[Any, Any], Named]]
 # Our names of a normalization's tensors → TensorFlow's.
 NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
 ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of a key in a TF2 checkpoint

@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.nn.backbones.cells import CellNetwork, JoinedCells
 from boxwright.nn.network import Network, is_within
-from boxwright.nn.ssd import SSD
 from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE, TfVariable
 from boxwright.nn.tensorflow_names.tf2 import SHARED_LAYERS
 from boxwright.weights.tensorflow.bundle import Bundle
@@ -80,7 +78,7 @@ class _Source:
 
 
 def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
-    of_averages = isinstance(network, SSD | FasterRCNN) and isinstance(network.backbone, CellNetwork | JoinedCells)
+    of_averages = isinstance(getattr(network, "backbone", None), CellNetwork | JoinedCells)
     graph = arrays.graph() if isinstance(arrays, Bundle) and arrays.is_object_based else None
 
     def find_in_tf2(key: str, slot: str) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from boxwright.base.errors import ExportError
 from boxwright.families.center_net.cells import CellBoxes, grid_of, read
 from boxwright.families.center_net.postprocessing.dense_pose import SurfaceDecoder
 from boxwright.families.center_net.postprocessing.keypoint_tasks import (
@@ -24,6 +25,7 @@ from boxwright.families.center_net.predictions import STRIDE, CenterPredictions,
 from boxwright.nn.ops.boxes import clip_boxes
 from boxwright.nn.postprocessing.anchor import of_anchors
 from boxwright.nn.postprocessing.nms import Nms
+from boxwright.runtime.litert_session import KEPT, KEYPOINT_OUTPUTS, OUTPUTS
 from boxwright.types import PaddedDetections, RawDetections
 
 
@@ -47,6 +49,22 @@ class CenterNetPostprocessor:
     masks: MaskDecoder | None = None
     surface: SurfaceDecoder | None = None
     nms: Nms | None = None
+
+    def lite_outputs(self, predictions: CenterPredictions) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the outputs of a graph for LiteRT, and those after them that only its comparison with ours reads.
+
+        Raises:
+            ExportError: If more than boxes and keypoints is learned.
+        """
+        stage = predictions.stages[-1]
+        further = ("masks", "embeddings", "surface", "temporal_offsets", "identities")
+        if others := [name for name in further if getattr(stage, name) is not None]:
+            raise ExportError(
+                f"litert: of a CenterNet boxes and keypoints, as in TensorFlow, not {others[0].replace('_', ' ')}; "
+                "use --format onnx"
+            )
+        with_boxes = KEPT if stage.sizes is not None else tuple(n for n in KEPT if n != "detection_boxes_strided")
+        return (*OUTPUTS, *(KEYPOINT_OUTPUTS if self.keypoints else ())), with_boxes
 
     @torch.no_grad()
     def decode(self, predictions: CenterPredictions) -> RawDetections:

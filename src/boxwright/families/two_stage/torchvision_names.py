@@ -8,25 +8,29 @@ Dimensions: A anchors per location, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from boxwright.families.shared.source_weights import Names, SourceWeights, map_names
 from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.row_order import unchanged, vertical_first
 
-Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 _CROP_SIDE = 7
 
 
-def is_torchvision_two_stage(state: Mapping[str, Tensor]) -> bool:
-    """Return whether tensors have the names of torchvision's two-stage detectors."""
-    return "roi_heads.box_predictor.cls_score.weight" in state
+def foreign_weights(network: FasterRCNN, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+    """Return a network's weights from torchvision's names; None for other names, or a backbone of other layers."""
+    backbone = network.backbone
+    if "roi_heads.box_predictor.cls_score.weight" not in state or not isinstance(backbone, TimmBackbone):
+        return None
+    return map_names(network, torchvision_names(network, backbone, state), state, path)
 
 
-def torchvision_two_stage(network: FasterRCNN, backbone: TimmBackbone, state: Mapping[str, Tensor]) -> Names:
+def torchvision_names(network: FasterRCNN, backbone: TimmBackbone, state: Mapping[str, Tensor]) -> Names:
     """Yield our names, torchvision's, and conversions of tensors; layers' names differ between its versions."""
     for name in backbone.body.state_dict():
         yield f"backbone.body.{name}", f"backbone.body.{name}", unchanged

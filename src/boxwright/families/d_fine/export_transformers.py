@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import make_folder, write_whole
 from boxwright.base.safetensors_file import pack_safetensors
-from boxwright.families.d_fine.build import Layouts, layouts_of
+from boxwright.families.d_fine.layouts import Layouts, layouts_of
+from boxwright.families.d_fine.message import DFine as DFineMessage
+from boxwright.families.d_fine.message import DFineDenoising
 from boxwright.families.d_fine.network import DFine
 from boxwright.families.d_fine.weight_names import to_transformers
 from boxwright.nn.backbones.hgnetv2 import HgNetLayout
@@ -20,16 +22,15 @@ from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
-from boxwright.pipeline import messages as m
 
 _BILINEAR = 2  # Pillow's number of it, which antialiases
 
 
-def write_transformers(detector: Detector, config: m.TrainEvalPipelineConfig, folder: str | Path) -> Path:
+def write_transformers(detector: Detector, model: DFineMessage, folder: str | Path) -> Path:
     """Write a detector's weights by transformers' names, with the configuration and preprocessing that it reads.
 
     Args:
-        detector: Of `config`.
+        detector: Of `model`.
         folder: Is made; files in it are replaced.
 
     Returns:
@@ -39,10 +40,9 @@ def write_transformers(detector: Detector, config: m.TrainEvalPipelineConfig, fo
         CheckpointError: If transformers has no such network.
         OutputError: If a file cannot be written.
     """
-    model = config.model.d_fine if config.model is not None else None
     network = detector.network
-    if model is None or not isinstance(network, DFine):
-        raise CheckpointError("--format transformers: only D-FINE has a layout of transformers'; use safetensors")
+    if not isinstance(network, DFine):
+        raise TypeError(f"expected a D-FINE, found {type(network).__name__}")
     layouts, resizer = layouts_of(model), detector.preprocessor.resizer
     if layouts.backbone is None:
         raise CheckpointError("--format transformers: its D-FINE has no backbone of timm's; use hgnetv2_b0 and others")
@@ -92,9 +92,9 @@ def _preprocessing(resizer: FixedShapeResizer) -> dict[str, Any]:
     }
 
 
-def _config(network: DFine, layouts: Layouts, model: m.DFine) -> dict[str, Any]:
+def _config(network: DFine, layouts: Layouts, model: DFineMessage) -> dict[str, Any]:
     encoder, decoder, levels = layouts.encoder, layouts.decoder, len(layouts.strides)
-    denoising = model.denoising or m.DFineDenoising()
+    denoising = model.denoising or DFineDenoising()
     return {
         "architectures": ["DFineForObjectDetection"],
         "model_type": "d_fine",

@@ -1,0 +1,69 @@
+"""Another project's tensors, or a checkpoint's, by the names of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from boxwright.base.errors import CheckpointError
+from boxwright.nn.network import Network
+from boxwright.types import Categories
+
+# Our name of a tensor, the source's, and how its value changes.
+Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
+
+
+@dataclass(frozen=True)
+class SourceWeights:
+    """A source's tensors for a network.
+
+    Attributes:
+        values: By our names.
+        names: Our names to the source's; without those that are the same.
+        unused: The source's names of unused tensors, each with the reason.
+        categories: The classes that it was trained on; None if unknown.
+        missing: Modules that this kind of source never has, each with the reason.
+        is_classifier: Whether it is an image classifier, and so has nothing but the backbone.
+        check_anchors: Raises a CheckpointError if a TensorFlow graph stores other anchors than the network's.
+    """
+
+    values: dict[str, Tensor]
+    names: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
+    categories: Categories | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+    is_classifier: bool = False
+    check_anchors: Callable[[], None] = lambda: None
+
+
+def map_names(
+    network: object, names: Names, state: Mapping[str, Tensor], path: Path, categories: Categories | None = None
+) -> SourceWeights:
+    """Return a file's tensors by our names; those that the file lacks are left out.
+
+    Args:
+        names: Of every tensor of the layout.
+        state: The file's tensors.
+        path: The file, for errors.
+
+    Raises:
+        CheckpointError: If a tensor's shape does not allow its change.
+    """
+    table = {ours: (theirs, change) for ours, theirs, change in names}
+    present = {ours: entry for ours, entry in table.items() if entry[0] in state}
+    values = {ours: _changed(change, state[theirs], theirs, path) for ours, (theirs, change) in present.items()}
+    sources = {ours: theirs for ours, (theirs, _) in present.items()}
+    used = set(sources.values())
+    unused = {name: "no part of the network has it" for name in state if name not in used}
+    in_classifier = isinstance(network, Network) and all(network.parts.in_classifier(name) for name in table)
+    return SourceWeights(values, sources, unused, categories, is_classifier=in_classifier)
+
+
+def _changed(change: Callable[[Tensor], Tensor], value: Tensor, name: str, path: Path) -> Tensor:
+    try:
+        return change(value)
+    except (IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: {name} has shape {list(value.shape)}: {error}") from None
