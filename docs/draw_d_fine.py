@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from boxwright.families.table import build_detector
+from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
 
 WIDTH, HEIGHT, ACROSS, DOWN, LEFT, TOP = 168, 46, 210, 76, 20, 50

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.config.preset import PREFIX
-from boxwright.families.table import build_detector
+from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
 
 WIDTH, HEIGHT, ACROSS, DOWN, TOP = 150, 46, 200, 96, 70

@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from boxwright.base.errors import ExportError
+from boxwright.base.errors import ConfigError, ExportError
 from boxwright.runtime import sessions
 from boxwright.runtime.devices import (
     is_cpu,
     onnx_providers,
-    opening_device,
     openvino_device,
     require_provider,
+    require_runtime,
     runtime_of,
 )
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.optional import require_library
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, require_device, session_of
-from tests.api.models import small_run
 from tests.exporters.tiny_exports import tiny_export
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -105,11 +104,37 @@ def test_runtimes_with_the_cpu_alone() -> None:
         session_of(read_export_file(tiny_export(".tflite")), device="cuda")
 
 
-def test_where_a_model_is_opened() -> None:
-    assert opening_device(Path("run"), "cuda", "torch") == "cuda"
-    assert opening_device(Path("run"), "cuda", "onnxruntime") == "cpu"
-    assert opening_device(Path("a.onnx"), "tensorrt", "auto") == "tensorrt"
+def test_requested_runtimes() -> None:
+    for path, runtime, device in (
+        ("run", "auto", "cuda"),
+        ("run", "torch", "auto"),
+        ("a.onnx", "auto", "tensorrt"),
+        ("a.onnx", "onnxruntime", "cuda"),
+        ("a.xml", "openvino", "npu"),
+        ("a.tflite", "auto", "cpu"),
+        ("a.pt2", "torch", "cpu"),
+    ):
+        require_runtime(Path(path), runtime, device)
+    with pytest.raises(ConfigError, match="runtime tensorrt: expected auto, torch, onnxruntime, openvino"):
+        require_runtime(Path("run"), "tensorrt", "cpu")
+    for path, runtime, own in (("a.onnx", "torch", "onnxruntime"), ("a.pt2", "openvino", "torch")):
+        with pytest.raises(ExportError, match=f"runtime {runtime}: {path} is exported, and runs in {own}"):
+            require_runtime(Path(path), runtime, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "device", "what", "format"),
+    [
+        ("onnxruntime", "cpu", "runtime onnxruntime", "onnx"),
+        ("auto", "tensorrt", "device 'tensorrt'", "onnx"),
+        ("torch", "npu", "device 'npu'", "openvino"),
+    ],
+)
+def test_what_only_exports_can(runtime: str, device: str, what: str, format: str) -> None:
+    said = f"{what}: run runs in PyTorch; run `boxwright export run --format {format}`, and name the file"
+    with pytest.raises(ExportError, match=said):
+        require_runtime(Path("run"), runtime, device)
+
+
+def test_the_only_runtime_with_a_device() -> None:
     assert (runtime_of("tensorrt:1"), runtime_of("GPU.1"), runtime_of("cuda")) == ("onnxruntime", "openvino", None)
-    for device, runtime in (("tensorrt", "onnxruntime"), ("npu", "openvino")):
-        with pytest.raises(ExportError, match=f"device '{device}' is one of {runtime}: add --runtime {runtime}"):
-            opening_device(small_run().folder, device, "auto")

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boxwright.api.pictures import Picture, is_one, pictures_of
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
-from boxwright.runtime.devices import opening_device
-from boxwright.runtime.formats import AUTO
+from boxwright.runtime.devices import require_runtime
 from boxwright.types.categories import Categories
 from boxwright.weights.memory import remember
 from boxwright.weights.open_model import OpenModel, open_model
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from boxwright.nn.detector import Detector
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
     from boxwright.runtime.exported import ExportedDetector
@@ -48,8 +43,8 @@ def load(
         label_map: Class names (.pbtxt), if the source has none.
         allow_edited: Whether to open an exported file that was changed after `boxwright export` wrote it.
         context: For Context R-CNN: a camera's memory, a .npy that `boxwright context build --banks` wrote.
-        runtime: What detects: "torch", or "onnxruntime" or "openvino", for which a run is exported once, compared on
-            pictures of its data and kept; "auto" takes such an export on a CPU if it exists.
+        runtime: What is to detect: "torch", "onnxruntime" or "openvino"; "auto" for PyTorch or, of an exported file,
+            that of its format. Another than the model's own is an error.
 
     Returns:
         The model.
@@ -61,31 +56,17 @@ def load(
     from boxwright.data.label_map import load_label_map
     from boxwright.pipeline.load import load_config
 
+    require_runtime(Path(source), runtime, device)
     opened = open_model(
         source,
-        device=opening_device(Path(source), device, runtime),
+        device=device,
         config=load_config(config) if isinstance(config, str | Path) else config,
         categories=None if label_map is None else load_label_map(label_map),
         allow_edited=allow_edited,
     )
     if context is not None:
         remember(opened.detector, context)
-    unsupported = "a camera's memory is kept in PyTorch" if context else ""
-    return Model(opened, _in_runtime(opened, runtime, device, unsupported))
-
-
-def _in_runtime(opened: OpenModel, runtime: str, device: str, unsupported: str) -> OpenModel | None:
-    """Return the model's export for a runtime; None if PyTorch detects, or the file is an export itself."""
-    from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_export
-
-    def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
-        from boxwright.api.export import pictures_of_data
-
-        return pictures_of_data(opened.config, opened.detector)
-
-    pictures = Pictures(sample) if runtime != AUTO else None
-    export = choose_export(opened, RuntimeRequest(runtime, device, unsupported=unsupported), pictures)
-    return None if export is None else replace(opened, opened=export.detector)
+    return Model(opened)
 
 
 class Model:
@@ -95,16 +76,10 @@ class Model:
         path: The source that was opened.
     """
 
-    def __init__(self, opened: OpenModel, export: OpenModel | None = None) -> None:
-        """Wrap an open model.
-
-        Args:
-            opened: A detector on its device, or an exported one.
-            export: The same model, exported for a runtime that detects in its place.
-        """
+    def __init__(self, opened: OpenModel) -> None:
+        """Wrap an open model: a detector on its device, or an exported one."""
         self.path = opened.path
         self._model = opened
-        self._export = export
 
     @property
     def is_exported(self) -> bool:
@@ -113,18 +88,16 @@ class Model:
 
     @property
     def opened(self) -> Detector | ExportedDetector:
-        """The detector on its device, or an exported one; from then on, it is what detects."""
-        self._export = None
+        """The detector on its device, or an exported one."""
         return self._model.opened
 
     @property
     def detector(self) -> Detector:
-        """The detector as a torch.nn.Module; from then on, it is what detects, as it may be changed.
+        """The detector as a torch.nn.Module.
 
         Raises:
             ExportError: For an exported file, which has none.
         """
-        self._export = None
         return self._model.detector
 
     @property
@@ -191,7 +164,7 @@ class Model:
             yield from self._results(batch, min_score)
 
     def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
-        detections = (self._export or self._model).finder()([picture.image for picture in pictures])
+        detections = self._model.finder()([picture.image for picture in pictures])
         for picture, objects in zip(pictures, detections, strict=True):
             kept = objects if min_score is None else objects.above(min_score)
             # A least score that the caller names also says what is drawn.

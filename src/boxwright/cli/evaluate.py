@@ -15,7 +15,7 @@ from boxwright.cli.paths import require_checkpoint
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.report.settings import ReportSettings
 from boxwright.runtime.allocator import keep_freed_memory
-from boxwright.runtime.formats import TORCH
+from boxwright.runtime.formats import AUTO, TORCH
 
 if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
@@ -71,7 +71,7 @@ def evaluate_command(
             raise ConfigError("--report is of one evaluation; evaluate without --watch")
         if pipeline_config_path is None:
             raise ConfigError("--watch starts before any checkpoint exists: add --pipeline_config_path")
-        if settings.runtime != TORCH:
+        if settings.runtime not in (AUTO, TORCH):
             raise ConfigError(f"--runtime {settings.runtime}: --watch evaluates each checkpoint in PyTorch; remove it")
         from boxwright.evaluation.watch import watch
 
@@ -111,7 +111,7 @@ def _evaluate(
     opened = evaluated.model
     if evaluated.runtime == TORCH:
         keep_freed_memory()
-    elif settings.runtime != TORCH:
+    else:
         console.print(f"runtime: {evaluated.runtime}; an export computes no losses")
     folder = out or run_folder(model_dir) / "eval"
     rates = learning_rates(config)
@@ -120,7 +120,7 @@ def _evaluate(
         if settings.engine:
             from boxwright.evaluation.shares import evaluate_by_workers
 
-            evaluation = evaluate_by_workers(evaluated.path, config, settings, evaluated.data, results.add)
+            evaluation = evaluate_by_workers(model_dir, config, settings, evaluated.data, results.add)
         else:
             evaluation = evaluate_on_data(evaluated.data, opened.opened, settings, _progress, results.add)
         about = about_evaluation(opened, settings, found.path, evaluated.runtime)

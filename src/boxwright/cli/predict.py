@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import shlex
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,23 +19,20 @@ from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
 from boxwright.inference.settings import ManySettings, PredictionSettings
 from boxwright.runtime.allocator import keep_freed_memory
-from boxwright.runtime.devices import is_cpu
-from boxwright.runtime.formats import AUTO, EXPORTS, TORCH
+from boxwright.runtime.devices import CPU
+from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from rich.progress import Progress
 
-    from boxwright.exporters.runtime_choice import Pictures
-    from boxwright.inference.collections import Unit
-    from boxwright.inference.finders import ImageDetector, ModelSource
+    from boxwright.inference.finders import ModelSource
     from boxwright.inference.predict import Predicted
     from boxwright.inference.shards import Job, Part
     from boxwright.inference.sources import Frame, Source
 
 _WINDOW = 30  # images over which the rate is averaged
-_COMPARED = 8  # images on which an export is compared with its detector, and crops of them
+_MANY_IMAGES = 50  # from which on an export's speed is worth a line
+_FASTER = "a file that detects faster on a CPU with small networks"
 
 Sources = Annotated[
     list[str],
@@ -100,8 +96,9 @@ def predict_command(
     require_checkpoint(model_dir)
     _import_pytorch(model_dir)
     count = _count(opened, settings)
-    detector = model.open(pictures=_pictures_of(opened, count))
-    _set_up_runtime(detector.runtime, model)
+    detector = model.open()
+    if detector.device:
+        keep_freed_memory()
     for source in opened:
         if not isinstance(source, ArraySource):
             detector.require_colors(source.name)
@@ -119,16 +116,8 @@ def predict_command(
     if model_dir.suffix in EXPORTS:
         suggest("serve", model_dir)
     else:
-        suggest("export", model_dir)
-
-
-def _set_up_runtime(runtime: str, model: ModelSource) -> None:
-    """Keep freed memory if PyTorch detects; otherwise print the runtime."""
-    if runtime == TORCH:
-        keep_freed_memory()
-    elif model.path.suffix not in EXPORTS:
-        on_cpu = is_cpu(model.settings.device) or model.settings.runtime == AUTO
-        console.print(f"runtime: {runtime} on {'cpu' if on_cpu else model.settings.device}")
+        slow = detector.device == CPU and done.pictures > _MANY_IMAGES
+        suggest("export", model_dir, when=f"for {_FASTER}" if slow else "")
 
 
 def _import_pytorch(model_dir: Path) -> None:
@@ -136,27 +125,6 @@ def _import_pytorch(model_dir: Path) -> None:
     if model_dir.suffix not in EXPORTS:
         with importing():
             import boxwright.weights.restore  # noqa: F401
-
-
-def _pictures_of(sources: list[Source], count: int | None) -> Pictures | None:
-    """Return what an export is compared on and how many images there are; None if all sources are live."""
-    if all(source.live for source in sources):
-        return None
-    from boxwright.exporters.pictures import varied
-    from boxwright.exporters.runtime_choice import Pictures
-    from boxwright.inference.sources import ImageSource
-
-    files = [source for source in sources if isinstance(source, ImageSource)]
-    others = [source for source in sources if not source.live]
-
-    def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
-        about = "the images to detect in"
-        if files:
-            return varied(lambda number: next(files[number].frames()).image, len(files), _COMPARED), about
-        pictures = [frame.image for frame in itertools.islice(others[0].frames(), _COMPARED)]
-        return varied(lambda number: pictures[number], len(pictures)), about
-
-    return Pictures(sample, count)
 
 
 def _count(sources: list[Source], settings: PredictionSettings) -> int | None:
@@ -205,13 +173,13 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
     job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
     units = units_of(words, many.part_size)
     require_checkpoint(model.path)
-    opened = _opened_for(job, units, many)
+    _import_pytorch(model.path)
+    opened = model.open()
     opened.require_colors(", ".join(words))
-    if opened.runtime == TORCH:
+    if opened.device:
         keep_freed_memory()
-    if model.path.suffix not in EXPORTS:  # workers, and runs that resume this one, detect with the same runtime
-        model = replace(model, settings=replace(model.settings, runtime=opened.runtime))
-        job = replace(job, model=model)
+    if opened.device == CPU:
+        console.print(f"boxwright export {shlex.quote(str(model.path))} writes {_FASTER}", markup=False)
     begin(job, units, opened.weights)
     todo = [unit for unit in unfinished_units(job, units) if _mine(unit.number, many.shards)]
     if len(todo) < len(units):
@@ -222,28 +190,6 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySett
         parts = (part for parts in spread(partial(worker, job), todo, many.workers) for part in parts)
     _watch_parts(parts, len(todo))
     _print_result(job, finished(job), many.max_errors)
-
-
-def _opened_for(job: Job, units: Sequence[Unit], many: ManySettings) -> ImageDetector:
-    """Return the detector in the runtime of the resumed job, or for a new one in the requested."""
-    from boxwright.data.image_io import decode_image
-    from boxwright.exporters.pictures import varied
-    from boxwright.exporters.runtime_choice import Pictures
-    from boxwright.inference.collections import items_of
-    from boxwright.inference.shards import planned_runtime
-
-    def sample() -> tuple[Sequence[NDArray[np.uint8]], str]:
-        items = [one for one in itertools.islice(items_of(units[0], job.column), _COMPARED) if not one.error]
-        return varied(lambda number: decode_image(items[number].data, items[number].id, upright=True), len(items)), ""
-
-    model = job.model
-    _import_pytorch(model.path)
-    if model.settings.runtime == AUTO and model.path.suffix not in EXPORTS:
-        # On the machines of a cluster there is no cache with the export.
-        runtime = planned_runtime(job.out) or (TORCH if many.engine == "ray" else AUTO)
-        model = replace(model, settings=replace(model.settings, runtime=runtime))
-    files = all(unit.kind == "images" for unit in units)
-    return model.open(pictures=Pictures(sample, sum(len(unit.addresses) for unit in units) if files else None))
 
 
 def _mine(number: int, shards: str) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import re
 import socket
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import ConfigError, DataError, ExportError
+from boxwright.base.files import is_file
 from boxwright.cli.console import console
 from boxwright.inference.serving.settings import ServerSettings
-from boxwright.runtime.formats import EXPORTED_FOR, EXPORTS
+from boxwright.runtime.devices import runtime_of
+from boxwright.runtime.formats import EXPORT_FORMATS, EXPORTS
 
 _NAME = "detector"
 _ODD = re.compile(r"[^\w.-]+")
@@ -61,17 +64,18 @@ def run_server(
     from boxwright.inference.serving.server import Server
     from boxwright.weights import exports
 
-    files = {
-        name: path if path.suffix in EXPORTS else exported_for_serving(path, settings.device)
-        for name, path in models.items()
-    }
-    # Before the runtime and the server start threads, each of which would get an arena.
-    share_arenas()
     counters = Counters()
-    served = [
-        ServedModel(path, name, settings, counters.observe, exports.__name__, allow_edited=settings.allow_edited)
-        for name, path in files.items()
-    ]
+    with tempfile.TemporaryDirectory() as folder:  # only until the files are read
+        files = {
+            name: path if path.suffix in EXPORTS else exported_for_serving(path, settings, Path(folder, str(number)))
+            for number, (name, path) in enumerate(models.items())
+        }
+        # Before the runtime and the server start threads, each of which would get an arena.
+        share_arenas()
+        served = [
+            ServedModel(path, name, settings, counters.observe, exports.__name__, allow_edited=settings.allow_edited)
+            for name, path in files.items()
+        ]
     app = make_app(served, settings, counters, api_key=access.api_key, watch=watch)
     config = uvicorn.Config(
         app,
@@ -111,38 +115,50 @@ def names_of(models: Sequence[Path]) -> list[str]:
     return names
 
 
-def exported_for_serving(source: Path, device: str) -> Path:
-    """Return the cached export of a run or checkpoint, made now if there is none.
+def exported_for_serving(source: Path, settings: ServerSettings, folder: Path) -> Path:
+    """Return the export of a run or checkpoint: the one in its folder if it has the same weights, else a new one.
+
+    Args:
+        source: The run's folder, or the checkpoint.
+        settings: Of the server; its device decides the format.
+        folder: Where a new export is written.
 
     Raises:
-        BoxwrightError: If it cannot be opened, or its export differs from it.
+        BoxwrightError: If it cannot be opened or exported, or its export differs from it.
     """
-    from boxwright.api.export import pictures_of_data
+    from boxwright.api.export import export_model
     from boxwright.cli.paths import require_checkpoint
-    from boxwright.exporters.cache import default_runtime
-    from boxwright.exporters.runtime_choice import Pictures, RuntimeRequest, choose_export
-    from boxwright.runtime.devices import runtime_of
+    from boxwright.exporters.export import FORMATS
+    from boxwright.runtime.metadata_reader import read_metadata
+    from boxwright.runtime.sessions import require_device
+    from boxwright.weights.configuration import run_folder
     from boxwright.weights.open_model import open_model
 
     require_checkpoint(source)
-    runtime = runtime_of(device) or default_runtime()
-    if runtime is None:
-        needed = " or ".join(f"boxwright[{one.format}]" for one in EXPORTED_FOR.values())
-        raise ExportError(f"{source}: only exported detectors are served, and no exporter is installed: {needed}")
+    runtime = runtime_of(settings.device) or "onnxruntime"
+    require_device(runtime, settings.device)
+    format = EXPORT_FORMATS[runtime]
     opened = open_model(source, device="cpu")
+    name = f"detector{FORMATS[format].suffix}"
+    kept = run_folder(source) / "export" / name
+    if is_file(kept):
+        metadata = read_metadata(kept, allow_edited=settings.allow_edited)
+        if metadata.weights_sha256 == opened.weights_sha256():
+            console.print(f"{source}: serving {kept}, which has its weights", markup=False)
+            return kept
+    console.print(
+        f"{source}: exporting it to a temporary file; `boxwright export {source} --format {format}` keeps an export, "
+        "which is served at once",
+        markup=False,
+    )
     try:
         with console.status("exporting …"):
-            pictures = Pictures(lambda: pictures_of_data(opened.config, opened.detector))
-            found = choose_export(opened, RuntimeRequest(runtime, device), pictures)
+            return export_model(opened, format, folder / name).path
     except DataError as error:
         raise ExportError(
             f"{source} is exported before it is served, and cannot be compared with its export on its evaluation data: "
             f"{error}; run `boxwright export {source} --images FOLDER`, and serve that file"
         ) from None
-    if found is None:  # choose_export raises where a runtime is named
-        raise ExportError(f"{source}: cannot be exported; run `boxwright export {source}`")
-    console.print(f"{source}: exported for {runtime}: {found.path}", markup=False)
-    return found.path
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -27,8 +27,8 @@ class EvaluationSettings:
         "cpu, cuda, one GPU as cuda:1, or auto for a GPU if available; a runtime may have others, such as tensorrt.",
     )
     runtime: str = setting(
-        "torch",
-        "torch, which also computes losses; onnxruntime, openvino: an export, made once; auto: the fastest on a CPU.",
+        "auto",
+        "torch, onnxruntime, openvino; auto: that of the model, which is PyTorch unless it is an exported file.",
     )
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     precision: str = setting("float32", "float32, bfloat16, or fastest, by measuring both.")

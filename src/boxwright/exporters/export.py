@@ -31,14 +31,12 @@ from boxwright.exporters.program import Suppression, detection_program
 from boxwright.exporters.pt2_file import save_pt2
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
-from boxwright.runtime.devices import CPU, is_cpu
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTED_FOR
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
-from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session, session_of
+from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
 from boxwright.weights.pt2_session import Pt2Session
 from boxwright.weights.weights_digest import weights_sha256
 
@@ -102,8 +100,8 @@ def _litert_inputs(file: ExportFile) -> Inputs:
 
 
 FORMATS: dict[str, _Kind] = {
-    "onnx": _Kind(".onnx", EXPORTED_FOR["onnxruntime"].libraries, _onnx, _save_onnx, OnnxSession, _onnx_inputs),
-    "openvino": _Kind(".xml", EXPORTED_FOR["openvino"].libraries, _openvino, save_openvino, OpenVinoSession),
+    "onnx": _Kind(".onnx", ("onnx", "onnxscript", "onnxruntime"), _onnx, _save_onnx, OnnxSession, _onnx_inputs),
+    "openvino": _Kind(".xml", ("openvino", "onnx", "onnxscript"), _openvino, save_openvino, OpenVinoSession),
     "litert": _Kind(
         ".tflite",
         ("ai-edge-litert",),
@@ -358,7 +356,6 @@ def verify(
     images: Pictures,
     source: str = "",
     *,
-    device: str = CPU,
     allow_edited: bool = False,
 ) -> Report:
     """Compare an exported file with its detector again, for example on the machine that will run it.
@@ -368,7 +365,6 @@ def verify(
         path: The file.
         images: Real pictures, uint8 [H, W, 3].
         source: Where they come from, for the report.
-        device: The device of the file's runtime; "cpu", or another that it has.
         allow_edited: Whether to compare a file that was modified.
 
     Returns:
@@ -378,7 +374,7 @@ def verify(
         ExportError: If the file was exported from another detector, is damaged or modified.
     """
     kind, file = _kind_of_file(path), read_checked(path, allow_edited=allow_edited)
-    session = kind.session(file) if is_cpu(device) else session_of(file, 0, device)
+    session = kind.session(file)
     with evaluation_mode(detector):
         if session.metadata.weights_sha256 != weights_sha256(detector):
             raise ExportError(f"{path} was exported from a detector with other weights")

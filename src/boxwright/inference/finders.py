@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +15,15 @@ from boxwright.inference.merging import MERGES
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tiles import in_tiles
 from boxwright.inference.tracking import least_score
-from boxwright.runtime.devices import opening_device
+from boxwright.runtime.devices import require_runtime
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import AUTO, EXPORTS, TORCH
+from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.thresholds import above_thresholds, read_thresholds, require_same_model
 from boxwright.types import Categories, Finder, FoundObjects
 from boxwright.weights.memory import remember
 from boxwright.weights.open_model import OpenModel, fixed, open_model, require_adjustable
 
 if TYPE_CHECKING:
-    from boxwright.exporters.runtime_choice import Pictures
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 
@@ -39,14 +38,14 @@ class ImageDetector:
         categories: The classes; None if unknown.
         weights: Their SHA-256, and for an export its format and precision.
         channels: How many the images have that it takes: 3, or more.
-        runtime: What detects: PyTorch, an exported file, or an export that was made for a runtime.
+        device: Where PyTorch detects, such as "cpu" or "cuda:0"; empty for an exported file.
     """
 
     detect: Finder
     categories: Categories | None
     weights: str
     channels: int = 3
-    runtime: str = TORCH
+    device: str = ""
 
     def require_colors(self, what: str) -> None:
         """Raise a ConfigError if it takes more channels than files of pictures have; `what` has them."""
@@ -74,22 +73,22 @@ class ModelSource:
     label_map: Path | None = None
     changes: Sequence[str] = ()
 
-    def open(self, threads: int = 0, pictures: Pictures | None = None) -> ImageDetector:
+    def open(self, threads: int = 0) -> ImageDetector:
         """Return the detector, opened; an exported one does not need PyTorch.
 
         Args:
             threads: How many its runtime may use; 0 for its default.
-            pictures: What to detect in; without them, no export for another runtime is made.
 
         Raises:
             BoxwrightError: If there is no detector, or it does not support the settings.
         """
         settings = self.settings
+        require_runtime(self.path, settings.runtime, settings.device)
         require_adjustable(self.path, settings.precision, compile=settings.compile)
         config, categories = self._changes()
         opened = open_model(
             self.path,
-            device=opening_device(self.path, settings.device, settings.runtime),
+            device=settings.device,
             tf32=settings.tf32,
             threads=threads,
             config=config,
@@ -98,24 +97,12 @@ class ModelSource:
         )
         if settings.context:
             remember(opened.detector, settings.context)
-        opened, runtime = self._in_runtime(opened, threads, pictures)
+        device = "" if opened.is_exported else str(next(opened.detector.parameters()).device)
         opened = opened.optimized(settings.precision, compile=settings.compile)
         detect = opened.finder(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
-        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, runtime)
-
-    def _in_runtime(self, opened: OpenModel, threads: int, pictures: Pictures | None) -> tuple[OpenModel, str]:
-        """Return the model or its export for the requested runtime, and the runtime's name."""
-        if opened.is_exported and self.settings.runtime == AUTO:
-            return opened, self.path.suffix
-        from boxwright.exporters.runtime_choice import RuntimeRequest, choose_export, only_torch
-
-        settings = self.settings
-        unsupported = only_torch(settings, {"--context": settings.context})
-        request = RuntimeRequest(settings.runtime, settings.device, threads, unsupported)
-        export = choose_export(opened, request, pictures)
-        return (opened, TORCH) if export is None else (replace(opened, opened=export.detector), export.runtime)
+        return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, device)
 
     def _changes(self) -> tuple[TrainEvalPipelineConfig | None, Categories | None]:
         """Return the configuration and classes that replace the model's own; None for no replacement."""

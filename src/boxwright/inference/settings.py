@@ -34,7 +34,7 @@ class PredictionSettings:
     )
     tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
     runtime: str = setting(
-        "auto", "torch, onnxruntime, openvino; auto: on a CPU, an export that is made once, if enough images are left."
+        "auto", "torch, onnxruntime, openvino; auto: that of the model, which is PyTorch unless it is an exported file."
     )
     precision: str = setting("float32", "float32, bfloat16, or fastest: the one measured to be.")
     compile: bool = setting(False, "Compile the network; takes a minute or more first.")

@@ -31,7 +31,6 @@ from boxwright.inference.parquet_rows import Row, counts, parquet_bytes, row_of
 from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store, open_parquet
 from boxwright.runtime.allocator import keep_freed_memory
-from boxwright.runtime.formats import EXPORTED_FOR, TORCH
 from boxwright.types import Finder
 
 PLAN = "_plan.json"
@@ -102,17 +101,6 @@ def begin(job: Job, units: Sequence[Unit], weights: str) -> None:
         )
 
 
-def planned_runtime(out: str) -> str | None:
-    """Return the runtime with which a job of a detector that is no exported file was started; None for a new job."""
-    store = Store(out)
-    store.make()
-    if PLAN not in store.names():
-        return None
-    with store.open(PLAN) as file:
-        weights = json.loads(file.read())["weights"]
-    return next((name for name, one in EXPORTED_FOR.items() if f" {one.format} " in weights), TORCH)
-
-
 # What changes the results; a run may be resumed on another device, or in another precision.
 _RESULT_SETTINGS = ("min_score", "multi_scale", "tile", "overlap", "merge")
 
@@ -156,7 +144,7 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
 def worker(job: Job) -> Callable[[Unit], list[Part]]:
     """Return a function that computes a unit's missing parts, with its detector opened."""
     model = job.model.open(job.threads)
-    if model.runtime == TORCH:
+    if model.device:
         keep_freed_memory()
     return lambda unit: list(run_unit(unit, job, model))
 

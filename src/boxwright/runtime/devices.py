@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from boxwright.base.errors import ExportError
-from boxwright.runtime.formats import EXPORTED_FOR, EXPORTS
+from boxwright.base.errors import ConfigError, ExportError
+from boxwright.runtime.formats import AUTO, EXPORT_FORMATS, EXPORTS, RUNTIMES, TORCH
 
 CPU = "cpu"
-_AUTO = "auto"
 # The name of an ONNX Runtime device → its provider, and the providers that take what it does not support.
 _PROVIDERS = {
     "cuda": ("CUDAExecutionProvider",),
@@ -23,7 +22,7 @@ Providers = list[str | tuple[str, dict[str, Any]]]
 
 def is_cpu(device: str) -> bool:
     """Return whether exports run on the CPU for a device's name; they do for "auto"."""
-    return device.lower() in (CPU, _AUTO)
+    return device.lower() in (CPU, AUTO)
 
 
 def onnx_providers(device: str, available: Sequence[str]) -> Providers:
@@ -86,21 +85,32 @@ def require_cpu(device: str, runtime: str) -> None:
         raise ExportError(f"device {device!r}: {runtime} runs exports on the CPU; choose --device cpu")
 
 
-def opening_device(path: Path, device: str, runtime: str) -> str:
-    """Return the device on which a model is opened that is to detect in a runtime.
+def require_runtime(path: Path, runtime: str, device: str) -> None:
+    """Raise an error unless a model runs in the requested runtime, and a device of that name may be one of it.
 
-    A detector that is exported first opens on the CPU, to be compared with its export on whatever device that runs.
+    Args:
+        path: A run's folder or a checkpoint, which run in PyTorch, or an exported file, which has its own runtime.
+        runtime: "auto" for the model's own, "torch", or a key of `EXPORT_FORMATS`.
+        device: The name of the device that is requested.
 
     Raises:
-        ExportError: For a device that only exports run on, unless the runtime is named.
+        ConfigError: If there is no such runtime.
+        ExportError: If the model runs in another; a run or checkpoint has to be exported for it.
     """
+    if runtime not in (AUTO, TORCH, *EXPORT_FORMATS):
+        raise ConfigError(f"runtime {runtime}: expected {AUTO}, {TORCH}, {', '.join(EXPORT_FORMATS)}")
     if path.suffix in EXPORTS:
-        return device
-    if runtime in EXPORTED_FOR:
-        return CPU
-    if only := runtime_of(device):
-        raise ExportError(f"device {device!r} is one of {only}: add --runtime {only}")
-    return device
+        own = RUNTIMES.get(path.suffix, TORCH)
+        if runtime not in (AUTO, own):
+            raise ExportError(f"runtime {runtime}: {path} is exported, and runs in {own}")
+        return
+    needed = runtime if runtime in EXPORT_FORMATS else runtime_of(device)
+    if needed is not None:
+        asked = f"runtime {runtime}" if needed == runtime else f"device {device!r}"
+        raise ExportError(
+            f"{asked}: {path} runs in PyTorch; run `boxwright export {path} --format {EXPORT_FORMATS[needed]}`, "
+            "and name the file that it writes"
+        )
 
 
 def runtime_of(device: str) -> str | None:

@@ -222,7 +222,7 @@ def open_session(path: str | Path, threads: int = 0, device: str = CPU, *, allow
 
 
 def require_device(runtime: str, device: str) -> None:
-    """Raise an ExportError if a runtime, a key of `EXPORTED_FOR`, is not installed or has no such device."""
+    """Raise an ExportError if a runtime, onnxruntime or openvino, is not installed or has no such device."""
     if runtime == "openvino":
         openvino_device(device, _openvino_core().available_devices)
     else:
