@@ -13,7 +13,6 @@ from boxwright.models.layers import Conv2d
 from boxwright.models.winograd import WinogradConv2d
 from boxwright.ops.depthwise import Window, act_depthwise, depthwise_act, taps_of
 from boxwright.ops.norm_act import Pointwise, norm_act, norm_add_act
-from boxwright.ops.resize import resize_bilinear
 from boxwright.ops.winograd import transformed_kernel
 from boxwright.ops.winograd_tiles import ChannelScale, conv_3x3, conv_3x3_packed, conv_3x3_transformed, packed_kernel
 
@@ -26,7 +25,6 @@ def made(*size: int) -> Tensor:
 
 
 MAPS, KERNEL, DEPTHWISE, VECTOR = made(2, 16, 9, 7), made(16, 16, 3, 3), made(16, 1, 3, 3), made(16)
-IMAGE = made(9, 7, 3)
 WINDOW, RELU = Window(3, 1, 1, 1, 9, 7), Pointwise(low=0.0)
 
 
@@ -38,7 +36,6 @@ def with_gradient(compute: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 KERNELS: dict[str, Callable[[], Tensor]] = {
-    "resizing": lambda: resize_bilinear(IMAGE, 12, 5),
     "Winograd, packed": lambda: conv_3x3_packed(
         [MAPS], packed_kernel(transformed_kernel(KERNEL)), [ChannelScale(VECTOR)]
     )[0],
