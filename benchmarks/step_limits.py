@@ -33,7 +33,6 @@ from torch import Tensor, nn
 
 import step_profile
 from boxwright.nn.batch_norm import BatchNorm2d
-from boxwright.nn.cpu_acceleration import use_kernels
 from boxwright.nn.winograd import WinogradConv2d
 from boxwright.runtime.allocator import keep_freed_memory
 from race import processor
@@ -107,7 +106,6 @@ def noted(side: Any) -> tuple[list[tuple[nn.Module, tuple[int, ...], tuple[bool,
             calls.setdefault(key, [module, tuple(inputs[0].shape), learns, 0])[3] += 1
 
     network = (side.detector or side.learner.state.detector).network
-    use_kernels(network, ("winograd",))  # else layers in one pass do not call their convolutions as modules
     hooks = [module.register_forward_pre_hook(note) for module in network.modules()]
     side.run()
     for hook in hooks:

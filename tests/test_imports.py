@@ -1,4 +1,4 @@
-"""What a command has to import before it trains or detects: torchvision, timm and the compiler take seconds."""
+"""What a command has to import before it trains or predicts: torchvision, timm and the compiler take seconds."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ train(bw.load_config("pipeline.config", changes), "run", bw.RunSettings(evaluate
 print([name for name in {HEAVY} if name in sys.modules])
 """
 
-DETECTS = f"""
+PREDICTS = f"""
 import sys
-import numpy as np
+import torch
 import boxwright as bw
-detector = bw.build_detector(bw.load_config(sys.argv[1]))
-assert len(detector.detect([np.zeros((96, 96, 3), np.uint8)])) == 1
+detector = bw.build_detector(bw.load_config(sys.argv[1])).eval()
+with torch.no_grad():
+    detector.predict(*detector.preprocess(torch.zeros(1, 96, 96, 3, dtype=torch.uint8)))
 print([name for name in {HEAVY} if name in sys.modules])
 """
 
@@ -58,11 +59,11 @@ def test_heavy_modules_are_imported_where_they_are_used() -> None:
 
 
 @pytest.mark.parametrize("preset", ["", pytest.param("efficientdet_d0", marks=pytest.mark.slow)])
-def test_the_first_detection_imports_neither_torchvision_nor_a_compiler(preset: str, tmp_path: Path) -> None:
+def test_the_first_prediction_imports_neither_torchvision_nor_a_compiler(preset: str, tmp_path: Path) -> None:
     shapes = (Path(boxwright.__file__).parent / "assets" / "shapes.config").read_text()
     config = tmp_path / "pipeline.config"
     config.write_text(f'preset: "{preset}"' if preset else shapes)
-    words = [sys.executable, "-c", DETECTS, str(config)]
+    words = [sys.executable, "-c", PREDICTS, str(config)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
     # A maximum's shape, of EfficientDet's pyramid, is found by PyTorch's own means.
     assert done.stdout.splitlines()[-1] == ("['sympy']" if preset else "[]")

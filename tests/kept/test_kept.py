@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 import boxwright as bw
+from boxwright.weights.archive import save_archive
+from boxwright.weights.store import read_checkpoint
 from tests.kept.contents import FOLDER, detections_of, losses_of, resumed_to, sums_of
 
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -39,6 +42,19 @@ def test_a_run_goes_on_as_it_would_have(tmp_path: Path) -> None:
     assert resumed_to(6, tmp_path).is_file()
     found = losses_of(tmp_path / "run")
     assert found == pytest.approx(EXPECTED["losses"][3:], rel=1e-4)
+
+
+def test_a_run_that_a_versions_own_kernels_computed_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("pipeline.config", "train.record", "label_map.pbtxt"):
+        shutil.copy(FOLDER / name, tmp_path / name)
+    (tmp_path / "run").mkdir()
+    content = {**read_checkpoint(FOLDER / "ckpt-3.pt"), "compiled_kernels": ("norm_act", "depthwise")}
+    with (tmp_path / "run" / "ckpt-3.pt").open("w+b") as file:
+        save_archive(content, file)
+    with caplog.at_level(logging.INFO, "boxwright.run"):
+        checkpoint = resumed_to(4, tmp_path)
+    assert sum("the last bits of numbers may change" in record.message for record in caplog.records) == 1
+    assert "compiled_kernels" not in read_checkpoint(checkpoint)
 
 
 def test_an_export_is_opened_and_finds_what_it_found() -> None:

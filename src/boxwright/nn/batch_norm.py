@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from torch.nn.modules import _functions as functions
 
 from boxwright.base.errors import ConfigError
-from boxwright.nn.ops.compiled import is_readable
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,6 @@ class BatchNorm2d(nn.BatchNorm2d):
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance, self.momentum)
 
-    def move_averages_of(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        """Update the stored statistics with those of so many values of each channel; the variance is biased."""
-        self.move_averages(mean, variance * (count / (count - 1)))
-
 
 def gain_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     """Return the factor and the summand of normalization with stored statistics, float64 [C] each."""
@@ -82,39 +77,6 @@ def gain_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
     if norm.affine:
         gain, shift = gain * norm.weight.double(), shift * norm.weight.double() + norm.bias.double()
     return gain, shift
-
-
-class StoredNorm2d(nn.Module):
-    """Normalization with stored statistics as a gain and a shift of each channel, for inference."""
-
-    gain: Tensor
-    shift: Tensor
-
-    def __init__(self, norm: nn.BatchNorm2d) -> None:
-        """Compute them once."""
-        super().__init__()
-        gain, shift = gain_and_shift(norm)
-        self.register_buffer("gain", gain.float().detach())
-        self.register_buffer("shift", shift.float().detach())
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the same shape."""
-        return torch.addcmul(self.shift[:, None, None], self.gain[:, None, None], input)
-
-    def shifted(self, bias: Tensor) -> Tensor:
-        """Return the normalized bias [C] of the layer before."""
-        return torch.addcmul(self.shift, self.gain, bias)
-
-
-def is_plain_on_cpu(norm: nn.Module, inputs: Tensor) -> bool:
-    """Return whether a layer normalizes maps, float32 on the CPU and channels last, by their own statistics."""
-    return (
-        type(norm) is BatchNorm2d  # false once it is folded or waits for other processes
-        and norm.training
-        and is_readable(inputs)
-        and not torch.is_autocast_enabled("cpu")
-        and inputs.is_contiguous(memory_format=torch.channels_last)
-    )
 
 
 class _Total(torch.autograd.Function):

@@ -15,14 +15,11 @@ from torch import Tensor, nn
 
 from boxwright.base.device import in_halves, without_wait
 from boxwright.base.errors import ConfigError
-from boxwright.nn.cpu_acceleration import accelerate_for_cpu
 from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.folding import fold_batch_norms
-from boxwright.nn.fused_convolution import fuse_convolutions
 from boxwright.nn.initial_statistics import take_out_initial
 from boxwright.nn.input_sizes import input_sizes
 from boxwright.nn.network import Network, evaluation_mode
-from boxwright.nn.onednn_convolution import pack_kernels
 from boxwright.nn.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
 from boxwright.nn.preprocessing.images import Images, Scale, image_tensors
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
@@ -74,7 +71,6 @@ class Detector(nn.Module):
         super().__init__()
         self.preprocessor = preprocessor
         self.network = network
-        accelerate_for_cpu(network)
         self.criterion = criterion
         self.postprocessor = postprocessor
         self.num_classes = num_classes
@@ -139,9 +135,9 @@ class Detector(nn.Module):
     def optimize(self, *, compile: bool = False, dtype: torch.dtype = torch.float32) -> Self:
         """Speed up inference irreversibly: the detector can no longer be trained or saved.
 
-        Batch normalization is folded into convolutions, verified layer by layer, memory is channels-last, and on a CPU
-        3×3 convolutions take a quarter of the multiplications, convolutions activate as they write, and kernels are
-        kept in oneDNN's layout too, which takes their memory twice; detections are equal up to float32 rounding.
+        Batch normalization is folded into the weights of convolutions, verified layer by layer, and memory is
+        channels-last. On a CPU, wide 3×3 convolutions become new modules of Winograd's algorithm, whose kernels take
+        four times the memory. Detections are equal up to float32 rounding.
 
         Args:
             compile: Whether the network is compiled on first use, which takes a minute or more.
@@ -164,8 +160,6 @@ class Detector(nn.Module):
         self.to(memory_format=torch.channels_last)
         if device.type == "cpu" and dtype == torch.float32 and not compile:
             replace_by_winograd(self.network, sizes)
-            fuse_convolutions(self.network)
-            pack_kernels(self.network, sizes)
         self.optimized, self.dtype = True, dtype
         if compile:
             self.network.compile(dynamic=False)

@@ -78,7 +78,7 @@ class ConvSettings:
 
 
 def have_hooks(*modules: nn.Module) -> bool:
-    """Return whether a module has hooks, which see nothing where several layers are computed at once."""
+    """Return whether a module has hooks, which see nothing where its parts are called in its place."""
     return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
 
 
@@ -280,6 +280,23 @@ def separable_conv(
 
 class ConvNormAct(nn.Sequential):
     """A convolution, its normalization and its activation."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the activated map."""
+        conv, norm, activation = self
+        return normalize_and_activate(conv(input), norm, activation)
+
+
+def normalize_and_activate(maps: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:
+    """Return the activation of normalized maps [B, C, H, W]."""
+    activated: Tensor = activation(norm(maps))
+    return activated
+
+
+def normalize_add_and_activate(maps: Tensor, norm: nn.Module, shortcut: Tensor, activation: nn.Module) -> Tensor:
+    """Return the activation of the sum of normalized maps [B, C, H, W] and a shortcut of the same shape."""
+    activated: Tensor = activation(norm(maps) + shortcut)
+    return activated
 
 
 def conv_norm_act(

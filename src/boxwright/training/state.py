@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError
-from boxwright.nn.cpu_acceleration import compiled_kernels, use_kernels
 from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, shares_of_new
 from boxwright.nn.optimization.moving_average import MovingAverage, average_decay
@@ -110,7 +109,6 @@ class TrainingState:
             "seed": self.seed,
             "samples": self.samples,
             "parts": self.parts,
-            "compiled_kernels": compiled_kernels(self.detector.network),
             THREADS: torch.get_num_threads(),
             "selection": self.selection.content(),
             "began": self.began,
@@ -148,8 +146,6 @@ class TrainingState:
         self.seed, self.began = content["seed"], float(content["began"])
         network = self.detector.network
         network.initial_shares = shares_of_layers(network, content[SHARES], content[AVERAGE_SHARES])
-        # So that it ends with the bits that it would have had.
-        use_kernels(self.detector.network, content.get("compiled_kernels", ()))
         self.selection = self.selection.restored(content["selection"])
 
 

@@ -21,7 +21,6 @@ from boxwright.data.loader import BatchStream, training_batches
 from boxwright.data.worker_folder import clear_worker_folders
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.nn.cpu_acceleration import compiler_problem
 from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import take_out_initial
 from boxwright.pipeline import messages as m
@@ -374,14 +373,9 @@ def _restore(
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore({**content, **stored_shares(content, config, path)})
         processes.log.info(f"resuming from {path}, step {state.step}")
-    _log_compiler(state, processes)
+        if content.get("compiled_kernels"):
+            processes.log.info("an earlier version computed some layers otherwise: the last bits of numbers may change")
     return state
-
-
-def _log_compiler(state: TrainingState, processes: Processes) -> None:
-    """Log why kernels cannot be compiled, if so."""
-    if (problem := compiler_problem(state.detector.network)) is not None:
-        processes.log.info(f"steps take longer, as their kernels cannot be compiled: {problem}")
 
 
 def _open_evaluations(

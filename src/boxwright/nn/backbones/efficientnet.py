@@ -103,20 +103,10 @@ class MBConv(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, C', H', W']."""
-        features = self.convolve(inputs)
+        features = self.depthwise(self.expand(inputs))
         gate = self.excite(self.activation(self.squeeze(features.mean((2, 3), keepdim=True)))).sigmoid()
-        outputs = self.project_gated(features, gate)
+        outputs: Tensor = self.project(features * gate)
         return outputs if self.drop is None else self.drop(outputs) + inputs
-
-    def convolve(self, inputs: Tensor) -> Tensor:
-        """Return the depthwise convolution's features of the expanded ones."""
-        convolved: Tensor = self.depthwise(self.expand(inputs))
-        return convolved
-
-    def project_gated(self, features: Tensor, gate: Tensor) -> Tensor:
-        """Return the projection of the features, whose channels are weighted by the gate [B, C, 1, 1]."""
-        projected: Tensor = self.project(features * gate)
-        return projected
 
 
 class EfficientNet(Backbone):

@@ -65,16 +65,11 @@ class InvertedResidual(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, C', H', W']."""
-        return self.finish(inputs, self.convolve(inputs))
+        return self.finish(inputs, self.expand(inputs))
 
-    def convolve(self, inputs: Tensor) -> Tensor:
-        """Return the depthwise convolution's features of the expanded ones, which nothing else reads."""
-        convolved: Tensor = self.depthwise(self.expand(inputs))
-        return convolved
-
-    def finish(self, inputs: Tensor, convolved: Tensor) -> Tensor:
-        """Return the output of the depthwise convolution's features."""
-        outputs: Tensor = self.project(convolved)
+    def finish(self, inputs: Tensor, expanded: Tensor) -> Tensor:
+        """Return the block's output [B, C', H', W'] from its expanded features."""
+        outputs: Tensor = self.project(self.depthwise(expanded))
         return inputs + outputs if self.residual else outputs
 
 
@@ -124,7 +119,7 @@ class MobileNetV2(Backbone):
         for number, block in enumerate(cast(Iterable[InvertedResidual], self.blocks)):
             if (tap := f"{number}/expand") in self.taps:
                 found[tap] = block.expand(features)
-                features = block.finish(features, block.depthwise(found[tap]))
+                features = block.finish(features, found[tap])
             else:
                 features = block(features)
             found[str(number)] = features

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from boxwright.nn.ops.sigmoid_focal import compiled_focal_loss, gains_from_kernel
 from boxwright.nn.ops.slices import rows_at_once
 
 NO_COLUMN = -1
@@ -51,8 +50,6 @@ def sigmoid_focal_loss(logits: Tensor, classes: Tensor, gamma: float, alpha: flo
         float [B, A].
     """
     weights = (1.0, 1.0) if alpha is None else (1 - alpha, alpha)
-    if gains_from_kernel(logits):
-        return compiled_focal_loss(logits, classes, gamma, *weights)
     loss: Tensor = _SigmoidFocal.apply(logits.contiguous(), classes, gamma, *weights)
     return loss
 

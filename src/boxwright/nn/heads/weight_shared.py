@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from boxwright.nn.activations import make_activation
 from boxwright.nn.batch_norm import make_norm
 from boxwright.nn.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
-from boxwright.nn.layers import ConvSettings, full_conv, make_conv, separable_conv
+from boxwright.nn.layers import ConvSettings, full_conv, make_conv, normalize_and_activate, separable_conv
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Tower(nn.Module):
         """Return [B, depth, H, W] per level."""
         levels, norms = features, list(self.norms)
         for number, conv in enumerate(self.convs):
-            levels = self.layer(levels, conv, norms[number :: len(self.convs)])
+            own = norms[number :: len(self.convs)]
+            levels = [
+                normalize_and_activate(conv(level), norm, self.activation)
+                for level, norm in zip(levels, own, strict=True)
+            ]
         return levels
-
-    def layer(self, levels: list[Tensor], conv: nn.Module, norms: list[nn.Module]) -> list[Tensor]:
-        """Return a layer's activated outputs [B, depth, H, W], one for each level."""
-        return [self.activation(norm(conv(level))) for level, norm in zip(levels, norms, strict=True)]
 
 
 class WeightSharedHead(AnchorHead):
@@ -108,15 +108,11 @@ class WeightSharedHead(AnchorHead):
         projected = [project(level) for project, level in zip(self.projections, features, strict=True)]
         box_features = self.box_tower(projected)
         class_features = box_features if self.class_tower is None else self.class_tower(projected)
-        codes = self.last(self.boxes, box_features)
-        logits = self.last(self.classes, [self.dropout(level) for level in class_features])
+        codes = [self.boxes(level) for level in box_features]
+        logits = [self.classes(self.dropout(level)) for level in class_features]
         return self.output.finish(
             flatten_anchors(codes, self.output.code_size), flatten_anchors(logits, self.output.columns)
         )
-
-    def last(self, layers: nn.Sequential, levels: list[Tensor]) -> list[Tensor]:
-        """Return the levels' outputs of a last convolution."""
-        return [layers(level) for level in levels]
 
 
 def _projection(in_channels: int, out_channels: int, settings: ConvSettings) -> nn.Module:

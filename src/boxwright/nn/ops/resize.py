@@ -9,33 +9,12 @@ Dimensions: B batch, H W image, C channels.
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.base.c_compiler import CompilerError
-from boxwright.nn.ops.compiled import call, compiled, new_numbers
-
-_SOURCE = Path(__file__).with_suffix(".c")
-_KERNEL_CHANNELS, _LEAST_FOR_THREADS = 3, 1 << 15
-
 _CUBIC_STEPS = 1024
 _CUBIC_A = -0.75
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = (
-        ("images", ctypes.c_long),
-        ("height", ctypes.c_long),
-        ("width", ctypes.c_long),
-        ("down", ctypes.c_long),
-        ("across", ctypes.c_long),
-        ("threads", ctypes.c_int),
-        ("bytes", ctypes.c_int),
-    )
 
 
 def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
@@ -52,9 +31,6 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
     if not torch.compiler.is_compiling() and image.shape[-3:-1] == (height, width):
         return image.float()
     images = image.reshape(-1, *image.shape[-3:])
-    if _is_readable(images, height, width) and not isinstance(kernels(), CompilerError):
-        resized = _by_kernel(images, height, width, align_corners=align_corners)
-        return resized.view(*image.shape[:-3], height, width, _KERNEL_CHANNELS)
     if align_corners:
         pixels = images.float().permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
         resized = F.interpolate(pixels, (height, width), mode="bilinear", align_corners=True)
@@ -63,46 +39,6 @@ def resize_bilinear(image: Tensor, height: int, width: int, *, align_corners: bo
         pixels = _with_edge_repeated(images).permute(0, 3, 1, 2)
         resized = F.interpolate(pixels, (height + 1, width + 1), mode="bilinear", align_corners=True)[..., :-1, :-1]
     return resized.reshape(*image.shape[:-3], *resized.shape[1:]).movedim(-3, -1)
-
-
-def kernels() -> ctypes.CDLL | CompilerError:
-    """Return the compiled functions, or why there are none."""
-    return compiled(_SOURCE)
-
-
-def _is_readable(images: Tensor, height: int, width: int) -> bool:
-    """Return whether the kernel in C can resize images [B, H, W, C] to a new size; it computes no gradients."""
-    # Checked before sizes, which may be dynamic in a graph.
-    if torch.compiler.is_compiling() or (images.requires_grad and torch.is_grad_enabled()):
-        return False
-    known = images.dtype in (torch.uint8, torch.float32) and images.shape[-1] == _KERNEL_CHANNELS
-    return type(images) is Tensor and images.is_cpu and known and images.numel() > 0 and height > 0 and width > 0
-
-
-def _by_kernel(images: Tensor, height: int, width: int, *, align_corners: bool) -> Tensor:
-    """Return images [B, H, W, 3], bytes or float32, resized: float32 [B, height, width, 3].
-
-    It takes 0.3 to 0.7 of the time of PyTorch's function on one thread, and 0.13 to 0.4 on two
-    (`benchmarks/layers.py`).
-    """
-    rows, row_shares = _neighbors(images, 1, height, align_corners=align_corners)
-    columns, column_shares = _neighbors(images, 2, width, align_corners=align_corners)
-    resized = new_numbers(len(images), height, width, _KERNEL_CHANNELS)
-    # A team of threads takes longer to start than a small image.
-    threads = torch.get_num_threads() if resized.numel() >= _LEAST_FOR_THREADS else 1
-    shape = _Shape(*images.shape[:3], height, width, threads, images.dtype == torch.uint8)
-    # Two new lines and one of the image, each with an extra number at its end.
-    scratch = new_numbers(threads, (2 * width + images.shape[2]) * _KERNEL_CHANNELS + 3)
-    tables = rows, row_shares, columns, column_shares
-    call(kernels(), "resize_bilinear", shape, images.contiguous(), *tables, scratch, resized)
-    return resized
-
-
-def _neighbors(images: Tensor, dim: int, size: int, *, align_corners: bool) -> tuple[Tensor, Tensor]:
-    """Return the pixels before and after each new one, int32 [2, size], and its distance from the former [size]."""
-    source, last = _source(images, dim, size, align_corners=align_corners), images.shape[dim] - 1
-    before = source.int().clamp_(max=last)
-    return torch.stack((before, (before + 1).clamp_(max=last))), source - before
 
 
 def _with_edge_repeated(images: Tensor) -> Tensor:

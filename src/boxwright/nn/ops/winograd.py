@@ -14,12 +14,9 @@ Dimensions: B batch, C input channels, D output channels, H W grid, T tiles, h w
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from boxwright.nn.ops.channel_sums import channel_sums
 from boxwright.nn.ops.padding import zero_padded
 
 _POINTS = (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2)  # and infinity
@@ -78,48 +75,6 @@ def conv_3x3_transformed(inputs: Tensor, kernel: Tensor, bias: Tensor | None) ->
     return output[:, :, :height, :width].clone(memory_format=torch.channels_last)
 
 
-def conv_3x3(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-    """Return as `conv_3x3_transformed` for a kernel [D, C, 3, 3], with gradients."""
-    found: Tensor = _Conv.apply(inputs, kernel, bias)
-    return found
-
-
-class _Conv(torch.autograd.Function):
-    """The linear steps of the forward pass, and their transposes in the opposite order."""
-
-    @staticmethod
-    def forward(context: Any, inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-        context.save_for_backward(inputs, kernel)
-        return conv_3x3_transformed(inputs, transformed_kernel(kernel), bias)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, kernel = context.saved_tensors
-        to_inputs, to_kernel, to_bias = context.needs_input_grad
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
-        transformed = transformed_kernel(kernel)
-        height, width = inputs.shape[-2:]
-        found = torch.empty_like(inputs, memory_format=torch.channels_last) if to_inputs else None
-        of_kernel = torch.zeros_like(transformed) if to_kernel else None
-        for images in image_chunks(inputs, max(kernel.shape[:2])):
-            of_products = _to_products(gradient[images])
-            if of_kernel is not None:
-                of_kernel.baddbmm_(_evaluated_tiles(inputs[images]).mT, of_products)
-            if found is not None:
-                tiles = _AT_TILE.T @ torch.bmm(of_products, transformed.mT).view(_IN * _IN, -1)
-                found[images] = _overlapped(tiles, len(found[images]), height, width)
-        back = None
-        if of_kernel is not None:
-            rows = _AT_KERNEL.T @ of_kernel.view(_IN * _IN, -1)
-            back = rows.view(_SIDE, _SIDE, kernel.shape[1], kernel.shape[0]).permute(3, 2, 0, 1)
-            back = back.contiguous(memory_format=_layout(kernel))
-        return found, back, channel_sums(gradient) if to_bias else None
-
-
-def _layout(kernel: Tensor) -> torch.memory_format:
-    return torch.contiguous_format if kernel.is_contiguous() else torch.channels_last
-
-
 def image_chunks(inputs: Tensor, channels: int) -> list[slice]:
     """Return slices of a batch whose tiles fit in caches, with at least one image each."""
     height, width = inputs.shape[-2:]
@@ -143,25 +98,3 @@ def _evaluated_tiles(inputs: Tensor) -> Tensor:
         (_IN, _IN, batch, down, across, channels), (row, column, image, _OUT * row, _OUT * column, channel)
     )
     return (_AT_TILE @ tiles.reshape(_IN * _IN, -1)).view(_IN * _IN, -1, channels)
-
-
-def _to_products(gradient: Tensor) -> Tensor:
-    """Return the gradient of the products [36, T, D] from that of the outputs [B, D, H, W]."""
-    _, channels, height, width = gradient.shape
-    down, across = tile_grid(height, width)
-    padded = zero_padded(gradient, (0, across * _OUT - width, 0, down * _OUT - height)).permute(0, 2, 3, 1)
-    tiles = padded.reshape(-1, down, _OUT, across, _OUT, channels).permute(2, 4, 0, 1, 3, 5)
-    return (_OUTPUTS.T @ tiles.reshape(_OUT * _OUT, -1)).view(_IN * _IN, -1, channels)
-
-
-def _overlapped(tiles: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """Return the sums [batch, C, height, width] of 6×6 tiles [36, T·C] that start 4 apart, without the padding."""
-    down, across = tile_grid(height, width)
-    parts = tiles.view(_IN, _IN, batch, down, across, -1).permute(2, 3, 0, 4, 1, 5)
-    total = tiles.new_zeros(batch, down + 1, _OUT, across + 1, _OUT, parts.shape[-1])
-    for rows, above in ((slice(0, _OUT), 0), (slice(_OUT, _IN), 1)):
-        for columns, left in ((slice(0, _OUT), 0), (slice(_OUT, _IN), 1)):
-            part = parts[:, :, rows, :, columns]
-            total[:, above : above + down, : part.shape[2], left : left + across, : part.shape[4]] += part
-    whole = total.view(batch, (down + 1) * _OUT, (across + 1) * _OUT, -1)
-    return whole[:, 1 : height + 1, 1 : width + 1].permute(0, 3, 1, 2)

@@ -1,23 +1,15 @@
 """Greedy suppression: among overlapping boxes of a class, the one with the highest score stays.
 
-On a CPU by a kernel in C (`greedy.c`): the import of torchvision, whose kernel serves GPUs, takes seconds.
+torchvision computes it. Its import takes a second, so it waits for the first boxes.
 
 Dimensions: B batch, A boxes, n candidates, K classes.
 """
 
 from __future__ import annotations
 
-import ctypes
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
-from boxwright.base.c_compiler import CompilerError
-from boxwright.nn.ops.compiled import call, compiled
-from boxwright.nn.ops.operators import is_plain
-
-_SOURCE = Path(__file__).with_suffix(".c")
 # Boxes suppressed in one call, which compares all pairs: on an H200, 36,000 take 60 ms, eight times 4,500 take 20 ms.
 _MOST_TOGETHER = 1 << 13
 _FARTHEST = 1e7  # pixels: larger than any image, and a hundred times that is precise in float64
@@ -36,35 +28,13 @@ def suppress_classes(boxes: Tensor, scores: Tensor, classes: Tensor, iou_thresho
     """
     if boxes.numel() == 0:
         return torch.zeros(0, dtype=torch.int64, device=boxes.device)
-    boxes = bounded(boxes.double())  # so that sums do not round the overlaps
-    if is_plain(boxes) and not isinstance(kernels(), CompilerError):
-        return _kept_by_kernel(boxes, scores, classes, iou_threshold)
     from torchvision.ops import nms
 
+    boxes = bounded(boxes.double())  # so that sums do not round the overlaps
     # Classes are offset so that they cannot overlap.
     span = boxes.max() - boxes.min() + 1
     kept: Tensor = nms(boxes + (classes * span)[:, None], scores.double(), iou_threshold)
     return kept
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = (("count", ctypes.c_long), ("iou_threshold", ctypes.c_double))
-
-
-def kernels() -> ctypes.CDLL | CompilerError:
-    """Return the compiled function, or why there is none."""
-    return compiled(_SOURCE)
-
-
-def _kept_by_kernel(boxes: Tensor, scores: Tensor, classes: Tensor, iou_threshold: float) -> Tensor:
-    """Return what `suppress_classes` returns, for boxes float64 [A, 4] on the CPU."""
-    count = len(boxes)
-    order = scores.argsort(descending=True, stable=True)
-    room = boxes.new_empty(count, 6)  # the kernel's boxes: corners, area and class, eight bytes each
-    kept = classes.new_empty(count + 1)  # how many, then which
-    shape = _Shape(count, iou_threshold)
-    call(kernels(), "suppress_greedily", shape, boxes.contiguous(), classes.contiguous(), order, room, kept)
-    return kept[1 : int(kept[0]) + 1]
 
 
 def suppress_images(boxes: Tensor, scores: Tensor, labels: Tensor, num_classes: int, iou_threshold: float) -> Tensor:
