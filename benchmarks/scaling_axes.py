@@ -262,7 +262,7 @@ def _loss(classes: int, objects: int) -> Callable[[], None]:
 
 
 def _metrics(images: int, objects: int, classes: int, *, each: bool = False) -> Callable[[], None]:
-    from boxwright.evaluation.metrics.coco import ByCategory, CocoMetrics
+    from boxwright.evaluation.metrics.coco import CocoMetrics, PerCategoryMetrics
     from boxwright.types import FoundObjects, Sample
 
     random, categories = np.random.default_rng(0), _categories(classes)
@@ -274,7 +274,7 @@ def _metrics(images: int, objects: int, classes: int, *, each: bool = False) -> 
         given.append((sample, FoundObjects(found, scores, random.integers(0, classes, 100), (640, 640))))
 
     def run() -> None:
-        metrics = CocoMetrics(categories, by_category=ByCategory() if each else None)
+        metrics = CocoMetrics(categories, by_category=PerCategoryMetrics() if each else None)
         for sample, found in given:
             metrics.add(sample, found)
         metrics.compute()

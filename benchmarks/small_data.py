@@ -44,7 +44,7 @@ from boxwright.data.voc import VocDataset
 from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.report.bootstrap import MOST_DRAWS, ap_interval, bootstrap
 from boxwright.report.matching import average_precisions, class_curves, match
-from boxwright.report.tables import Found, Objects, Tables
+from boxwright.report.tables import DetectionTable, ObjectTable, Tables
 from boxwright.runtime.measure import measure
 from boxwright.types import FoundObjects, Sample
 
@@ -115,14 +115,14 @@ def _tables(found: Sequence[FoundObjects], data: Samples) -> Tables:
         names=[sample.id for sample in samples],
         sizes=np.array([sample.image.shape[:2] for sample in samples]),
         places=numbers,
-        objects=Objects(
+        objects=ObjectTable(
             images=np.repeat(numbers, truths),
             labels=np.concatenate([one.labels for one in samples]),
             boxes=boxes,
             areas=(boxes[:, 2:] - boxes[:, :2]).prod(1),
             crowd=np.zeros(len(boxes), bool),
         ),
-        found=Found(
+        found=DetectionTable(
             images=np.repeat(numbers, counts),
             labels=np.concatenate([one.labels for one in found]),
             boxes=np.concatenate([one.boxes for one in found]).astype(np.float64).reshape(total, 4),

@@ -77,7 +77,7 @@ class Speedometer:
         self.batch = batch
         self.at: dict[int, float] = {}
 
-    def hear(self, step: int, event: object) -> None:
+    def on_event(self, step: int, event: object) -> None:
         """Take in that a step's numbers are there."""
         if isinstance(event, Scalars):
             self.at[step] = time.perf_counter()
@@ -183,7 +183,7 @@ def run_torchvision(data: Path, batch: int, steps: int, arguments: argparse.Name
             torch.autograd.backward(total)
             optimizer.step()
             step += 1
-            meter.hear(step, Scalars({}))
+            meter.on_event(step, Scalars({}))
             if step == steps:
                 break
     return meter.speed()

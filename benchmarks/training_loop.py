@@ -36,7 +36,7 @@ from boxwright.base.distributed import Processes
 from boxwright.config.load import dump_message
 from boxwright.data.augmentation.transform import Chain  # noqa: F401  # its import is not timed
 from boxwright.data.convert import write_coco, write_tfrecords
-from boxwright.data.order import Place
+from boxwright.data.order import SamplePosition
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline.training import build_training
 from boxwright.runtime.allocator import keep_freed_memory
@@ -113,7 +113,7 @@ class Windows:
         self.alone: list[tuple[float, float]] = []
         self._clock: Clock | None = None
 
-    def hear(self, step: int, event: object) -> None:
+    def on_event(self, step: int, event: object) -> None:
         """End a window, take as many bare steps, and begin the next."""
         if not isinstance(event, Scalars) or step % self.steps:
             return
@@ -141,7 +141,7 @@ def _bare_step(config: Any, batch: int) -> tuple[Callable[[], object], float]:
     examples = training_examples(config, dataset, detector, 0, skip_bad=False)
 
     def prepared(start: int) -> Any:
-        found = [examples[Place(0, (start + number) % IMAGES, 0)] for number in range(batch)]
+        found = [examples[SamplePosition(0, (start + number) % IMAGES, 0)] for number in range(batch)]
         return collate([example for example in found if isinstance(example, Sample)])
 
     given = prepared(0)

@@ -320,7 +320,7 @@ class Silent(logging.Handler):
         mark = "warning: " if record.levelno >= logging.WARNING else ""
         self.message(f"{mark}{record.getMessage()}")
 
-    def hear(self, step: int, event: Any) -> None:
+    def on_event(self, step: int, event: Any) -> None:
         from boxwright.training.log import Evaluated, Scalars
 
         if isinstance(event, Scalars) and "steps_per_sec" in event.values:

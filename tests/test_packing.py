@@ -38,15 +38,15 @@ def test_tensors_of_the_cpu_stay_as_they_are() -> None:
 
 
 def test_a_gpu_is_waited_for_once() -> None:
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         there = [
             torch.rand(2, 3, device=CUDA),
             torch.zeros(4, dtype=torch.int64, device=CUDA),
             torch.zeros(1, device=CUDA),
         ]
-        ledger.clear()
+        recorder.clear()
         found = fetched(there)
-        assert dict(ledger.waits) == {("types/packing.py fetched", "copy to the CPU"): 1}
+        assert dict(recorder.waits) == {("types/packing.py fetched", "copy to the CPU"): 1}
     assert [(one.device.type, one.dtype, one.shape) for one in found] == [
         ("cpu", one.dtype, one.shape) for one in there
     ]

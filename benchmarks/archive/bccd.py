@@ -58,7 +58,7 @@ class Printer:
         self.began = self.last = time.monotonic()
         self.speed = 0.0
 
-    def hear(self, step: int, event: Event) -> None:
+    def on_event(self, step: int, event: Event) -> None:
         """Print a step of a run."""
         if isinstance(event, Scalars) and "steps_per_sec" in event.values:
             self.step(step, self.total, dict(event.values), event.values["steps_per_sec"] * self.batch)

@@ -14,9 +14,9 @@ from boxwright.training.log import Evaluated, Scalars
 def test_it_shows_steps_loss_and_evaluations() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     bar = ProgressBar(10, console)
-    bar.hear(5, Scalars({"Loss/total_loss": 1.25, "steps_per_sec": 2.0}))
-    bar.hear(6, Scalars({"Loss/total_loss": 9.0}, progress=False))  # details for curves alone
-    bar.hear(5, Evaluated({"DetectionBoxes_Precision/mAP": 0.5}, {}))
+    bar.on_event(5, Scalars({"Loss/total_loss": 1.25, "steps_per_sec": 2.0}))
+    bar.on_event(6, Scalars({"Loss/total_loss": 9.0}, progress=False))  # details for curves alone
+    bar.on_event(5, Evaluated({"DetectionBoxes_Precision/mAP": 0.5}, {}))
     bar._progress.refresh()
     bar.close()
     text = console.file.getvalue()  # type: ignore[attr-defined]  # StringIO
@@ -33,8 +33,8 @@ def test_a_notebook_without_widgets_has_lines_and_no_warnings(monkeypatch: pytes
     monkeypatch.setattr(console, "print", lambda text, **_: shown.append(text))
     bar = ProgressBar(10, console)
     for step in range(1, 4):
-        bar.hear(step, Scalars({"Loss/total_loss": 1.25, "steps_per_sec": 2.0}))
-    bar.hear(3, Evaluated({"DetectionBoxes_Precision/mAP": 0.5}, {}))
+        bar.on_event(step, Scalars({"Loss/total_loss": 1.25, "steps_per_sec": 2.0}))
+    bar.on_event(3, Evaluated({"DetectionBoxes_Precision/mAP": 0.5}, {}))
     bar.close()
     assert shown == ["step 3: DetectionBoxes_Precision/mAP 0.5000"]
 

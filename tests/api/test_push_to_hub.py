@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, constants
 from huggingface_hub.utils import disable_progress_bars
 
 import boxwright as bw
-from boxwright.api.model_card import CardFacts, model_card
+from boxwright.api.model_card import CardContent, model_card
 from boxwright.weights.hub import HubAddress, hub_address
 from tests.api.hub_server import TOKEN, Hub, hub_server
 from tests.api.models import SmallRun, small_run
@@ -186,7 +186,7 @@ def test_addresses() -> None:
 
 def test_names_in_a_card_are_no_markup() -> None:
     categories = bw.Categories((bw.Category(0, 1, "<img src=x>|`rm`"),))
-    text = model_card(CardFacts("a/b", bw.Pipeline(), categories, 3, 5), {})
+    text = model_card(CardContent("a/b", bw.Pipeline(), categories, 3, 5), {})
     assert "\\<img src=x\\>\\|\\`rm\\`" in text
     assert "The run was not evaluated at this step." in text
     assert ModelCard(text).data.eval_results is None

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from boxwright.cli import train as train_module
 from boxwright.cli.progress import progress_bar
-from boxwright.cli.train import Narrator
+from boxwright.cli.train import ProgressListener
 from boxwright.pipeline.load import load_config
 from boxwright.training.log import Scalars
 
@@ -32,12 +32,12 @@ def narrated(
     monkeypatch.setattr(train_module, "console", on)
     now = iter([second for _, second in steps])
     with progress_bar(on) as bar:
-        narrator = Narrator(bar, config, clock=lambda: next(now))
+        listener = ProgressListener(bar, config, clock=lambda: next(now))
         for step, _ in steps:
-            narrator.hear(step, Scalars(VALUES))
+            listener.on_event(step, Scalars(VALUES))
         bar.refresh()
         if close:
-            narrator.close()
+            listener.close()
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli.main import app
-from boxwright.cli.words import FieldWords, apply_words, batch_override
+from boxwright.cli.words import FieldOptions, apply_words, batch_override
 from boxwright.config.load import parse_message
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
@@ -20,7 +20,7 @@ RUNNER = CliRunner()
 
 def changed(text: str, **words: Any) -> TrainEvalPipelineConfig:
     config = parse_message(text, TrainEvalPipelineConfig)
-    apply_words(config, FieldWords(**words))
+    apply_words(config, FieldOptions(**words))
     return config
 
 
@@ -55,7 +55,7 @@ def test_a_learning_rate_without_a_place() -> None:
 
 def test_epochs_are_steps_of_the_batch(small_config: Path) -> None:
     """Twelve images: three epochs are 36, in batches of 5 eight steps."""
-    words = FieldWords(epochs=3, batch="5")
+    words = FieldOptions(epochs=3, batch="5")
     config = load_config(small_config, batch_override(words))
     lines = apply_words(config, words)
     assert config.train_config is not None
@@ -66,13 +66,13 @@ def test_epochs_are_steps_of_the_batch(small_config: Path) -> None:
 @pytest.mark.parametrize("batch", ["0", "-1", "many", "1.5"])
 def test_what_is_no_batch(batch: str) -> None:
     with pytest.raises(ConfigError, match=f"--batch {batch}: expected a number of images, or auto"):
-        batch_override(FieldWords(batch=batch))
+        batch_override(FieldOptions(batch=batch))
 
 
 def test_the_rates_of_a_preset_follow_the_batch(tmp_path: Path) -> None:
     """FPNLite's rate is 0.08 for 128 images: 0.005 for 8."""
     (tmp_path / "c.config").write_text('preset: "ssd_mobilenet_v2_fpnlite_320"')
-    config = load_config(tmp_path / "c.config", batch_override(FieldWords(batch="8")))
+    config = load_config(tmp_path / "c.config", batch_override(FieldOptions(batch="8")))
     assert config.train_config is not None
     assert config.train_config.optimizer is not None
     assert config.train_config.optimizer.momentum_optimizer is not None
@@ -85,7 +85,7 @@ def test_the_rates_of_a_preset_follow_the_batch(tmp_path: Path) -> None:
 def test_epochs_name_a_schedule_that_ends_elsewhere(small_config: Path) -> None:
     schedule = "train_config.optimizer.momentum_optimizer.learning_rate.cosine_decay_learning_rate"
     config = load_config(small_config, [f"{schedule}.total_steps=50", f"{schedule}.warmup_steps=0"])
-    _, line = apply_words(config, FieldWords(epochs=1))
+    _, line = apply_words(config, FieldOptions(epochs=1))
     assert line == f"the learning rate ends at step 50; to end it with the run: --set {schedule}.total_steps=3"
 
 

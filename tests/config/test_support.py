@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
-from boxwright.config.field import Values
+from boxwright.config.field import AllowedValues
 from boxwright.config.load import parse_message
 from boxwright.config.message import Message
 from boxwright.config.support import field_status, refuse_unsupported, report
@@ -58,7 +58,7 @@ def test_every_field_has_a_verdict() -> None:
 def test_named_values_are_those_of_the_builders() -> None:
     """Extractors and metric sets are declared with their fields, and built by tables: the names are the same."""
 
-    def declared(cls: type[Message], field: str) -> Values:
+    def declared(cls: type[Message], field: str) -> AllowedValues:
         values = cls.fields[field].values
         assert values is not None
         return values

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from boxwright.data.batch import Batch
 from boxwright.types import Targets
 from tests.cuda.backward import backward
-from tests.cuda.ledger import Ledger
+from tests.cuda.ledger import OperationRecorder
 
 CUDA = torch.device("cuda", 0)
 
@@ -42,9 +42,9 @@ class _Event:
         pass
 
     def synchronize(self) -> None:
-        self.ledger.wait("Event.synchronize")
+        self.recorder.wait("Event.synchronize")
 
-    ledger: Ledger
+    recorder: OperationRecorder
 
 
 def _yes(*_: object, **__: object) -> bool:
@@ -56,7 +56,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 @contextmanager
-def fake_cuda() -> Iterator[Ledger]:
+def fake_cuda() -> Iterator[OperationRecorder]:
     """Run on fake tensors, of which those on `cuda` are as on a GPU; autograd's engine is ours.
 
     PyTorch's own engine asks the driver for streams, so that the graph that autograd recorded is walked by
@@ -66,11 +66,11 @@ def fake_cuda() -> Iterator[Ledger]:
         What a GPU would have been told.
     """
     mode = _Mode(allow_non_fake_inputs=True)  # what is on the CPU may be real; the ledger sees where it goes
-    ledger = Ledger(mode)
-    event = type("Event", (_Event,), {"ledger": ledger})
+    recorder = OperationRecorder(mode)
+    event = type("Event", (_Event,), {"ledger": recorder})
     with (
         mode,  # first: it asks whether there is a GPU, to know whether it may talk to one
-        ledger,
+        recorder,
         # Functions, as a mock's records of thousands of calls take a twelfth of a step.
         mock.patch("torch.cuda.is_available", _yes),
         mock.patch("torch.cuda.is_bf16_supported", _yes),
@@ -80,7 +80,7 @@ def fake_cuda() -> Iterator[Ledger]:
         mock.patch("torch.autograd.backward", backward),
         mock.patch("torch.random.fork_rng", return_value=nullcontext()),
     ):
-        yield ledger
+        yield recorder
 
 
 def to_fake(module: nn.Module, mode: FakeTensorMode, device: torch.device = CUDA) -> None:

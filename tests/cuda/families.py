@@ -23,7 +23,7 @@ from boxwright.types import Categories
 from tests.center_nets import CENTER_NET, MASKS
 from tests.conftest import FEWER_LAYERS
 from tests.cuda.fake import fake_batch, fake_cuda, to_fake
-from tests.cuda.ledger import Ledger
+from tests.cuda.ledger import OperationRecorder
 from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import CATEGORIES, FAMILIES
 
@@ -123,7 +123,7 @@ class FakeRun:
         previous: What the step before reported.
     """
 
-    ledger: Ledger
+    recorder: OperationRecorder
     learner: Learner
     batch: Batch
     previous: StepReport | None = None
@@ -149,11 +149,11 @@ def fake_run(family: str, resizer: str = "own", precision: str = "float32") -> I
 def on_fake_gpu(whole: Learner, batch: Batch, plan: TrainingPlan, *, steps: int) -> Iterator[FakeRun]:
     """Put a run on a fake GPU, after some steps, of which the ledger says nothing."""
     detector = whole.state.detector
-    with fake_cuda() as ledger:
-        to_fake(detector, ledger.mode)
-        there = fake_batch(batch, ledger.mode)
-        run = FakeRun(ledger, Learner(new_state(detector, plan), plan, ALONE), there)
+    with fake_cuda() as recorder:
+        to_fake(detector, recorder.mode)
+        there = fake_batch(batch, recorder.mode)
+        run = FakeRun(recorder, Learner(new_state(detector, plan), plan, ALONE), there)
         for _ in range(steps):
             run.step()
-        ledger.clear()
+        recorder.clear()
         yield run

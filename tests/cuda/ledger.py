@@ -31,7 +31,7 @@ class MixedDevicesError(AssertionError):
     """A tensor on the CPU takes part in an operation on the GPU."""
 
 
-class Ledger(TorchDispatchMode):
+class OperationRecorder(TorchDispatchMode):
     """Writes down the operations of fake tensors, and answers what only data could.
 
     Attributes:

@@ -10,40 +10,40 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from boxwright.families.two_stage.network import FasterRCNN
-from boxwright.training.losses import Forward
+from boxwright.training.losses import ForwardResult
 from tests.cuda import backward
 from tests.cuda.families import FakeRun
-from tests.cuda.ledger import Ledger
+from tests.cuda.ledger import OperationRecorder
 
 
 class _Captured:
     """A part of a step of which operations are counted, those of its forward pass and of the nodes that it leaves."""
 
-    def __init__(self, ledger: Ledger, run: Callable[..., Any]) -> None:
-        self.ledger, self.run = ledger, run
+    def __init__(self, recorder: OperationRecorder, run: Callable[..., Any]) -> None:
+        self.recorder, self.run = recorder, run
         self.operations = 0
         self.nodes: set[Any] = set()
 
     def __call__(self, *given: Any) -> Any:
-        before = sum(self.ledger.kernels.values())
+        before = sum(self.recorder.kernels.values())
         found = self.run(*given)
-        self.operations += sum(self.ledger.kernels.values()) - before
+        self.operations += sum(self.recorder.kernels.values()) - before
         self.nodes |= _behind(_tensors(found))
         return found
 
     def hand_on(self, plain: Callable[..., None], node: Any, *given: Any) -> None:
-        before = sum(self.ledger.kernels.values())
+        before = sum(self.recorder.kernels.values())
         plain(node, *given)
         if node in self.nodes:
-            self.operations += sum(self.ledger.kernels.values()) - before
+            self.operations += sum(self.recorder.kernels.values()) - before
 
 
 def launches(run: FakeRun) -> int:
     """Take a step; return the operations outside of graphs, and a launch for each replay, forward and backward."""
-    learner, ledger = run.learner, run.ledger
+    learner, recorder = run.learner, run.recorder
     network = learner.state.detector.network
     two_stages = isinstance(network, FasterRCNN)
-    captured = _Captured(ledger, network.first_stage if two_stages else learner.losses)
+    captured = _Captured(recorder, network.first_stage if two_stages else learner.losses)
     hand_on = backward._hand_on
     with mock.patch.object(backward, "_hand_on", lambda *given: captured.hand_on(hand_on, *given)):
         if two_stages:
@@ -53,11 +53,11 @@ def launches(run: FakeRun) -> int:
             with mock.patch.object(learner, "module", captured):
                 run.step()
     assert captured.operations > 0
-    return sum(ledger.kernels.values()) - captured.operations + 2
+    return sum(recorder.kernels.values()) - captured.operations + 2
 
 
 def _tensors(found: Any) -> list[Tensor]:
-    if isinstance(found, Forward):
+    if isinstance(found, ForwardResult):
         return [term.total for term in found.terms.values()]
     return [one for one in tree_leaves(list(vars(found).values())) if isinstance(one, Tensor)]
 

@@ -43,8 +43,8 @@ def step(path: str, precision: str) -> tuple[str, int, Counter[str], int]:
     learner, batch, plan = learner_from(config, classes, (480, 640))
     with on_fake_gpu(learner, batch, plan, steps=_STEADY) as run:
         run.step()
-        told, told_waits = sum(run.ledger.kernels.values()), Counter(run.ledger.waits)
-        run.ledger.clear()
+        told, told_waits = sum(run.recorder.kernels.values()), Counter(run.recorder.waits)
+        run.recorder.clear()
         captured = launches(run)
     waits: Counter[str] = Counter()
     for (place, operation), count in told_waits.items():

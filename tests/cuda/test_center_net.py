@@ -56,12 +56,12 @@ def test_nothing_waits_in_other_tasks(name: str) -> None:
     # The first step, whose losses are those of each; test_family[center_net] takes one that looks back.
     with on_fake_gpu(learner, labeled(batch), plan, steps=0) as run:
         run.step()
-        assert set(run.ledger.waits) <= ALWAYS
-        run.ledger.clear()
+        assert set(run.recorder.waits) <= ALWAYS
+        run.recorder.clear()
         found = run.detector.detect([torch.zeros(3, 64, 96, dtype=torch.uint8)] * 2)
         assert getattr(found[0], field) is not None
-        assert set(run.ledger.waits) == {("types/packing.py fetched", "copy to the CPU")}
-    assert not run.ledger.mixed_lists
+        assert set(run.recorder.waits) == {("types/packing.py fetched", "copy to the CPU")}
+    assert not run.recorder.mixed_lists
 
 
 def labeled(batch: Batch) -> Batch:
@@ -92,13 +92,13 @@ def test_nothing_waits(number: int, tmp_path: Path) -> None:
     learner, batch, plan = learner_from(config, categories, (64, 96))  # type: ignore[arg-type]
     with on_fake_gpu(learner, labeled(batch), plan, steps=1) as run:
         run.step()
-        assert set(run.ledger.waits) <= ALWAYS
-        run.ledger.clear()
+        assert set(run.recorder.waits) <= ALWAYS
+        run.recorder.clear()
         found = run.detector.detect([torch.zeros(3, 64, 96, dtype=torch.uint8)] * 2)
         assert len(found) == 2
         assert found[0].keypoint_scores is not None
-        assert set(run.ledger.waits) == {("types/packing.py fetched", "copy to the CPU")}
-    assert not run.ledger.mixed_lists
+        assert set(run.recorder.waits) == {("types/packing.py fetched", "copy to the CPU")}
+    assert not run.recorder.mixed_lists
 
 
 def test_the_texts_are_of_keypoints(tmp_path: Path) -> None:

@@ -34,28 +34,28 @@ PRODUCT = [
 def check(family: str, resizer: str, precision: str) -> None:
     """Take a step, a described one, and look at pictures; a tensor of another device is an error of the ledger's."""
     with fake_run(family, resizer, precision) as run:
-        ledger, network = run.ledger, run.detector.network
+        recorder, network = run.recorder, run.detector.network
         run.step()
-        waits = set(ledger.waits)
-        often = sum(count for wait, count in ledger.waits.items() if wait not in ALWAYS)
-        assert sum(ledger.kernels.values()) > 300
+        waits = set(recorder.waits)
+        often = sum(count for wait, count in recorder.waits.items() if wait not in ALWAYS)
+        assert sum(recorder.kernels.values()) > 300
         learning = [(name, one) for name, one in network.named_parameters() if one.requires_grad]
         assert [name for name, one in learning if one.grad is None] == []
         assert {one.grad.device.type for _, one in learning if one.grad is not None} == {"cuda"}
         run.step(describe=True)
-        described = set(ledger.waits) - waits
-        ledger.clear()
+        described = set(recorder.waits) - waits
+        recorder.clear()
         found = look(run)
         assert len(found) == 2
         assert {one.boxes.device.type for one in found} == {"cpu"}
         # Random numbers of an evaluation are those of its device.
         torch.random.fork_rng.assert_called_with([torch.device("cuda", 0)])  # type: ignore[attr-defined]
-        seen = dict(ledger.waits)
+        seen = dict(recorder.waits)
         copies = 2 if family in MATCHED else 1
         assert seen.pop(("types/packing.py fetched", "copy to the CPU")) == copies, "all comes in one copy"
         assert not seen or family in LOOKS_LONGER
-    assert not ledger.mixed_lists
-    wrong, unknown = unsupported(ledger.dtypes)
+    assert not recorder.mixed_lists
+    wrong, unknown = unsupported(recorder.dtypes)
     assert waits == STEPS.get(family, set()) | ALWAYS
     assert often == MOST.get(family, 1 if family in STEPS else 0)
     assert described <= DESCRIBED
@@ -95,7 +95,7 @@ def test_float16_waits_for_its_scale_alone() -> None:
     """Gradients that overflowed leave the step out, which PyTorch's scaler decides on the CPU."""
     with fake_run("ssd", precision="use_float16: true") as run:
         run.step()
-        assert set(run.ledger.waits) == ALWAYS | {("training/step.py _update", "item")}
+        assert set(run.recorder.waits) == ALWAYS | {("training/step.py _update", "item")}
 
 
 def test_each_wait_has_a_reason() -> None:

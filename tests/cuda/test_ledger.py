@@ -50,20 +50,20 @@ FINE: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("name", WAITS)
 def test_waits_are_seen(name: str) -> None:
     wait, operation = WAITS[name]
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         values = torch.rand(4, device=CUDA)
-        ledger.clear()
+        recorder.clear()
         wait(values)
-        assert {what for _, what in ledger.waits} == {operation}
+        assert {what for _, what in recorder.waits} == {operation}
 
 
 @pytest.mark.parametrize("name", FINE)
 def test_what_does_not_wait_is_no_wait(name: str) -> None:
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         values = torch.rand(4, device=CUDA)
-        ledger.clear()
+        recorder.clear()
         FINE[name](values)
-        assert not ledger.waits
+        assert not recorder.waits
 
 
 @pytest.mark.parametrize(
@@ -93,25 +93,25 @@ def test_recorded_tables_are_those_of_pytorch() -> None:
 
 def test_types_that_cuda_lacks_are_seen() -> None:
     """CPUs scatter maxima of bools; CUDA has no such kernel."""
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         index, flags = torch.zeros(4, dtype=torch.int64, device=CUDA), torch.ones(4, dtype=torch.bool, device=CUDA)
         flags.scatter_reduce(0, index, flags, "amax")
         (flags | flags).sum()
-    wrong, unknown = unsupported(ledger.dtypes)
+    wrong, unknown = unsupported(recorder.dtypes)
     assert wrong == {"scatter_reduce (amax) of torch.bool"}
     assert unknown == set()
 
 
 def test_lists_of_several_types_are_seen() -> None:
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         whole, counts = torch.zeros(3, device=CUDA), torch.zeros(3, dtype=torch.int64, device=CUDA)
         torch._foreach_add_([whole, whole], 1.0)
-        assert not ledger.mixed_lists
+        assert not recorder.mixed_lists
         torch._foreach_add_([whole, counts], 1)
-        assert list(ledger.mixed_lists.values()) == [1]
+        assert list(recorder.mixed_lists.values()) == [1]
         square = torch.zeros(1, 3, 2, 2, device=CUDA)
         torch._foreach_add_([square], [square.contiguous(memory_format=torch.channels_last)])
-        assert sum(ledger.mixed_lists.values()) == 2
+        assert sum(recorder.mixed_lists.values()) == 2
 
 
 # What is planted is seen outside a step by the tests above.
@@ -138,6 +138,6 @@ def test_what_is_planted_in_a_step_is_caught(planted: str) -> None:
             return
         run.step()
     if planted == "item":
-        assert ("training/losses.py forward", "item") in run.ledger.waits
+        assert ("training/losses.py forward", "item") in run.recorder.waits
     else:
-        assert unsupported(run.ledger.dtypes)[0] == {"scatter_reduce (amax) of torch.bool"}
+        assert unsupported(run.recorder.dtypes)[0] == {"scatter_reduce (amax) of torch.bool"}

@@ -27,7 +27,7 @@ RULES = [Momentum(), MomentumTF1(), RMSProp(), RMSPropTF1(), Adam(), AdamW()]
 @pytest.mark.parametrize("flagged", [False, True])
 def test_an_update_is_a_few_kernels_and_no_wait(rule: Any, flagged: bool) -> None:
     shapes = [(8, 3, 3, 3), (8,), (16, 8, 1, 1), (16,), (4, 16)]
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         weights = [torch.nn.Parameter(torch.rand(shape, device=CUDA)) for shape in shapes]
         weights[0].data = weights[0].data.contiguous(memory_format=torch.channels_last)
         optimizer = Optimizer(weights, rule)
@@ -37,13 +37,13 @@ def test_an_update_is_a_few_kernels_and_no_wait(rule: Any, flagged: bool) -> Non
             for weight in weights:
                 weight.grad = torch.ones_like(weight)
             if step:
-                ledger.clear()
+                recorder.clear()
             optimizer.step(finite=finite)
-        others = {name: count for name, count in ledger.kernels.items() if not name.startswith("_foreach")}
+        others = {name: count for name, count in recorder.kernels.items() if not name.startswith("_foreach")}
         assert others == ({"cat": 2, "where": 1} if flagged else {})
-        assert not ledger.waits
-        assert not ledger.mixed_lists
-    wrong, unknown = unsupported(ledger.dtypes)
+        assert not recorder.waits
+        assert not recorder.mixed_lists
+    wrong, unknown = unsupported(recorder.dtypes)
     assert wrong <= KNOWN_BETTER.keys()
     assert not unknown
 
@@ -65,9 +65,9 @@ def test_a_state_is_saved_from_a_gpu_and_restored_to_one() -> None:
         assert state.average is not None
         slots = [value for some in state.optimizer.state.values() for value in some.values()]
         assert {one.device.type for one in (*slots, *state.average.shadow.values())} == {"cuda"}
-        run.ledger.clear()
+        run.recorder.clear()
         run.step()
-        assert {name for _, name in run.ledger.waits} <= {"Event.synchronize"}
+        assert {name for _, name in run.recorder.waits} <= {"Event.synchronize"}
 
 
 def test_batches_arrive_one_ahead_on_a_stream_of_their_own() -> None:

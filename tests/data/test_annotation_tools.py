@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from boxwright.base.errors import DataError, OutputError
 from boxwright.cli.main import app
-from boxwright.data.annotated import Annotated, AnnotatedImage, AnnotatedObject
+from boxwright.data.annotated import AnnotatedDataset, AnnotatedImage, AnnotatedObject
 from boxwright.data.annotation_tools import Tool
 from boxwright.data.coco import CocoDataset
 from boxwright.data.cvat import write_cvat
@@ -350,7 +350,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         CliRunner().invoke(app, words, catch_exceptions=False)
     bad = Categories((Category(0, 1, "a\x01"),))
     with pytest.raises(OutputError, match="CVAT's XML, which cannot represent"):
-        write_cvat(Annotated(bad, ()), tmp_path / "bad.xml")
+        write_cvat(AnnotatedDataset(bad, ()), tmp_path / "bad.xml")
     assert not (tmp_path / "bad.xml").exists()
     one = json.loads(suspects(tmp_path).read_text())
     one["annotations"][0]["score"] = "high"
@@ -374,4 +374,4 @@ def test_images_that_differ_in_their_ending_alone(tmp_path: Path) -> None:
     one = AnnotatedObject(0, (0, 0, 1, 1))
     images = tuple(AnnotatedImage(name, 9, 9, (one,)) for name in ("a.png", "a.jpg"))
     with pytest.raises(DataError, match="a.jpg: another image has this name with another ending"):
-        write_fiftyone(Annotated(Categories((Category(0, 1, "x"),)), images), tmp_path / "labels.json")
+        write_fiftyone(AnnotatedDataset(Categories((Category(0, 1, "x"),)), images), tmp_path / "labels.json")

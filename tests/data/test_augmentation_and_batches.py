@@ -250,12 +250,12 @@ def test_a_batch_is_one_block_and_none_of_its_numbers_moves() -> None:
 
 def test_a_batch_goes_to_a_gpu_in_one_copy_that_is_not_waited_for() -> None:
     batch = masked_batch()
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         pinned = batch.pin_memory()
-        ledger.clear()
+        recorder.clear()
         there = pinned.to(CUDA)
-        assert dict(ledger.kernels) == {"_to_copy": 1}
-        assert not ledger.waits
+        assert dict(recorder.kernels) == {"_to_copy": 1}
+        assert not recorder.waits
     assert {one.device for one in tensors_of(there)} == {CUDA}
     assert [one.shape for one in tensors_of(there)] == [one.shape for one in tensors_of(batch)]
     assert there.block is None

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from boxwright.data.coco import CocoDataset
-from boxwright.data.coordinates import BoxesAre, Placed, coordinates_problem, problem_of
+from boxwright.data.coordinates import BoxesAre, PictureBoxes, coordinates_problem, problem_of
 from boxwright.data.shapes import ShapesDataset
 from tests.data.test_coco import content, picture, written
 
@@ -22,8 +22,8 @@ SIZE = (120, 160)
 
 def placed(
     boxes: list[list[float]], size: tuple[int, int] = SIZE, declared: tuple[int, int] | None = None
-) -> list[Placed]:
-    return [Placed(np.array([box], np.float64), size, declared, f"{n}.png") for n, box in enumerate(boxes)]
+) -> list[PictureBoxes]:
+    return [PictureBoxes(np.array([box], np.float64), size, declared, f"{n}.png") for n, box in enumerate(boxes)]
 
 
 def read_as_sizes(rows: list[list[float]]) -> list[list[float]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.base.read_settings import LabelsAre
+from boxwright.base.read_settings import LabelConvention
 from boxwright.data.account import take_account
 from boxwright.data.annotation_tools import Tool
 from boxwright.data.coordinates import look_like_sizes, problem_of
@@ -130,7 +130,7 @@ def test_sizes_in_place_of_corners_are_refused_and_repaired(write_one: object, t
     path = write_one(sizes, tmp_path / "data")  # type: ignore[operator]
     with pytest.raises(DataError, match="labels_are sizes reads them so"):
         open_recognized(recognize(path))
-    assert boxes_on_their_colors(open_recognized(recognize(path, labels_are=LabelsAre.SIZES))[0]) == 16
+    assert boxes_on_their_colors(open_recognized(recognize(path, labels_are=LabelConvention.SIZES))[0]) == 16
 
 
 def test_a_bad_row_of_a_table_costs_its_picture_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

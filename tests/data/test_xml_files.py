@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.data.notices import Tally
+from boxwright.data.notices import ReasonCounts
 from boxwright.data.xml_files import read_xml
 
 TEXT = "<a>Prüfung €</a>"
@@ -38,7 +38,7 @@ def declared(encoding: str) -> str:
 )
 def test_encodings(tmp_path: Path, data: bytes, wanted: list[str]) -> None:
     (tmp_path / "a.xml").write_bytes(data)
-    assumed = Tally()
+    assumed = ReasonCounts()
     assert read_xml(tmp_path / "a.xml", assumed).text == "Prüfung €"
     assert list(assumed.lines()) == [f"{reason}: 1 (a.xml)" for reason in wanted]
 
@@ -59,7 +59,7 @@ def test_encodings(tmp_path: Path, data: bytes, wanted: list[str]) -> None:
 )
 def test_what_is_not_xml(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.xml").write_bytes(data)
-    assumed = Tally()
+    assumed = ReasonCounts()
     with pytest.raises(DataError, match="a.xml: not XML: "):
         read_xml(tmp_path / "a.xml", assumed)
     assert not assumed.counts

@@ -43,7 +43,7 @@ def test_it_waits_evaluates_and_ends_with_the_last_step(few_layers: Path, tmp_pa
     config = bw.load_config(few_layers)
     heard: list[tuple[int, bool, str]] = []
 
-    def hear(step: int, evaluation: Evaluation | None, text: str) -> None:
+    def on_event(step: int, evaluation: Evaluation | None, text: str) -> None:
         heard.append((step, evaluation is not None, text))
 
     def train_later() -> None:
@@ -52,7 +52,7 @@ def test_it_waits_evaluates_and_ends_with_the_last_step(few_layers: Path, tmp_pa
 
     thread = threading.Thread(target=train_later)
     thread.start()
-    count = watch(config, tmp_path / "m", tmp_path / "m", FIRST, WatchSettings(wait_interval=0, timeout=60), hear)
+    count = watch(config, tmp_path / "m", tmp_path / "m", FIRST, WatchSettings(wait_interval=0, timeout=60), on_event)
     thread.join()
     assert heard[-1] == (6, False, "step 6 of 6 is evaluated: done")
     assert count == len(heard) - 1
@@ -234,13 +234,13 @@ def test_what_comes_while_it_waits_is_not_missed(few_layers: Path, tmp_path: Pat
     bw.train(first, tmp_path / "m", FAST)
     heard: list[int] = []
 
-    def hear(step: int, evaluation: Evaluation | None, _: str) -> None:
+    def on_event(step: int, evaluation: Evaluation | None, _: str) -> None:
         if evaluation is not None:
             heard.append(step)
             bw.train(bw.load_config(few_layers), tmp_path / "m", FAST)
 
     waiting = WatchSettings(wait_interval=3, timeout=1)
-    watch(bw.load_config(few_layers), tmp_path / "m", tmp_path, FIRST, waiting, hear)
+    watch(bw.load_config(few_layers), tmp_path / "m", tmp_path, FIRST, waiting, on_event)
     assert heard == [2, 6]
 
 

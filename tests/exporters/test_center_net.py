@@ -18,7 +18,7 @@ from boxwright.exporters.describe import describe
 from boxwright.exporters.export import FORMATS, export
 from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import Matcher
-from boxwright.exporters.parity import _Own, compare
+from boxwright.exporters.parity import _ReferenceResults, compare
 from boxwright.runtime.exported import found_objects, open_exported
 from boxwright.types import Categories, FoundObjects, PaddedDetections, RawDetections
 from boxwright.weights.exports import open_export
@@ -258,7 +258,7 @@ def test_between_peaks_of_the_same_height_rounding_decides() -> None:
             one = torch.ones(1, 1)
             return PaddedDetections(torch.zeros(1, 1, 4), one, one.long(), 5 * one.long(), one > 0, keypoints=points)
 
-    assert _Own(TwoPeaks(), image).unsteady_keypoints()[5].tolist() == [True, False]  # type: ignore[arg-type]
+    assert _ReferenceResults(TwoPeaks(), image).unsteady_keypoints()[5].tolist() == [True, False]  # type: ignore[arg-type]
 
 
 def test_keypoints_keep_their_scores_and_depths() -> None:

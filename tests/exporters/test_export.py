@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import boxwright as bw
 from boxwright.base.errors import DataError, ExportError, OutputError
 from boxwright.config.load import parse_message
-from boxwright.exporters.export import FORMATS, About, export, report_path, verify
+from boxwright.exporters.export import FORMATS, ExportDescription, export, report_path, verify
 from boxwright.exporters.graph import PREPROCESSED
 from boxwright.exporters.onnx_file import with_output
 from boxwright.exporters.parity import compare
@@ -161,7 +161,7 @@ def test_nothing_is_written_that_differs(
         export(detector, path, images=pictures()[:2])
     assert [one.name for one in path.parent.iterdir()] == [report_path(path).name]
     assert json.loads(report_path(path).read_text())["verdict"] == "failed"
-    about = About(config="model { }", step=7, metric={"AP": 0.5}, source="shapes")
+    about = ExportDescription(config="model { }", step=7, metric={"AP": 0.5}, source="shapes")
     report = export(detector, path, images=pictures()[:2], allow_difference=True, about=about)
     assert not report.passed
     assert json.loads(report_path(path).read_text())["images"]["source"] == "shapes"

@@ -12,7 +12,7 @@ import pytest
 from boxwright.base.errors import ExportError
 from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.accuracy import average_precision, compared_accuracy
-from boxwright.exporters.export import About, export
+from boxwright.exporters.export import ExportDescription, export
 from boxwright.runtime.sessions import open_session
 from boxwright.types import FoundObjects
 from tests.conftest import found_objects
@@ -30,7 +30,7 @@ def scores(*values: float) -> Any:
 def test_eight_bits_between_the_convolutions(tmp_path: Path) -> None:
     detector, path = build(FEW_LAYERS), tmp_path / "int8.onnx"
     export(detector, tmp_path / "float32.onnx", images=pictures())
-    report = export(detector, path, images=pictures(), accuracy=scores(0.7, 0.695), about=About(source="s"))
+    report = export(detector, path, images=pictures(), accuracy=scores(0.7, 0.695), about=ExportDescription(source="s"))
     assert report.passed
     assert report.accuracy["drop"] == pytest.approx(0.005)
     metadata = open_session(path).metadata

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import boxwright as bw
 from boxwright.base.errors import ExportError
 from boxwright.exporters.describe import describe
-from boxwright.exporters.export import About, export
+from boxwright.exporters.export import ExportDescription, export
 from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, save_litert
 from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
 from boxwright.exporters.litert_whole import LiteDetector
@@ -367,7 +367,7 @@ def test_without_a_converter_the_way_is_told(detector: bw.Detector, monkeypatch:
 def test_a_whole_detector(family: str, tmp_path: Path) -> None:
     detector = build(FAMILIES[family])
     path = tmp_path / "detector.tflite"
-    report = export(detector, path, images=pictures(), format="litert", about=About(source="shapes"))
+    report = export(detector, path, images=pictures(), format="litert", about=ExportDescription(source="shapes"))
     assert report.passed
     assert [stage.name for stage in report.stages] == [
         "preprocessing", "raw outputs", "suppression", "detections", "batches",

@@ -4,7 +4,7 @@ from typing import Any
 
 from onnx import helper
 
-from boxwright.exporters.onnx_links import Links
+from boxwright.exporters.onnx_links import GraphLinks
 
 
 def graph(*nodes: tuple[str, str, str, str]) -> Any:
@@ -31,12 +31,12 @@ TWO_STAGES = graph(
 
 def test_what_lies_between_convolutions() -> None:
     """Decoding and selecting regions lie between two convolutions, too, but compute no maps."""
-    found = Links(TWO_STAGES).between_convolutions()
+    found = GraphLinks(TWO_STAGES).between_convolutions()
     assert found == {"first", "relu", "second", "skip", "objectness", "mask"}
 
 
 def test_what_depends_on_nodes() -> None:
-    links = Links(TWO_STAGES)
+    links = GraphLinks(TWO_STAGES)
     assert links.below(["crop"]) == {"crop", "mask", "probability"}
     assert links.below(["decode", "select"]) == {"decode", "select", "crop", "mask", "probability"}
     assert links.read_by("b") == ["second", "skip"]
@@ -44,5 +44,5 @@ def test_what_depends_on_nodes() -> None:
 
 
 def test_what_leaves_a_part() -> None:
-    links = Links(TWO_STAGES)
+    links = GraphLinks(TWO_STAGES)
     assert links.leaving(links.between_convolutions()) == ["d", "e", "j"]

@@ -67,7 +67,7 @@ class Heard:
         self.steps = 0
         self.evaluated: list[tuple[int, int]] = []
 
-    def hear(self, step: int, event: Event) -> None:
+    def on_event(self, step: int, event: Event) -> None:
         self.steps = max(self.steps, step)
         if isinstance(event, Evaluated):
             self.evaluated.append((step, self.steps))

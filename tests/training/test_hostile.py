@@ -126,7 +126,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self.error, self.told = error, 0
 
-    def hear(self, step: int, event: object) -> None:
+    def on_event(self, step: int, event: object) -> None:
         self.told += 1
         raise self.error
 
@@ -140,7 +140,7 @@ def test_a_listener_that_fails_is_named_once_disabled_and_counted(error: Excepti
     failing, whole = Failing(error), []
 
     class Whole:
-        def hear(self, step: int, event: object) -> None:
+        def on_event(self, step: int, event: object) -> None:
             whole.append(step)
 
         def close(self) -> None:
@@ -218,10 +218,10 @@ def test_events_are_what_tensorboard_reads(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = TensorBoard(tmp_path, start=3, evaluated=2)
-    board.hear(4, Scalars({"loss": 2.5, "nan": float("nan")}))
-    board.hear(4, Evaluated({"mAP": 0.5}, {"a": np.zeros((4, 5, 3), np.uint8)}))
+    board.on_event(4, Scalars({"loss": 2.5, "nan": float("nan")}))
+    board.on_event(4, Evaluated({"mAP": 0.5}, {"a": np.zeros((4, 5, 3), np.uint8)}))
     lines = JsonLines(tmp_path, 0, -1)
-    lines.hear(4, Scalars({"loss": float("inf")}))
+    lines.on_event(4, Scalars({"loss": float("inf")}))
     board.close()
     lines.close()
     for folder, tag, value in (("train", "loss", 2.5), ("eval", "mAP", 0.5)):
@@ -241,7 +241,7 @@ def test_the_pictures_of_a_long_run_take_little_room(tmp_path: Path) -> None:
         if number == 200:  # a run that is resumed goes on as it would have
             board.close()
             board = TensorBoard(tmp_path, start=1990, evaluated=1990)
-        board.hear(10 * number, Evaluated({"mAP": 0.5}, {"a": noise, "b": noise}))
+        board.on_event(10 * number, Evaluated({"mAP": 0.5}, {"a": noise, "b": noise}))
     board.close()
     # Files of one second are read in the order of their numbers' text, 10 before 9.
     sizes = {"images": 0, "scalars": 0}
@@ -260,7 +260,7 @@ def test_large_pictures_are_made_as_small_as_a_screen(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     board = TensorBoard(tmp_path, start=0, evaluated=-1)
-    board.hear(1, Evaluated({}, {"a": np.random.default_rng(0).integers(0, 256, (2000, 4000, 3), np.uint8)}))
+    board.on_event(1, Evaluated({}, {"a": np.random.default_rng(0).integers(0, 256, (2000, 4000, 3), np.uint8)}))
     board.close()
     (picture,) = EventAccumulator(str(tmp_path / "eval")).Reload().Images("eval_side_by_side_0_0")
     assert (picture.width, picture.height) == (1280, 640)
@@ -274,7 +274,7 @@ def test_pictures_of_inputs_of_any_size(tmp_path: Path, size: tuple[int, int]) -
     (picture,) = draw_inputs(batch, None, 3)
     assert max(picture.shape) <= 4096
     board = TensorBoard(tmp_path, 0, -1)
-    board.hear(1, Inputs(batch, None))
+    board.on_event(1, Inputs(batch, None))
     board.close()
 
 

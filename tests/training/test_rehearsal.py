@@ -15,7 +15,7 @@ import boxwright as bw
 from boxwright.data.shapes import ShapesDataset
 from boxwright.training import rehearsal
 from boxwright.training.losses import LossModule
-from boxwright.training.rehearsal import OutOfMemoryError, Rehearsal, _measure, _take_steps, check_speed_and_memory
+from boxwright.training.rehearsal import DryRunReport, OutOfMemoryError, _measure, _take_steps, check_speed_and_memory
 from boxwright.training.step import Learner
 from boxwright.types import Sample
 
@@ -53,7 +53,7 @@ def test_a_batch_that_fits_in_parts_alone_does_not_fit(small_config: Path, room_
 
 def test_advice_is_below_what_failed(small_config: Path) -> None:
     """Whatever the line through two small batches says of it."""
-    small = Rehearsal("GPU (cuda:0)", (1, 2), (2**30, 3 * 2**29), (0.1, 0.2), 2.0**34, 0.01)
+    small = DryRunReport("GPU (cuda:0)", (1, 2), (2**30, 3 * 2**29), (0.1, 0.2), 2.0**34, 0.01)
     config = bw.load_config(small_config, ["train_config.batch_size=8"])
     for failed, wanted in ((replace(small, split=8, parts=4), "4 learns the same in parts of 2"),
                            (replace(small, killed=True), "2 learns the same in parts of 4")):  # fmt: skip
@@ -64,7 +64,7 @@ def test_advice_is_below_what_failed(small_config: Path) -> None:
 
 def test_a_batch_that_was_tried_fits(small_config: Path) -> None:
     """What PyTorch reserves on a GPU may come near all that there is; the step was taken nevertheless."""
-    tried = Rehearsal("GPU (cuda:0)", (1, 2, 4), (2**30, 2**30, 2**33), (0.1, 0.2, 0.4), 2.0**32, 0.01)
+    tried = DryRunReport("GPU (cuda:0)", (1, 2, 4), (2**30, 2**30, 2**33), (0.1, 0.2, 0.4), 2.0**32, 0.01)
     assert next(findings(tried, small_config)).startswith("warning: a batch of 4 takes 8.0 of 4.0 GiB")
 
 
@@ -110,18 +110,18 @@ def test_on_a_gpu_steps_are_not_waited_for() -> None:
     synchronize.assert_called_once_with(torch.device("cuda", 1))
 
 
-def findings(found: Rehearsal | Exception, config: Path, device: str = "auto") -> Iterator[str]:
+def findings(found: DryRunReport | Exception, config: Path, device: str = "auto") -> Iterator[str]:
     with mock.patch.object(rehearsal, "rehearse", side_effect=[found]) as tried:
         yield from (f"{one.verdict}: {one.found}" for one in check_speed_and_memory(bw.load_config(config), 1, device))
         assert tried.call_args.args[1] == device
 
 
 def test_nothing_is_said_of_a_gpu_where_none_was_tried(small_config: Path) -> None:
-    steps = Rehearsal("CPU", (1, 2, 4), (2**30, 2**30, 2**31), (0.1, 0.2, 0.4), 2.0**34, 0.01)
+    steps = DryRunReport("CPU", (1, 2, 4), (2**30, 2**30, 2**31), (0.1, 0.2, 0.4), 2.0**34, 0.01)
     assert next(findings(steps, small_config)) == (
         "fine: a batch of 4 takes 2.0 of 16.0 GiB on the CPU (tried); nothing was tried on a GPU"
     )
-    there = Rehearsal("GPU (cuda:1)", (1, 2, 4), (2**30, 2**30, 2**31), (0.1, 0.2, 0.4), 2.0**34, 0.01)
+    there = DryRunReport("GPU (cuda:1)", (1, 2, 4), (2**30, 2**30, 2**31), (0.1, 0.2, 0.4), 2.0**34, 0.01)
     assert next(findings(there, small_config, "cuda:1")) == (
         "fine: a batch of 4 takes 2.0 of 16.0 GiB on the GPU (cuda:1) (tried)"
     )

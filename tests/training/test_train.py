@@ -63,10 +63,10 @@ def test_run_leaves_log_configuration_and_metrics(small_config: Path, tmp_path: 
     first: list[str] = []
 
     class Listener(Silent):
-        def hear(self, step: int, event: Any) -> None:
+        def on_event(self, step: int, event: Any) -> None:
             if step == 1:
                 first.append(type(event).__name__)
-            super().hear(step, event)
+            super().on_event(step, event)
 
         def message(self, text: str) -> None:
             messages.append(text)

@@ -14,7 +14,7 @@ from boxwright.api.pictures import is_one, pictures_of
 from boxwright.base.errors import ExportError
 from boxwright.config.load import dump_message
 from boxwright.data.shapes import ShapesDataset
-from boxwright.exporters.export import FORMATS, About, export
+from boxwright.exporters.export import FORMATS, ExportDescription, export
 from boxwright.exporters.parity import Report
 from boxwright.exporters.pictures import varied
 from boxwright.nn.detector import Detector
@@ -30,7 +30,7 @@ _MADE, _SIZES = 4, ((480, 640), (640, 480), (300, 300))
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedFile:
     """An exported file.
 
     Attributes:
@@ -44,7 +44,7 @@ class Exported:
 
 def export_model(
     model: OpenModel, format: str, path: str | Path | None, images: Any = None, options: dict[str, Any] | None = None
-) -> Exported:
+) -> ExportedFile:
     """Export a model's detector to another runtime.
 
     Args:
@@ -78,10 +78,10 @@ def export_model(
         file,
         images=pictures,
         format=format,  # type: ignore[arg-type]  # a key of FORMATS
-        about=About(config=dump_message(model.config), step=model.step, source=source),
+        about=ExportDescription(config=dump_message(model.config), step=model.step, source=source),
         **(options or {}),
     )
-    return Exported(file, report)
+    return ExportedFile(file, report)
 
 
 def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tuple[Sequence[NDArray[np.uint8]], str]:

@@ -17,7 +17,7 @@ _MEAN_PRECISION = "DetectionBoxes_Precision/mAP"
 
 
 @dataclass(frozen=True)
-class CardFacts:
+class CardContent:
     """What a card says of a model.
 
     Attributes:
@@ -34,7 +34,7 @@ class CardFacts:
     license: str | None = None
 
 
-def model_card(facts: CardFacts, metrics: Mapping[str, float]) -> str:
+def model_card(facts: CardContent, metrics: Mapping[str, float]) -> str:
     """Return the text of a model's card, with the metadata that the hub shows and searches."""
     # Average precision of classes and sizes without objects is -1.
     finite = {
@@ -72,7 +72,7 @@ result = model("photo.jpg")
 """
 
 
-def _metadata(facts: CardFacts, name: str, metrics: Mapping[str, float]) -> str:
+def _metadata(facts: CardContent, name: str, metrics: Mapping[str, float]) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [

@@ -34,7 +34,7 @@ class ProgressBar:
         self._total = total
         self._task: TaskID | None = None  # starts with the first step, so that an earlier error leaves no bar
 
-    def hear(self, step: int, event: Event) -> None:
+    def on_event(self, step: int, event: Event) -> None:
         """Advance the bar, or print an evaluation's first metric."""
         if isinstance(event, Scalars) and "steps_per_sec" in event.values:
             loss = event.values.get("Loss/total_loss")

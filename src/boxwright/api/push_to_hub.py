@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from boxwright.api.model_card import CardFacts, model_card
+from boxwright.api.model_card import CardContent, model_card
 from boxwright.base.errors import CheckpointError, ExportError, OutputError, first_line, shortened
 from boxwright.base.files import read_file, shown
 from boxwright.runtime.formats import EXPORTS
@@ -68,7 +68,7 @@ def push_to_hub(
         files[_CARD] = read_file(card, OutputError)
     else:
         measured = _measured(run_folder(path), step) if metrics is None else metrics
-        facts = CardFacts(
+        facts = CardContent(
             repository, config, detector.categories, step, parameters=_count(detector.network), license=license
         )
         files[_CARD] = model_card(facts, measured).encode()

@@ -22,7 +22,7 @@ def read_json_list(path: str | Path) -> Iterator[dict[str, Any]]:
         DataError: If the file cannot be read or is not JSON, or anything else; objects before the mistake have been
             yielded by then.
     """
-    text = _Text(path)
+    text = _StreamedText(path)
     if text.after_space() != "[":
         raise text.error("expected [")
     text.skip()
@@ -38,7 +38,7 @@ def read_json_list(path: str | Path) -> Iterator[dict[str, Any]]:
         raise text.error("expected nothing after the list")
 
 
-class _Text:
+class _StreamedText:
     """The text of a file from a place on, read as far as it is needed."""
 
     def __init__(self, path: str | Path) -> None:

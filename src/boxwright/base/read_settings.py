@@ -19,7 +19,7 @@ IGNORE_EXIF = (
 )
 
 
-class LabelsAre(StrEnum):
+class LabelConvention(StrEnum):
     """How labels differ from what their format says, in data of tools that write them so."""
 
     CORNERS = "corners"
@@ -33,13 +33,13 @@ class LabelsAre(StrEnum):
     OF_ANOTHER_SIZE = "of_another_size"
 
 
-def labels_are_of(text: str) -> LabelsAre | None:
+def labels_are_of(text: str) -> LabelConvention | None:
     """Return how labels are, of an option's text; None for an empty one, a ConfigError for an unknown word."""
     if not text:
         return None
-    if text not in list(LabelsAre):
-        raise ConfigError(f"labels_are {text}: expected {', '.join(LabelsAre)}")
-    return LabelsAre(text)
+    if text not in list(LabelConvention):
+        raise ConfigError(f"labels_are {text}: expected {', '.join(LabelConvention)}")
+    return LabelConvention(text)
 
 
 LABELS_ARE = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from boxwright.cli.benchmarking.facts import Facts
+    from boxwright.cli.benchmarking.facts import ModelCosts
     from boxwright.runtime.measure import Timing
 
     Pictures = list[NDArray[np.uint8]]
@@ -98,7 +98,7 @@ def _pictures(paths: list[Path]) -> Pictures:
     return [image for image in read if image.shape == read[0].shape]
 
 
-def _print(timings: Sequence[Timing], counted: dict[str, Facts], counted_at: int) -> None:
+def _print(timings: Sequence[Timing], counted: dict[str, ModelCosts], counted_at: int) -> None:
     titles = ("batch", "least", "median", "p95 ms", "CPU ms", "images/s", "ratio", "(least)")
     console.print("".join(f"{title:>{width}}" for title, width in zip(titles, _WIDTHS, strict=True)))
     for name in dict.fromkeys(one.name for one in timings):
@@ -117,7 +117,7 @@ def _print(timings: Sequence[Timing], counted: dict[str, Facts], counted_at: int
 
 
 def _write(
-    path: Path, timings: Sequence[Timing], counted: dict[str, Facts], threads: int, loads: tuple[float, float]
+    path: Path, timings: Sequence[Timing], counted: dict[str, ModelCosts], threads: int, loads: tuple[float, float]
 ) -> None:
     import platform
 

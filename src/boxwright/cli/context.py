@@ -16,7 +16,7 @@ from boxwright.inference.settings import ContextSettings
 
 if TYPE_CHECKING:
     from boxwright.base.worker_pools import Engine, Work
-    from boxwright.inference.context_memory import ContextJob, Written
+    from boxwright.inference.context_memory import ContextFileCounts, ContextJob
 
 app = typer.Typer(
     name="context",
@@ -114,7 +114,7 @@ def _each(title: str, make: Callable[[], Work], tasks: Sequence[int], *, engine:
     return results
 
 
-def _report(job: ContextJob, written: list[Written]) -> None:
+def _report(job: ContextJob, written: list[ContextFileCounts]) -> None:
     images, without = sum(one.images for one in written), sum(one.without for one in written)
     console.print(f"{images} images with context in {len(job.files)} files: {job.out}/context.record-*", markup=False)
     if without:

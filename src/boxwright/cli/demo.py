@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
-from boxwright.cli.train import Narrator
+from boxwright.cli.train import ProgressListener
 
 if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
@@ -89,7 +89,7 @@ def _train(config: TrainEvalPipelineConfig, model_dir: Path) -> int:
     # On two cores a worker costs the network more time than it saves.
     settings = RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1)
     with progress_bar() as progress:
-        return train(config, model_dir, settings, {"console": Narrator(progress, config)})
+        return train(config, model_dir, settings, {"console": ProgressListener(progress, config)})
 
 
 def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Path, folder: Path) -> Evaluation:

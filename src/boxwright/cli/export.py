@@ -157,7 +157,7 @@ def _write_export(
 ) -> None:
     """Export a detector, and print its comparison."""
     from boxwright.config.load import dump_message
-    from boxwright.exporters.export import About, export, report_path
+    from boxwright.exporters.export import ExportDescription, export, report_path
     from boxwright.pipeline.load import load_config
     from boxwright.weights.configuration import run_folder
     from boxwright.weights.memory import remember
@@ -179,7 +179,7 @@ def _write_export(
             nms=settings.nms.value,
             allow_difference=settings.allow_difference,
             accuracy=_accuracy(settings, config, detector),
-            about=About(config=dump_message(config), step=step, source=origin),
+            about=ExportDescription(config=dump_message(config), step=step, source=origin),
         )
     print_report(report)
     if not report.passed:

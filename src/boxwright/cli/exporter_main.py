@@ -53,7 +53,7 @@ def exporter_command(
     if (output_directory / "detector.onnx").exists():
         raise OutputError(f"{output_directory} already contains an export; name another folder")
     from boxwright.config.load import dump_message
-    from boxwright.exporters.export import About, export
+    from boxwright.exporters.export import ExportDescription, export
     from boxwright.pipeline.load import load_config
     from boxwright.weights.export_weights import write_description, write_tensorflow_checkpoint
     from boxwright.weights.restore import restore_detector
@@ -69,7 +69,7 @@ def exporter_command(
             detector,
             output_directory / "detector.onnx",
             images=pictures,
-            about=About(config=dump_message(config), step=step, source=origin, input_type=input_type.value),
+            about=ExportDescription(config=dump_message(config), step=step, source=origin, input_type=input_type.value),
         )
     print_report(report)
     console.print(f"{output_directory}: detector.onnx, checkpoint/ckpt-0, pipeline.config", markup=False)

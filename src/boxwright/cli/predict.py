@@ -17,7 +17,7 @@ from boxwright.base.errors import ConfigError, DataError
 from boxwright.cli.console import console, importing, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
-from boxwright.inference.settings import ManySettings, PredictionSettings
+from boxwright.inference.settings import CollectionSettings, PredictionSettings
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.devices import CPU
 from boxwright.runtime.formats import EXPORTS
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from boxwright.inference.finders import ModelSource
-    from boxwright.inference.predict import Predicted
+    from boxwright.inference.predict import PredictionCounts
     from boxwright.inference.shards import Job, Part
     from boxwright.inference.sources import Frame, Source
 
@@ -69,7 +69,7 @@ Set = Annotated[
 
 def predict_command(
     settings: PredictionSettings,
-    many: ManySettings,
+    many: CollectionSettings,
     sources: Sources,
     model_dir: CheckpointOption,
     out: Out = "predictions",
@@ -148,7 +148,7 @@ def _shown(bar: Progress, total: int | None) -> Callable[[Frame], None]:
     return seen
 
 
-def _print_profile(done: Predicted) -> None:
+def _print_profile(done: PredictionCounts) -> None:
     from rich.table import Column, Table
 
     right = [Column(name, justify="right") for name in ("busy", "ms per image")]
@@ -159,7 +159,7 @@ def _print_profile(done: Predicted) -> None:
     console.print(f"{done.pictures / done.times.seconds:.1f} images per second")
 
 
-def _predict_many(words: list[str], model: ModelSource, out: str, many: ManySettings) -> None:
+def _predict_many(words: list[str], model: ModelSource, out: str, many: CollectionSettings) -> None:
     """Detect in very many images; resume where an earlier run stopped."""
     from boxwright.base.worker_pools import engine_of
     from boxwright.inference.collections import units_of

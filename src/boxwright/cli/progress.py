@@ -17,7 +17,7 @@ _ESSENTIAL = 5  # count, rate, elapsed time, time left, loss
 _REMEMBERED_S = 600.0  # a slow run logs a line every few minutes
 
 
-class _Numbers(ProgressColumn):
+class _NumbersColumn(ProgressColumn):
     """Count, rate, elapsed time, time left, then a task's own numbers, as many as fit a width."""
 
     max_refresh = None
@@ -57,6 +57,6 @@ def _clock(seconds: float | None) -> str:
 def progress_bar(on: Console = console) -> Iterator[Progress]:
     """Show a bar; its tasks' fields are `rate` (text), `numbers` (texts) and, if known, `left` (seconds)."""
     bar = min(max(on.width // 8, _LEAST_BAR), _MOST_BAR)
-    columns = (BarColumn(bar_width=bar), _Numbers(on.width - bar - 1))
+    columns = (BarColumn(bar_width=bar), _NumbersColumn(on.width - bar - 1))
     with Progress(*columns, console=on, transient=True, speed_estimate_period=_REMEMBERED_S) as progress:
         yield progress

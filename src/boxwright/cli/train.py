@@ -15,7 +15,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, importing, print_metrics, suggest
-from boxwright.cli.words import MOST_BATCH, FieldWords, apply_words, batch_override
+from boxwright.cli.words import MOST_BATCH, FieldOptions, apply_words, batch_override
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.training.settings import RunSettings
 
@@ -29,7 +29,7 @@ _TF = "From model_main_tf2.py"
 _LINE_EVERY_S = 30.0
 
 
-class Narrator:
+class ProgressListener:
     """Shows a run's progress: a bar with the loss, or lines if there is no terminal; and evaluation tables."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Narrator:
         self._printed: float | None = None  # when the last line was printed
         self._waiting = ""  # a line that is printed only if it is the last
 
-    def hear(self, step: int, event: Event) -> None:
+    def on_event(self, step: int, event: Event) -> None:
         """Advance the bar, or print a table."""
         from boxwright.training.log import Evaluated, Scalars
 
@@ -142,7 +142,7 @@ Set = Annotated[
 
 
 def train_command(
-    words: FieldWords,
+    words: FieldOptions,
     settings: RunSettings,
     flags: TfFlags,
     data: Data = None,
@@ -183,13 +183,18 @@ def train_command(
     if not flags.record_summaries:
         settings = replace(settings, summarize_every_n=0)
     with progress_bar() as progress:
-        done = train(config, folder, settings, {"console": Narrator(progress, config)})
+        done = train(config, folder, settings, {"console": ProgressListener(progress, config)})
     if os.environ.get("RANK", "0") == "0" and not settings.profile:  # only one of torchrun's processes prints
         _suggest_next(config, folder, done, path)
 
 
 def _configuration_of(
-    data: str | None, config: Path | None, model_dir: Path | None, model: str, words: FieldWords, settings: RunSettings
+    data: str | None,
+    config: Path | None,
+    model_dir: Path | None,
+    model: str,
+    words: FieldOptions,
+    settings: RunSettings,
 ) -> tuple[Path, Path]:
     """Return the configuration and the run's folder; for data, a configuration is written into the folder first."""
     if (data is None) == (config is None):
@@ -240,7 +245,7 @@ def _configuration_of(
 
 
 def _configured(
-    path: Path, words: FieldWords, flags: TfFlags, changes: list[str], device: str
+    path: Path, words: FieldOptions, flags: TfFlags, changes: list[str], device: str
 ) -> TrainEvalPipelineConfig:
     """Return the configuration with all changes of the command line."""
     from boxwright.pipeline.load import load_config

@@ -20,7 +20,7 @@ MOST_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldWords:
+class FieldOptions:
     """Options that other trainers have for fields of a configuration; applied after `--set`."""
 
     epochs: float | None = setting(None, "Passes over the training data; sets train_config.num_steps.", _PANEL, 0)
@@ -48,7 +48,7 @@ class FieldWords:
         return ReadSettings(ignore_exif=self.ignore_exif, allow_paths_outside=self.allow_paths_outside)
 
 
-def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]:
+def apply_words(config: TrainEvalPipelineConfig, words: FieldOptions) -> list[str]:
     """Apply the options to a configuration, with `--set` applied, in place; return lines that explain the result.
 
     Raises:
@@ -75,7 +75,7 @@ def apply_words(config: TrainEvalPipelineConfig, words: FieldWords) -> list[str]
     return notes
 
 
-def batch_override(words: FieldWords) -> list[str]:
+def batch_override(words: FieldOptions) -> list[str]:
     """Return `--batch` as an override, as a preset's rates follow it when the configuration is read; none for auto.
 
     Raises:

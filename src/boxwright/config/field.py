@@ -42,7 +42,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Values:
+class AllowedValues:
     """The values of a string field that are honored.
 
     Attributes:
@@ -122,7 +122,7 @@ class Field:
     unit: str = ""
     oneof: str = ""
     was: str = ""
-    values: Values | None = None
+    values: AllowedValues | None = None
 
     # What the class says of it.
     name: str = dataclasses.field(init=False)
@@ -245,7 +245,7 @@ def field(
     no_effect: str = "",
     refused: str = "",
     note: str = "",
-    values: Values | None = None,
+    values: AllowedValues | None = None,
     **more: Any,
 ) -> Any:
     """Return a field of a message; without `no_effect` or `refused` it is honored: some builder reads it.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from boxwright.base.errors import shortened
 from boxwright.config.field import Field, ValueProblem
 from boxwright.config.message import Message
-from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, joined
+from boxwright.config.tree import Block, Location, Pair, Scalar, Value, ValueList, joined
 
 M = TypeVar("M", bound=Message)
 _MOST_DIGITS = 100
@@ -146,20 +146,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _values(value: Value, spec: Field, path: str) -> list[Any]:
     if spec.map and isinstance(value, Block) and not {pair.name for pair in value.pairs} <= {"key", "value"}:
         value = _entries(value)
-    if isinstance(value, Items):
+    if isinstance(value, ValueList):
         if not spec.repeated:
             raise value.location.error(f"{path}: takes one value, found a list")
         return [_one(item, spec, f"{path}[{i}]") for i, item in enumerate(value.values)]
     return [_one(value, spec, path)]
 
 
-def _entries(block: Block) -> Items:
+def _entries(block: Block) -> ValueList:
     """Return the entries of a map that is written as YAML and JSON do: `name: value`."""
     entries = []
     for pair in block.pairs:
         key = Pair("key", Scalar("bare", pair.name, pair.location), pair.location)
         entries.append(Block((key, Pair("value", pair.value, pair.value.location)), pair.location))
-    return Items(tuple(entries), block.location)
+    return ValueList(tuple(entries), block.location)
 
 
 def _one(value: Value, spec: Field, path: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedInput, VisitError
 
-from boxwright.config.tree import Block, Items, Location, Pair, Places, Scalar, Value
+from boxwright.config.tree import Block, Location, Pair, Scalar, SourceLocator, Value, ValueList
 
 _GRAMMAR = r"""
 start: value
@@ -63,7 +63,7 @@ class _ToTree(Transformer[Token, Any]):
 
     def __init__(self, file: str) -> None:
         super().__init__()
-        self._at = Places(file).at
+        self._at = SourceLocator(file).at
 
     def start(self, children: list[Value]) -> Value:
         return children[0]
@@ -71,8 +71,8 @@ class _ToTree(Transformer[Token, Any]):
     def object(self, children: list[Any]) -> Block:
         return Block(tuple(children[1:]), self._at(children[0]))
 
-    def array(self, children: list[Any]) -> Items:
-        return Items(tuple(children[1:]), self._at(children[0]))
+    def array(self, children: list[Any]) -> ValueList:
+        return ValueList(tuple(children[1:]), self._at(children[0]))
 
     def pair(self, children: list[Any]) -> Pair:
         return Pair(_text(children[0]), children[1], self._at(children[0]))

@@ -21,7 +21,7 @@ from boxwright.config.interpret import interpret
 from boxwright.config.json_format import parse_json
 from boxwright.config.message import Message
 from boxwright.config.text_format import parse_text, write_text
-from boxwright.config.tree import Block, Items, Location, Pair, Scalar, Value, check_size
+from boxwright.config.tree import Block, Location, Pair, Scalar, Value, ValueList, check_size
 
 Format = Literal["text", "yaml", "json"]
 M = TypeVar("M", bound=Message)
@@ -156,7 +156,7 @@ def _from_yaml(node: yaml.Node, file: str, known: dict[int, Value | None]) -> Va
             pairs.append(Pair(key.value, _from_yaml(item, file, known), at))
         value = Block(tuple(pairs), where)
     elif isinstance(node, yaml.SequenceNode):
-        value = Items(tuple(_from_yaml(item, file, known) for item in node.value), where)
+        value = ValueList(tuple(_from_yaml(item, file, known) for item in node.value), where)
     elif node.tag == "tag:yaml.org,2002:null":
         raise where.error("expected a value, found null; leave the field out instead")
     else:

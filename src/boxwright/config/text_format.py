@@ -17,7 +17,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from boxwright.base.errors import ConfigError
 from boxwright.config.field import Enum
 from boxwright.config.message import Message
-from boxwright.config.tree import Block, Items, Location, Pair, Places, Scalar, Value
+from boxwright.config.tree import Block, Location, Pair, Scalar, SourceLocator, Value, ValueList
 
 _GRAMMAR = r"""
 document: pair*
@@ -159,7 +159,7 @@ class _ToTree(Transformer[Token, Any]):
 
     def __init__(self, file: str) -> None:
         super().__init__()
-        self.file, self._at = file, Places(file).at
+        self.file, self._at = file, SourceLocator(file).at
 
     def document(self, children: list[Pair]) -> Block:
         return Block(tuple(children), Location(self.file, 1, 1))
@@ -169,16 +169,16 @@ class _ToTree(Transformer[Token, Any]):
         location = self._at(name)
         if isinstance(value, Block):
             value = Block(value.pairs, location)
-        elif isinstance(value, Items):
-            value = Items(value.values, location)
+        elif isinstance(value, ValueList):
+            value = ValueList(value.values, location)
         return Pair(str(name), value, location)
 
     def message(self, children: list[Pair]) -> Block:
         location = children[0].location if children else Location(self.file, 0, 0)
         return Block(tuple(children), location)
 
-    def items(self, children: list[Value]) -> Items:
-        return Items(tuple(children), Location(self.file, 0, 0))
+    def items(self, children: list[Value]) -> ValueList:
+        return ValueList(tuple(children), Location(self.file, 0, 0))
 
     messages = items
 

@@ -33,7 +33,7 @@ class Location:
 
 
 @dataclass(frozen=True)
-class Places:
+class SourceLocator:
     """The places of one source's words, as lark's tokens have them."""
 
     file: str
@@ -57,7 +57,7 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Items:
+class ValueList:
     """A list of values, as in `[a, b]`."""
 
     values: tuple[Value, ...]
@@ -81,7 +81,7 @@ class Block:
     location: Location
 
 
-Value = Scalar | Items | Block
+Value = Scalar | ValueList | Block
 
 
 def joined(*parts: str) -> str:
@@ -107,5 +107,5 @@ def check_size(value: Value) -> None:
             raise one.location.error(problem)
         if isinstance(one, Block):
             waiting += [(pair.value, depth + 1) for pair in reversed(one.pairs)]
-        elif isinstance(one, Items):
+        elif isinstance(one, ValueList):
             waiting += [(item, depth + 1) for item in reversed(one.values)]

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError, first_line
 from boxwright.data.class_names import near_equal_names
 from boxwright.data.dataset import Dataset
-from boxwright.data.ignored_regions import WithRegionsHidden
+from boxwright.data.ignored_regions import HiddenRegionsDataset
 from boxwright.data.image_io import read_header, upright_by_size
 from boxwright.data.listed import ListedDataset
-from boxwright.data.notices import Notices, Tally
+from boxwright.data.notices import Notices, ReasonCounts
 from boxwright.data.survey import suspicion
 from boxwright.types import Sample
 
@@ -34,7 +34,7 @@ _ITS_OWN = re.compile(r"[^\s:]*/[^\s:]*|'[^']*'|\"[^\"]*\"|\b\S+\.(?:xml|json|tx
 
 
 @runtime_checkable
-class Annotated(Protocol):
+class PixelFreeDataset(Protocol):
     """A data set that knows its samples without their pixels."""
 
     notices: Notices
@@ -50,7 +50,7 @@ class Annotated(Protocol):
 
 
 @dataclass(frozen=True)
-class Account:
+class DatasetUsage:
     """Counts that add up: files are samples and those left out, boxes are used, ignored or dropped.
 
     Attributes:
@@ -68,9 +68,9 @@ class Account:
     empty: int
     boxes: int
     ignored: int
-    dropped: Tally
-    left_out: Tally
-    assumed: Tally
+    dropped: ReasonCounts
+    left_out: ReasonCounts
+    assumed: ReasonCounts
     unreadable: tuple[int, ...] = ()
 
     @property
@@ -113,7 +113,7 @@ class Account:
         return lines + [f"assumed: {line}" for line in self.assumed.lines()]
 
 
-def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[int]] = iter) -> Account:
+def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[int]] = iter) -> DatasetUsage:
     """Return the account of a data set; of pictures in files only headers are read.
 
     Args:
@@ -121,9 +121,9 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
         progress: Wraps the indices, for a progress bar.
     """
     whole, indices = (dataset.whole, dataset.indices) if isinstance(dataset, ListedDataset) else (dataset, None)
-    if isinstance(whole, WithRegionsHidden):
+    if isinstance(whole, HiddenRegionsDataset):
         whole = whole.whole
-    noticed = whole.notices if isinstance(whole, Annotated) else Notices()
+    noticed = whole.notices if isinstance(whole, PixelFreeDataset) else Notices()
     dropped, left_out, assumed = (copy.deepcopy(one) for one in (noticed.boxes, noticed.files, noticed.assumed))
     samples = empty = boxes = ignored = 0
     unreadable: list[int] = []
@@ -131,7 +131,7 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
     for index in progress(range(len(whole)) if indices is None else indices):
         try:
             sample = without_pixels(whole, index)
-            turned = _assumed_upright(whole, index) if isinstance(whole, Annotated) else ""
+            turned = _assumed_upright(whole, index) if isinstance(whole, PixelFreeDataset) else ""
         except DataError as error:
             left_out.add(cause_of(error), first_line(error))
             unreadable.append(index)
@@ -144,18 +144,18 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
         # A region that is ignored for every class is one.
         ignored += len(np.unique(sample.boxes[crowd], axis=0))
         boxes += int((~useless & ~crowd).sum())
-        if not isinstance(whole, Annotated):
+        if not isinstance(whole, PixelFreeDataset):
             dropped.add("of classes that are not in the label map", sample.filename, sample.left_out)
         if turned:
             assumed.add(turned, sample.filename)
     for rare, other in near_equal_names(names):
         assumed.add(f"pair of class names that may mean one class: {rare!r} and {other!r}")
-    return Account(samples, empty, boxes, ignored, dropped, left_out, assumed, tuple(unreadable))
+    return DatasetUsage(samples, empty, boxes, ignored, dropped, left_out, assumed, tuple(unreadable))
 
 
 def without_pixels(dataset: Dataset, index: int) -> Sample:
     """Return a sample, without its pixels if the data set can do without reading them."""
-    return dataset.without_pixels(index) if isinstance(dataset, Annotated) else dataset[index]
+    return dataset.without_pixels(index) if isinstance(dataset, PixelFreeDataset) else dataset[index]
 
 
 def cause_of(error: DataError) -> str:
@@ -165,7 +165,7 @@ def cause_of(error: DataError) -> str:
     return ": ".join(part for part in parts if part.strip("… ") and not part.startswith(("image …", "line …"))) or text
 
 
-def _useless(sample: Sample, dropped: Tally) -> NDArray[np.bool_]:
+def _useless(sample: Sample, dropped: ReasonCounts) -> NDArray[np.bool_]:
     """Return which boxes training ignores, bool [N], and count them."""
     height, width = sample.image.shape[:2]
     reasons = [suspicion(box, height, width) for box in sample.boxes.tolist()]
@@ -175,7 +175,7 @@ def _useless(sample: Sample, dropped: Tally) -> NDArray[np.bool_]:
     return np.array([reason in USELESS for reason in reasons], np.bool_)
 
 
-def _assumed_upright(dataset: Annotated, index: int) -> str:
+def _assumed_upright(dataset: PixelFreeDataset, index: int) -> str:
     """Return what was assumed of a picture's orientation; empty if it has none, or its annotation shows it."""
     path, declared = dataset.picture(index)
     header = read_header(path)

@@ -39,7 +39,7 @@ class AnnotatedImage:
 
 
 @dataclass(frozen=True)
-class Annotated:
+class AnnotatedDataset:
     """Images with their classes."""
 
     categories: Categories

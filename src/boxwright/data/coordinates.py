@@ -85,7 +85,7 @@ class _DeclaresSizes(Protocol):
 
 
 @dataclass(frozen=True)
-class Placed:
+class PictureBoxes:
     """The boxes of one picture.
 
     Attributes:
@@ -121,7 +121,7 @@ def coordinates_problem(dataset: object, *, most: int = _MOST_SAMPLES) -> Coordi
         except DataError:
             continue
         size = (sample.image.shape[0], sample.image.shape[1])
-        placed.append(Placed(sample.boxes.astype(np.float64), size, declared, sample.filename or sample.id))
+        placed.append(PictureBoxes(sample.boxes.astype(np.float64), size, declared, sample.filename or sample.id))
     boxes_are: BoxesAre | None = getattr(dataset, "boxes_are", None)
     problem = problem_of(placed, boxes_are or "xyxy", can_change=True, rescaled=getattr(dataset, "rescale", False))
     if problem is None or boxes_are is not None:
@@ -131,7 +131,7 @@ def coordinates_problem(dataset: object, *, most: int = _MOST_SAMPLES) -> Coordi
 
 
 def problem_of(
-    placed: Sequence[Placed], boxes_are: BoxesAre, *, can_change: bool = False, rescaled: bool = False
+    placed: Sequence[PictureBoxes], boxes_are: BoxesAre, *, can_change: bool = False, rescaled: bool = False
 ) -> CoordinateProblem | None:
     """Return what is wrong with boxes as a whole, or None.
 
@@ -220,7 +220,7 @@ def in_order(box: tuple[float, float, float, float]) -> tuple[float, float, floa
     return min(box[0], box[2]), min(box[1], box[3]), max(box[0], box[2]), max(box[1], box[3])
 
 
-def _resized(placed: Sequence[Placed]) -> CoordinateProblem | None:
+def _resized(placed: Sequence[PictureBoxes]) -> CoordinateProblem | None:
     """Return the problem of pictures that were resized or turned since they were labeled."""
     declared = [one for one in placed if one.declared is not None and min(one.declared) > 0]
     others = [one for one in declared if one.declared is not None and _differ(one.declared, one.size)]
@@ -250,7 +250,7 @@ def _differ(declared: Size, size: Size) -> bool:
     return any(abs(a - b) > max(_SLOP_PIXELS, _SLOP_SHARE * b) for a, b in zip(declared, size, strict=True))
 
 
-def _change(how: str, others: Sequence[Placed], count: int) -> CoordinateProblem:
+def _change(how: str, others: Sequence[PictureBoxes], count: int) -> CoordinateProblem:
     first = others[0]
     height, width = first.declared or first.size
     sentence = (

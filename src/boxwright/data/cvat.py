@@ -18,7 +18,7 @@ import numpy as np
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import shown, write_whole
 from boxwright.base.limits import IMAGE_PIXELS
-from boxwright.data.annotated import Annotated
+from boxwright.data.annotated import AnnotatedDataset
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
 from boxwright.data.xml_files import NOT_XML, read_xml
 from boxwright.nn.ops.run_lengths import encode_window
@@ -151,7 +151,7 @@ def _whole(element: ET.Element, name: str, where: str) -> int:
     return int(value)
 
 
-def write_cvat(annotated: Annotated, path: str | Path) -> Path:
+def write_cvat(annotated: AnnotatedDataset, path: str | Path) -> Path:
     """Write images as CVAT's XML, which a task with images of these names takes: “Upload annotations”.
 
     Raises:

@@ -38,7 +38,7 @@ class Dataset(Protocol):
 
 
 @runtime_checkable
-class SeveralSources(Protocol):
+class MultiSourceDataset(Protocol):
     """A data set that concatenates several sources, such as the paths of a reader."""
 
     @property
@@ -49,4 +49,4 @@ class SeveralSources(Protocol):
 
 def source_sizes(dataset: Dataset) -> tuple[int, ...]:
     """Return the number of samples of each source of a data set."""
-    return dataset.source_sizes if isinstance(dataset, SeveralSources) else (len(dataset),)
+    return dataset.source_sizes if isinstance(dataset, MultiSourceDataset) else (len(dataset),)

@@ -12,7 +12,7 @@ from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, shown, write_whole
-from boxwright.data.annotated import Annotated, AnnotatedObject
+from boxwright.data.annotated import AnnotatedDataset, AnnotatedObject
 from boxwright.data.image_io import read_header
 from boxwright.data.picture_files import pictures_in
 from boxwright.data.reading import finite_number
@@ -105,7 +105,7 @@ def _box(one: dict[str, Any], where: str) -> list[float]:
     return [finite_number(value, f"{where}: bounding_box") for value in box]
 
 
-def write_fiftyone(annotated: Annotated, path: str | Path) -> Path:
+def write_fiftyone(annotated: AnnotatedDataset, path: str | Path) -> Path:
     """Write `labels.json`; images stay where they are.
 
     Raises:

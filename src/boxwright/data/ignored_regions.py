@@ -31,7 +31,7 @@ def with_regions_hidden(sample: Sample) -> Sample:
     return replace(sample, image=np.ascontiguousarray(image))
 
 
-class WithRegionsHidden:
+class HiddenRegionsDataset:
     """A data set whose samples have their regions to ignore hidden."""
 
     def __init__(self, whole: Dataset) -> None:

@@ -20,7 +20,7 @@ KEYPOINT_TEXT = "image/object/keypoint/text"
 
 
 @dataclass(frozen=True)
-class NamedPlaces:
+class KeypointPlacement:
     """Where the keypoints of a record go.
 
     Attributes:
@@ -76,7 +76,7 @@ class KeypointNames:
             )
         return cls(dict(pairs), count)
 
-    def located(self, texts: Sequence[bytes], objects: int, where: str) -> NamedPlaces:
+    def located(self, texts: Sequence[bytes], objects: int, where: str) -> KeypointPlacement:
         """Return where the named keypoints of a record's objects go.
 
         Args:
@@ -97,7 +97,7 @@ class KeypointNames:
             number, place = (int(found[0]) for found in np.nonzero(twice))
             name = next(name for name, other in self.places.items() if other == ordered[number, place])
             raise DataError(f"{where}: {KEYPOINT_TEXT} names {name!r} twice for object {number}")
-        return NamedPlaces(places, self.count)
+        return KeypointPlacement(places, self.count)
 
 
 def names_of_objects(sample: Sample, categories: Categories) -> list[bytes]:

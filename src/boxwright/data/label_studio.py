@@ -17,7 +17,7 @@ from xml.sax.saxutils import quoteattr
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, shown, write_whole
-from boxwright.data.annotated import Annotated, AnnotatedImage, AnnotatedObject
+from boxwright.data.annotated import AnnotatedDataset, AnnotatedImage, AnnotatedObject
 from boxwright.data.reading import finite_number, whole_number
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
 from boxwright.data.rotated import center_turned_about_corner as turned
@@ -185,7 +185,7 @@ def _points(given: Any, size: tuple[int, int], where: str) -> list[float]:
     ]
 
 
-def write_label_studio(annotated: Annotated, path: str | Path, prefix: str) -> Path:
+def write_label_studio(annotated: AnnotatedDataset, path: str | Path, prefix: str) -> Path:
     """Write images as tasks to import, and beside them the labeling configuration that they fit.
 
     Detections become predictions of the tasks, with their scores; annotations become annotations.

@@ -39,7 +39,7 @@ from boxwright.data.batch import Batch, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset, source_sizes
 from boxwright.data.image_io import image_size
 from boxwright.data.input_sizes import DrawnSizes
-from boxwright.data.order import Key, Place, StreamSettings, sample_keys
+from boxwright.data.order import Key, SamplePosition, StreamSettings, sample_keys
 from boxwright.data.reading import reading
 from boxwright.data.worker_folder import make_worker_folder, remove_worker_folder
 from boxwright.types import Sample
@@ -77,9 +77,9 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, place: Key | Place) -> Sample | BoxwrightError:
+    def __getitem__(self, place: Key | SamplePosition) -> Sample | BoxwrightError:
         """Return the example, or the error that prevented it."""
-        epoch, index, step = Place(*place)
+        epoch, index, step = SamplePosition(*place)
         augmentation, key = self.augmentation.at(step), (epoch, index)
         resizer = self.resizer if self.sizes is None else self.sizes.at(step)
         problems: list[str] = []
@@ -174,14 +174,14 @@ class _Batches:
         self.sizes, self.settings, self.begin = source_sizes(dataset), settings, begin
         self.processes, self.wide = processes, wide
 
-    def __iter__(self) -> Iterator[list[Place]]:
+    def __iter__(self) -> Iterator[list[SamplePosition]]:
         start, first_step = self.begin
         keys = sample_keys(self.sizes, self.settings, start, self.wide)
         for step in count(first_step):
             batch = list(islice(keys, self.settings.batch_size))
             if len(batch) < self.settings.batch_size:
                 return
-            yield [Place(*key, step) for key in self.processes.share(batch)]
+            yield [SamplePosition(*key, step) for key in self.processes.share(batch)]
 
 
 class BatchStream:

@@ -10,7 +10,7 @@ _LONGEST = 400
 
 
 @dataclass
-class Tally:
+class ReasonCounts:
     """Counts by reason, and the first example of each."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -22,7 +22,7 @@ class Tally:
             self.counts[reason] += times
             self.examples.setdefault(reason, str(example)[:_LONGEST])
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: ReasonCounts) -> None:
         """Add another tally's counts."""
         for reason, times in other.counts.items():
             self.add(reason, other.examples[reason], times)
@@ -48,9 +48,9 @@ class Notices:
         files: Pictures and annotation files that are no sample.
     """
 
-    assumed: Tally = field(default_factory=Tally)
-    boxes: Tally = field(default_factory=Tally)
-    files: Tally = field(default_factory=Tally)
+    assumed: ReasonCounts = field(default_factory=ReasonCounts)
+    boxes: ReasonCounts = field(default_factory=ReasonCounts)
+    files: ReasonCounts = field(default_factory=ReasonCounts)
 
     def merge(self, other: Notices) -> None:
         """Add another reader's."""

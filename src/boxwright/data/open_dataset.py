@@ -8,12 +8,12 @@ from pathlib import Path
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, shown
-from boxwright.base.read_settings import LabelsAre
+from boxwright.base.read_settings import LabelConvention
 from boxwright.data.coco import CocoDataset
 from boxwright.data.coordinates import coordinates_problem
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
-from boxwright.data.recognize import Recognized, face_lists, label_map_beside, recognize
+from boxwright.data.recognize import RecognizedData, face_lists, label_map_beside, recognize
 from boxwright.data.record_classes import check_record_boxes, check_record_labels
 from boxwright.data.sources import Source, open_source
 from boxwright.types import Categories, Category, Sample
@@ -23,7 +23,7 @@ _TRIED = 50  # samples that are read to find out whether all objects have outlin
 _RECORDS_READ = 2000  # of each TFRecord file, to see what their labels are
 
 
-def open_recognized(recognized: Recognized, *, masks: bool = False) -> tuple[Dataset, Dataset | None]:
+def open_recognized(recognized: RecognizedData, *, masks: bool = False) -> tuple[Dataset, Dataset | None]:
     """Return the training data and, if there is a split, the evaluation data, both with the same classes.
 
     Args:
@@ -110,7 +110,7 @@ def open_dataset(
     load_masks: bool = False,
     allow_paths_outside: bool = False,
     ignore_exif: bool = False,
-    labels_are: LabelsAre | None = None,
+    labels_are: LabelConvention | None = None,
 ) -> Dataset:
     """Open data of any format that is recognized: one list of them, or all in one if they need no list.
 
@@ -150,7 +150,7 @@ def open_dataset(
     return dataset
 
 
-def _list_of(recognized: Recognized, name: str, path: str | Path) -> Source:
+def _list_of(recognized: RecognizedData, name: str, path: str | Path) -> Source:
     if recognized.train.format == "voc" and len({source.path for source in recognized.lists.values()}) < 2:
         return replace(recognized.train, part=name)
     if not name:

@@ -24,7 +24,7 @@ _BLOCK = 4096
 _SOURCES = 0x736F7572
 
 
-class Place(NamedTuple):
+class SamplePosition(NamedTuple):
     """A sample's place in a run: its key, and the training step, from 0, which learns from it."""
 
     epoch: int

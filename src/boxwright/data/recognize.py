@@ -16,7 +16,7 @@ from pathlib import Path
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
-from boxwright.base.read_settings import LabelsAre
+from boxwright.base.read_settings import LabelConvention
 from boxwright.data.archives import is_archive, unpacked
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
 from boxwright.data.fddb import is_fddb
@@ -43,7 +43,7 @@ _EXPECTED = (
 
 
 @dataclass(frozen=True)
-class Recognized:
+class RecognizedData:
     """Data of a known format.
 
     Attributes:
@@ -70,8 +70,8 @@ def recognize(
     *,
     allow_paths_outside: bool = False,
     ignore_exif: bool = False,
-    labels_are: LabelsAre | None = None,
-) -> Recognized:
+    labels_are: LabelConvention | None = None,
+) -> RecognizedData:
     """Return the format and the split of data, with absolute paths.
 
     Args:
@@ -93,7 +93,7 @@ def recognize(
     refuse_unfinished(path)
     recognized = _recognized(path, _DEEPEST)
     if recognized is None and is_file(path) and path.suffix.lower() in (".json", ".xml"):
-        recognized = Recognized("COCO", Source("coco", str(path)))  # whose reader says what is wrong with it
+        recognized = RecognizedData("COCO", Source("coco", str(path)))  # whose reader says what is wrong with it
     if recognized is None:
         raise _nothing_recognized(path, data)
 
@@ -109,7 +109,7 @@ def recognize(
     )
 
 
-def _recognized(path: Path, depth: int) -> Recognized | None:
+def _recognized(path: Path, depth: int) -> RecognizedData | None:
     # Formats with a file of a fixed name come first: such a folder may hold others, such as .json files, too.
     for recognizer in _RECOGNIZERS:
         if (recognized := recognizer(path)) is not None:
@@ -133,7 +133,7 @@ def _nothing_recognized(path: Path, data: str | Path) -> DataError:
     return DataError(f"{shown(data)}: {annotations} ({', '.join(inside) or 'an empty folder'}); expected {_EXPECTED}")
 
 
-def _split_folders(path: Path) -> Recognized | None:
+def _split_folders(path: Path) -> RecognizedData | None:
     """Recognize folders that are named as lists, each with its own annotations, in a folder or in its `images`."""
     for root in (path, path / "images"):
         folders = {folder.name: folder for folder in folders_in(root)}
@@ -164,7 +164,7 @@ def _common_map(maps: dict[str, Path | None]) -> Path | None:
     return next(iter(given.values()), None)
 
 
-def _only_folder(path: Path, depth: int) -> Recognized | None:
+def _only_folder(path: Path, depth: int) -> RecognizedData | None:
     """Recognize data that lie one folder too deep, as an unpacked archive's often do."""
     candidates = [(folder, _recognized(folder, depth - 1)) for folder in folders_in(path)]
     inside = [(folder, recognized) for folder, recognized in candidates if recognized is not None]
@@ -189,7 +189,7 @@ def label_map_beside(path: Path) -> Path | None:
     return others[0] if others else None
 
 
-def _yolo(path: Path) -> Recognized | None:
+def _yolo(path: Path) -> RecognizedData | None:
     yaml = find_yolo(path)
     if yaml is None:
         return None
@@ -201,7 +201,7 @@ def _yolo(path: Path) -> Recognized | None:
     if held_out is not None and lists[held_out] == lists["train"]:
         held_out, notes = None, (f"{held_out} names the same images as train, and is not used",)
     sources = {name: Source("yolo", str(yaml), name) for name in lists}
-    return Recognized("YOLO", sources["train"], sources[held_out] if held_out else None, sources, notes=notes)
+    return RecognizedData("YOLO", sources["train"], sources[held_out] if held_out else None, sources, notes=notes)
 
 
 def _unused(lists: Sequence[str], train: str, held_out: str | None) -> tuple[str, ...]:
@@ -218,11 +218,11 @@ def _unused(lists: Sequence[str], train: str, held_out: str | None) -> tuple[str
     return tuple(notes)
 
 
-def _roboflow_coco(path: Path) -> Recognized | None:
+def _roboflow_coco(path: Path) -> RecognizedData | None:
     """Recognize a folder with `_annotations.coco.json`; its lists are folders."""
     if not is_folder(path) or not is_file(path / ROBOFLOW_ANNOTATIONS):
         return None
-    return Recognized("Roboflow's COCO", Source("coco", str(path / ROBOFLOW_ANNOTATIONS)))
+    return RecognizedData("Roboflow's COCO", Source("coco", str(path / ROBOFLOW_ANNOTATIONS)))
 
 
 def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
@@ -248,12 +248,12 @@ def _of_lists(
     path: Path,
     source: Callable[[str], Source],
     label_map: Path | None = None,
-) -> Recognized:
+) -> RecognizedData:
     """Return data that have lists, of which two are chosen by name."""
     train, held_out = _two_of(names, path)
     lists = {name: source(name) for name in names}
     notes = _unused(names, train, held_out)
-    return Recognized(kind, lists[train], lists.get(held_out or ""), lists, label_map, notes)
+    return RecognizedData(kind, lists[train], lists.get(held_out or ""), lists, label_map, notes)
 
 
 def _words(name: str) -> list[str]:
@@ -261,7 +261,7 @@ def _words(name: str) -> list[str]:
     return re.findall("[a-z]+", name.lower())
 
 
-def _records(path: Path) -> Recognized | None:
+def _records(path: Path) -> RecognizedData | None:
     """Recognize TFRecord files: a folder of them, or one of them with its shards."""
     folder = path if is_folder(path) else path.parent
     if is_file(path) and not is_record_file(path):
@@ -282,16 +282,16 @@ def _records(path: Path) -> Recognized | None:
     return _of_lists("TFRecords", names, folder, source, label_map)
 
 
-def _one_record_a_picture(folder: Path, names: Sequence[str], label_map: Path | None) -> Recognized:
+def _one_record_a_picture(folder: Path, names: Sequence[str], label_map: Path | None) -> RecognizedData:
     """Return the TFRecords of a folder as one source, as VoTT writes one file for each picture."""
     endings = {Path(name).suffix for name in names}
     if len(endings) > 1 or any("?" in name for name in names):
         raise DataError(f"{folder}: which of {', '.join(names[:8])} is for training? expected one named train")
     pattern = str(folder / f"*{endings.pop()}")
-    return Recognized("TFRecords", Source("tfrecord", pattern), label_map=label_map)
+    return RecognizedData("TFRecords", Source("tfrecord", pattern), label_map=label_map)
 
 
-def _coco(path: Path) -> Recognized | None:
+def _coco(path: Path) -> RecognizedData | None:
     """Recognize COCO's JSON: one file, a folder of images with one, or `annotations/instances_*.json`."""
     files = [path] if path.suffix.lower() == ".json" and is_file(path) else _json_files(path)
     files = [file for file in files if is_coco_file(file) and layout_of(file) is None]
@@ -345,13 +345,13 @@ def _has_images(folder: Path) -> bool:
     return any(is_picture(item) for item in folder.iterdir() if not is_left_over(item.name))
 
 
-def _layout(path: Path) -> Recognized | None:
+def _layout(path: Path) -> RecognizedData | None:
     """Recognize the other layouts that are read as COCO's, a folder or file of one part each."""
     layout = layout_of(path)
-    return None if layout is None else Recognized(layout.name, Source("coco", str(path)))
+    return None if layout is None else RecognizedData(layout.name, Source("coco", str(path)))
 
 
-def _layout_parts(path: Path) -> Recognized | None:
+def _layout_parts(path: Path) -> RecognizedData | None:
     """Recognize files of one layout in a folder that are its lists, such as train_labels.csv and test_labels.csv."""
     files = [item for item in sorted(path.iterdir()) if is_file(item) and not is_left_over(item.name)]
     named = [file for file in files if set(_words(file.stem)) & {*_TRAINING, *_HELD_OUT} and not is_picture(file)]
@@ -371,7 +371,7 @@ def _layout_parts(path: Path) -> Recognized | None:
     return _of_lists(kind, sorted(by_name), path, source)
 
 
-def _open_images(path: Path) -> Recognized | None:
+def _open_images(path: Path) -> RecognizedData | None:
     """Recognize Open Images' CSV of boxes, with the images beside it."""
     files = sorted(path.glob("*bbox*.csv")) if is_folder(path) else [path]
     if not files or files[0].suffix != ".csv" or not all(_is_open_images(file) for file in files):
@@ -390,7 +390,7 @@ def _is_open_images(file: Path) -> bool:
     return "ImageID" in beginning_of(file).split("\n", 1)[0]
 
 
-def _voc(path: Path) -> Recognized | None:
+def _voc(path: Path) -> RecognizedData | None:
     """Recognize Pascal VOC: a folder of .xml files, with or without lists in `ImageSets/Main`."""
     if not is_folder(path) or annotations_in(path) is not None or not has_voc_annotations(path):
         return None
@@ -403,7 +403,7 @@ def _voc(path: Path) -> Recognized | None:
         return Source("voc", str(path), name)
 
     if not names or (len(names) == 1 and names[0] in ("all", "default")):
-        return Recognized("Pascal VOC", source(""))
+        return RecognizedData("Pascal VOC", source(""))
     return _of_lists("Pascal VOC", names, path, source)
 
 
@@ -413,14 +413,14 @@ def _is_of_one_class(file: Path) -> bool:
     return bool(lines) and all(re.search(r"\s(-1|0|1)\s*$", line) for line in lines[:50])
 
 
-def face_lists(path: Path) -> Recognized | None:
+def face_lists(path: Path) -> RecognizedData | None:
     """Recognize WIDER FACE's and FDDB's text files."""
     if is_wider_face(path):
-        return Recognized("WIDER FACE", Source("wider_face", str(path)))
-    return Recognized("FDDB", Source("fddb", str(path))) if is_fddb(path) else None
+        return RecognizedData("WIDER FACE", Source("wider_face", str(path)))
+    return RecognizedData("FDDB", Source("fddb", str(path))) if is_fddb(path) else None
 
 
-_RECOGNIZERS: tuple[Callable[[Path], Recognized | None], ...] = (
+_RECOGNIZERS: tuple[Callable[[Path], RecognizedData | None], ...] = (
     face_lists,
     _yolo,
     _roboflow_coco,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Literal
 
 from boxwright.base.errors import DataError
-from boxwright.base.read_settings import LabelsAre
+from boxwright.base.read_settings import LabelConvention
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
@@ -44,23 +44,23 @@ class Source:
     image_folder: str = ""
     allow_paths_outside: bool = False
     ignore_exif: bool = False
-    labels_are: LabelsAre | None = None
+    labels_are: LabelConvention | None = None
 
 
 # What readers are told of labels that are not as their format says.
-_CONVENTIONS: dict[tuple[DataFormat, LabelsAre], dict[str, object]] = {
-    ("coco", LabelsAre.CORNERS): {"boxes_are": "xyxy"},
-    ("coco", LabelsAre.SIZES): {"boxes_are": "sizes"},
-    ("coco", LabelsAre.SHARES): {"boxes_are": "normalized_xywh"},
-    ("coco", LabelsAre.CORNERS_IN_SHARES): {"boxes_are": "normalized_xyxy"},
-    ("coco", LabelsAre.OF_ANOTHER_SIZE): {"rescale": True},
-    ("voc", LabelsAre.SIZES): {"sizes": True},
-    ("voc", LabelsAre.OF_ANOTHER_SIZE): {"rescale": True},
-    ("yolo", LabelsAre.CORNERS): {"convention": YoloConvention(coordinates="corners")},
-    ("yolo", LabelsAre.PIXELS): {"convention": YoloConvention(coordinates="pixels")},
-    ("yolo", LabelsAre.CORNERS_IN_PIXELS): {"convention": YoloConvention(coordinates="corners_in_pixels")},
-    ("yolo", LabelsAre.CLASSES_FROM_ONE): {"convention": YoloConvention(classes_from_one=True)},
-    ("tfrecord", LabelsAre.CLASSES_FROM_ZERO): {"labels_from_zero": True},
+_CONVENTIONS: dict[tuple[DataFormat, LabelConvention], dict[str, object]] = {
+    ("coco", LabelConvention.CORNERS): {"boxes_are": "xyxy"},
+    ("coco", LabelConvention.SIZES): {"boxes_are": "sizes"},
+    ("coco", LabelConvention.SHARES): {"boxes_are": "normalized_xywh"},
+    ("coco", LabelConvention.CORNERS_IN_SHARES): {"boxes_are": "normalized_xyxy"},
+    ("coco", LabelConvention.OF_ANOTHER_SIZE): {"rescale": True},
+    ("voc", LabelConvention.SIZES): {"sizes": True},
+    ("voc", LabelConvention.OF_ANOTHER_SIZE): {"rescale": True},
+    ("yolo", LabelConvention.CORNERS): {"convention": YoloConvention(coordinates="corners")},
+    ("yolo", LabelConvention.PIXELS): {"convention": YoloConvention(coordinates="pixels")},
+    ("yolo", LabelConvention.CORNERS_IN_PIXELS): {"convention": YoloConvention(coordinates="corners_in_pixels")},
+    ("yolo", LabelConvention.CLASSES_FROM_ONE): {"convention": YoloConvention(classes_from_one=True)},
+    ("tfrecord", LabelConvention.CLASSES_FROM_ZERO): {"labels_from_zero": True},
 }
 
 
@@ -89,7 +89,7 @@ def open_source(source: Source, categories: Categories | None = None, *, load_ma
     if source.format == "tfrecord":
         categories = categories or classes_of_records([source.path])
         fields = RecordFields(masks="png" if load_masks else "none")
-        from_zero = source.labels_are is LabelsAre.CLASSES_FROM_ZERO
+        from_zero = source.labels_are is LabelConvention.CLASSES_FROM_ZERO
         return TFRecordDataset([source.path], categories, fields, labels_from_zero=from_zero)
     path, folder, part = source.path, source.image_folder or None, source.part
     readers: dict[DataFormat, Callable[..., Dataset]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import make_folder
-from boxwright.data.annotated import Annotated, AnnotatedImage, AnnotatedObject
+from boxwright.data.annotated import AnnotatedDataset, AnnotatedImage, AnnotatedObject
 from boxwright.data.annotation_tools import Tool
 from boxwright.data.coco import CocoDataset
 from boxwright.data.cvat import write_cvat
@@ -48,7 +48,7 @@ def write_for_tool(
     if path.suffix.lower() != _ENDINGS[tool]:
         raise DataError(f"{path}: expected a name that ends in {_ENDINGS[tool]}")
     images = tuple(_image(dataset, index) for index in progress(range(len(dataset))))
-    annotated = Annotated(dataset.categories, images)
+    annotated = AnnotatedDataset(dataset.categories, images)
     make_folder(path.parent)
     if tool is Tool.LABEL_STUDIO:
         return write_label_studio(annotated, path, LOCAL_FILES if prefix is None else prefix)

@@ -28,7 +28,7 @@ from boxwright.data.picture_files import PictureFiles, files_below
 from boxwright.data.reading import checked_sample, inside, labels_of, numbered_lines, reading
 from boxwright.data.rotated import Box
 from boxwright.data.voc_annotation import PRESERVED, VocAnnotation, read_voc_annotation
-from boxwright.data.voc_pictures import Named, Picture, match_pictures
+from boxwright.data.voc_pictures import Picture, PictureNames, match_pictures
 from boxwright.data.xml_files import NOT_XML
 from boxwright.types import Categories, Category, Sample
 
@@ -183,7 +183,7 @@ class VocDataset:
         paths = {self._annotation(stem): stem for stem in stems}
         annotations: list[VocAnnotation | None] = []
         problems: list[str] = []
-        named: list[Named] = []
+        named: list[PictureNames] = []
         for path, stem in paths.items():
             annotation, problem = None, f"{shown(path)}: no <annotation>"
             try:
@@ -196,7 +196,7 @@ class VocDataset:
                 problem = str(error)
             annotations.append(annotation)
             problems.append("" if annotation else problem)
-            named.append(Named(path, stem, annotation.filename if annotation else ""))
+            named.append(PictureNames(path, stem, annotation.filename if annotation else ""))
         folders = self._picture_folders()
         pictures = match_pictures(named, folders, self.notices.assumed)
         entries = [

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import shown
-from boxwright.data.notices import Tally
+from boxwright.data.notices import ReasonCounts
 from boxwright.data.picture_files import PICTURE_ENDINGS, PictureFiles, is_picture, parts_of_name
 
 _SHOWN = 100
@@ -22,7 +22,7 @@ _ENDINGS_OUTSIDE = sorted(ending for lower in PICTURE_ENDINGS for ending in (low
 
 
 @dataclass(frozen=True)
-class Named:
+class PictureNames:
     """An annotation's two names of its picture.
 
     Attributes:
@@ -69,7 +69,9 @@ class _Candidates:
         return self.by_name is not None and self.by_name == self.by_stem
 
 
-def match_pictures(annotations: Sequence[Named], folders: Sequence[PictureFiles], assumed: Tally) -> list[Picture]:
+def match_pictures(
+    annotations: Sequence[PictureNames], folders: Sequence[PictureFiles], assumed: ReasonCounts
+) -> list[Picture]:
     """Return the picture of each annotation.
 
     An annotation's own name decides over a `<filename>` that is another picture's if that is possible for all
@@ -81,7 +83,7 @@ def match_pictures(annotations: Sequence[Named], folders: Sequence[PictureFiles]
     """
     candidates = [_candidates(item, folders) for item in annotations]
     claims = [frozenset(path for path in (own.by_name, own.by_stem) if path) for own in candidates]
-    claimants: dict[Path, list[Named]] = defaultdict(list)
+    claimants: dict[Path, list[PictureNames]] = defaultdict(list)
     for item, paths in zip(annotations, claims, strict=True):
         for path in paths:
             claimants[path].append(item)
@@ -106,7 +108,7 @@ def match_pictures(annotations: Sequence[Named], folders: Sequence[PictureFiles]
     return pictures
 
 
-def _by_stem(item: Named, own: _Candidates, assumed: Tally) -> Picture:
+def _by_stem(item: PictureNames, own: _Candidates, assumed: ReasonCounts) -> Picture:
     if own.differ:
         reason = "annotations whose <filename> names another picture, read by their own name"
         assumed.add(reason, f"{item.path.name}: {item.filename[:_SHOWN]}")
@@ -115,7 +117,7 @@ def _by_stem(item: Named, own: _Candidates, assumed: Tally) -> Picture:
     return Picture(own.by_stem, "" if own.by_stem else own.problem, frozenset({own.by_stem} if own.by_stem else ()))
 
 
-def _note(item: Named, own: _Candidates, assumed: Tally) -> None:
+def _note(item: PictureNames, own: _Candidates, assumed: ReasonCounts) -> None:
     if own.note:
         assumed.add(own.note, f"{item.path.name}: {item.filename[:_SHOWN]}")
     if own.by_name and not own.by_stem:
@@ -125,14 +127,14 @@ def _note(item: Named, own: _Candidates, assumed: Tally) -> None:
         assumed.add(reason, f"{item.path.name}: {item.filename[:_SHOWN]}")
 
 
-def _two_pictures(item: Named, own: _Candidates) -> str:
+def _two_pictures(item: PictureNames, own: _Candidates) -> str:
     return (
         f"{shown(item.path)}: of {_name(own.by_name)} by its <filename>, of {_name(own.by_stem)} by its own name; "
         "other annotations here do not show which holds: correct one of them"
     )
 
 
-def _two_annotations(item: Named, path: Path, claimants: Sequence[Named]) -> str:
+def _two_annotations(item: PictureNames, path: Path, claimants: Sequence[PictureNames]) -> str:
     other = next(claimant for claimant in claimants if claimant is not item)
     return (
         f"{shown(item.path)}: of {_name(path)}, as is {shown(other.path.name)}; remove one, or correct its <filename>"
@@ -143,7 +145,7 @@ def _name(path: Path | None) -> str:
     return shown(path.name if path else "", _SHOWN)
 
 
-def _candidates(item: Named, folders: Sequence[PictureFiles]) -> _Candidates:
+def _candidates(item: PictureNames, folders: Sequence[PictureFiles]) -> _Candidates:
     by_name, note, problem = _find_by_name(item, folders)
     named = _find_by_stem(item.stem, folders)
     # Of a.jpg and a.png beside a.xml, the one that it names, or that lies in its folder.
@@ -158,7 +160,7 @@ def _candidates(item: Named, folders: Sequence[PictureFiles]) -> _Candidates:
     return _Candidates(by_name, by_stem, note, problem)
 
 
-def _find_by_name(item: Named, folders: Sequence[PictureFiles]) -> tuple[Path | None, str, str]:
+def _find_by_name(item: PictureNames, folders: Sequence[PictureFiles]) -> tuple[Path | None, str, str]:
     """Return the picture that `<filename>` names, what was assumed, and otherwise why there is none."""
     where, name = shown(item.path), item.filename
     if not name:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file, shown
-from boxwright.data.notices import Tally
+from boxwright.data.notices import ReasonCounts
 
 _ENCODING = re.compile(rb"<\?xml[^>]*?\bencoding\s*=\s*[\"']([A-Za-z0-9._-]+)[\"']")
 _DECLARATION = re.compile(r"^\ufeff?<\?xml[^>]*\?>")
@@ -18,7 +18,7 @@ _DECLARATION = re.compile(r"^\ufeff?<\?xml[^>]*\?>")
 NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def read_xml(path: Path, assumed: Tally | None = None) -> ET.Element:
+def read_xml(path: Path, assumed: ReasonCounts | None = None) -> ET.Element:
     """Return the root of a file.
 
     Args:

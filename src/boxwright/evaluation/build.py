@@ -8,7 +8,7 @@ from functools import partial
 
 from boxwright.base.drawing import NAME_AND_SCORE, Captions
 from boxwright.config.support import refuse_unsupported
-from boxwright.evaluation.metrics.coco import ByCategory, CocoMetrics, Labeled, verified_or_all
+from boxwright.evaluation.metrics.coco import CocoMetrics, Labeled, PerCategoryMetrics, verified_or_all
 from boxwright.evaluation.metrics.keypoints import CocoKeypointMetrics
 from boxwright.evaluation.metrics.lvis import LvisMetrics
 from boxwright.evaluation.metrics.metric import Metrics, verified_or_present
@@ -57,11 +57,11 @@ _METRICS: dict[str, Callable[[m.EvalConfig], MetricsFactory]] = {
 }
 
 
-def _by_category(config: m.EvalConfig) -> ByCategory | None:
+def _by_category(config: m.EvalConfig) -> PerCategoryMetrics | None:
     if not config.include_metrics_per_category:
         return None
     groups = {group.key: [name.strip() for name in group.value.split(",")] for group in config.super_categories}
-    return ByCategory(config.all_metrics_per_category, groups)
+    return PerCategoryMetrics(config.all_metrics_per_category, groups)
 
 
 def _labeled(config: m.EvalConfig) -> Labeled | None:

@@ -25,7 +25,7 @@ from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_bat
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize
 from boxwright.nn.criteria.terms import REGULARIZATION, TOTAL, LossTerm
-from boxwright.nn.detector import Detector, Judge
+from boxwright.nn.detector import Detector, EvaluationLosses
 from boxwright.nn.multi_scale import MultiScaleDetector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.preprocessing.image_resizer import IdentityResizer
@@ -107,7 +107,7 @@ def detect_with_losses(
     def losses(predictions: Any, wanted: Targets, start: int) -> dict[str, Tensor]:
         return _losses(detector, predictions, wanted, plan, seed=seed + start)
 
-    judge, context = Judge(targets, losses) if plan.losses else None, stack_context(samples)
+    judge, context = EvaluationLosses(targets, losses) if plan.losses else None, stack_context(samples)
     for detections, values in detector.detect_runs([one.image for one in samples], judge, context=context):
         total = {TOTAL: sum(values.values())} if values else {}
         for one in detections:

@@ -116,7 +116,7 @@ FORMATS: dict[str, _Kind] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class ExportDescription:
     """What a file's metadata says of its detector, besides what the detector itself knows.
 
     Attributes:
@@ -135,7 +135,7 @@ class About:
     input_type: InputType = "image_tensor"
 
 
-_NO_METADATA = About()
+_NO_METADATA = ExportDescription()
 
 
 def export(
@@ -147,7 +147,7 @@ def export(
     nms: Suppression = "operator",
     allow_difference: bool = False,
     accuracy: Accuracy | None = None,
-    about: About = _NO_METADATA,
+    about: ExportDescription = _NO_METADATA,
 ) -> Report:
     """Write a detector as one file that another runtime opens, and a report of how it was compared.
 
@@ -218,7 +218,7 @@ def _metadata(
     format: Format,
     suppression: Suppression,
     images: Pictures,
-    about: About,
+    about: ExportDescription,
     accuracy: Accuracy | None,
 ) -> Metadata:
     metadata = describe(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from boxwright.exporters.resizing import Resized, resizing
+from boxwright.exporters.resizing import ResizedBatch, resizing
 from boxwright.nn.detector import Detector
 from boxwright.types import PaddedDetections, RawDetections
 from boxwright.types.detection_outputs import outputs_of
@@ -48,7 +48,7 @@ class DetectionGraph(nn.Module):
             the detector predicts; and `detections_complete` [B], 0 if candidates that suppression ignored could have
             changed the result.
         """
-        resized: Resized = self.resize(images)
+        resized: ResizedBatch = self.resize(images)
         inputs = self.preprocessor.normalize(resized.pixels.permute(0, 3, 1, 2), resized.true_sizes)
         # Contiguous: a program keeps its example's strides, and those of a batch of one differ.
         return self.outputs(inputs.contiguous(), resized.true_sizes)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import INPUT
-from boxwright.exporters.onnx_links import Links
+from boxwright.exporters.onnx_links import GraphLinks
 from boxwright.exporters.pictures import Pictures
 from boxwright.runtime.optional import require_library
 
@@ -34,7 +34,7 @@ class _Reader:
         return None if image is None else {INPUT: image[None]}
 
 
-def _of_infinite_borders(graph: Any, links: Links) -> set[str]:
+def _of_infinite_borders(graph: Any, links: GraphLinks) -> set[str]:
     """Return the nodes that add a border of infinite values, and those that read it."""
     numpy_helper = require_library("onnx", "onnx").numpy_helper
     # Poolings share a scale with their inputs, so that with an infinite one all that they return becomes 0.
@@ -68,7 +68,7 @@ class Quantizer:
             onnx.save(model, source)
             shapes.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
             self.prepared = onnx.load(prepared)
-        links = Links(self.prepared.graph)
+        links = GraphLinks(self.prepared.graph)
         self.inside = links.between_convolutions() - _of_infinite_borders(self.prepared.graph, links)
         self.images = images
 

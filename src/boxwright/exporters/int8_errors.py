@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boxwright.exporters.graph import INPUT
 from boxwright.exporters.int8 import Quantizer
-from boxwright.exporters.onnx_links import Links
+from boxwright.exporters.onnx_links import GraphLinks
 from boxwright.exporters.pictures import Pictures
 from boxwright.runtime.optional import require_library
 
@@ -52,7 +52,7 @@ def measure_errors(quantizer: Quantizer, whole: Any, images: Pictures) -> list[R
         whole: The quantized `onnx.ModelProto`.
         images: uint8 [H, W, 3].
     """
-    links = Links(quantizer.prepared.graph)
+    links = GraphLinks(quantizer.prepared.graph)
     outputs = links.leaving(quantizer.inside)
     tensors = _noisiest(quantizer.prepared, whole, list(_rounded(quantizer, links, whole.graph)), images)
     session = _session(_switched(quantizer.prepared, whole, tensors, outputs))
@@ -93,7 +93,7 @@ def _noisiest(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], image
     return [tensors[number] for number in chosen]
 
 
-def _rounded(quantizer: Quantizer, links: Links, quantized: Any) -> Iterator[RoundedTensor]:
+def _rounded(quantizer: Quantizer, links: GraphLinks, quantized: Any) -> Iterator[RoundedTensor]:
     known = {value for node in quantized.node if node.op_type == "QuantizeLinear" for value in node.input[:1]}
     for node in quantized.node:
         if node.op_type != "QuantizeLinear" or node.input[0] not in {*links.makers, *links.readers}:
@@ -111,7 +111,7 @@ def _rounded(quantizer: Quantizer, links: Links, quantized: Any) -> Iterator[Rou
         )
 
 
-def _first_changed(links: Links, inside: set[str], tensor: RoundedTensor, outputs: Sequence[str]) -> list[int]:
+def _first_changed(links: GraphLinks, inside: set[str], tensor: RoundedTensor, outputs: Sequence[str]) -> list[int]:
     """Return the places of the outputs that a tensor changes, but those that depend on another one of them."""
     readers = links.read_by(tensor.name)
     below = links.below(readers)

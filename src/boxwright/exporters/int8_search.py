@@ -19,7 +19,7 @@ _PICTURES = 4
 
 
 @dataclass(frozen=True)
-class Mixed:
+class MixedPrecisionModel:
     """A quantized model of which some layers are in float.
 
     Attributes:
@@ -33,7 +33,9 @@ class Mixed:
     accuracy: dict[str, Any]
 
 
-def precise_enough(quantizer: Quantizer, whole: Any, before: float, measure: Callable[[Any], float]) -> Mixed | None:
+def precise_enough(
+    quantizer: Quantizer, whole: Any, before: float, measure: Callable[[Any], float]
+) -> MixedPrecisionModel | None:
     """Return a quantized model that keeps the average precision; None if with half of the network in float it does not.
 
     Tensors are ranked by what rounding each alone does to the outputs. The nodes around the worst 1, 2, 4 … stay in
@@ -49,12 +51,12 @@ def precise_enough(quantizer: Quantizer, whole: Any, before: float, measure: Cal
     _LOG.info("measuring what each layer costs in 8 bits")
     tensors = measure_errors(quantizer, whole, [images[number] for number in spread(len(images), _PICTURES)])
     # Each has fewer layers in float than the one before.
-    passed: list[Mixed] = []
+    passed: list[MixedPrecisionModel] = []
 
     def good(count: int) -> bool:
         kept = frozenset().union(*(one.nodes for one in tensors[:count]))
         model, layers = quantizer.quantized(kept), float_layers(quantizer, kept)
-        found = Mixed(model, layers, compared_accuracy(before, measure(model)))
+        found = MixedPrecisionModel(model, layers, compared_accuracy(before, measure(model)))
         _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", found.accuracy["export"], len(layers), before)
         if found.accuracy["passed"]:
             passed.append(found)

@@ -15,7 +15,7 @@ _OF_MAPS = {
 }
 
 
-class Links:
+class GraphLinks:
     """The makers and readers of a graph's values; nodes are known by their names."""
 
     def __init__(self, graph: Any) -> None:

@@ -136,7 +136,7 @@ def compare(
     # No overlap reaches 2: without suppression, nothing is a tie of it.
     threshold = 2.0 if nms is None else getattr(nms.suppression, "iou_threshold", 1.0)
     for number, image in enumerate(images):
-        outputs, own = session.run(image[None]), _Own(detector, image)
+        outputs, own = session.run(image[None]), _ReferenceResults(detector, image)
         expected = own.outputs()
         seen.add(image, own.inputs.numpy(), number)
         unsteady: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
@@ -166,7 +166,7 @@ def compare(
     return [replace(stage, gated=stage.name not in _OF_FULL_PRECISION) for stage in stages]
 
 
-class _Own:
+class _ReferenceResults:
     """The detector's own results for a picture."""
 
     def __init__(self, detector: Detector, image: NDArray[np.uint8]) -> None:
@@ -246,7 +246,7 @@ class _RawOutputs:
     """The largest difference of raw outputs, as a share of the tolerance."""
 
     def __init__(self) -> None:
-        self.worst = _Worst()
+        self.worst = _LargestDifference()
         self.ties: list[str] = []
 
     def add(self, outputs: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]], number: int) -> None:
@@ -294,7 +294,7 @@ class _RawOutputs:
         return Stage("raw outputs", compared, worst.share, 1.0, worst.where, self.ties[:100], problems)
 
 
-class _Worst:
+class _LargestDifference:
     """The largest difference, as a share of the tolerance: |a - b| / (absolute + relative |b|)."""
 
     def __init__(self) -> None:

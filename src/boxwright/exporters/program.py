@@ -45,7 +45,7 @@ def detection_program(
         ExportError: If the detector cannot be exported.
     """
     with evaluation_mode(detector):
-        graph = _Chosen(DetectionGraph(detector), raw=suppression == "none", inputs=with_inputs)
+        graph = _SelectedOutputs(DetectionGraph(detector), raw=suppression == "none", inputs=with_inputs)
         resizer = detector.preprocessor.resizer
         if resizer.output_size is None:
             raise ExportError("image_resizer: inputs can have any size, which a graph cannot represent")
@@ -64,7 +64,7 @@ def detection_program(
         return plain
 
 
-class _Chosen(nn.Module):
+class _SelectedOutputs(nn.Module):
     """Some of a graph's outputs; what only the others need is not in the program."""
 
     def __init__(self, graph: DetectionGraph, *, raw: bool, inputs: bool) -> None:

@@ -31,7 +31,7 @@ from boxwright.nn.preprocessing.image_resizer import (
 
 
 @dataclass(frozen=True)
-class Resized:
+class ResizedBatch:
     """A batch at the network's size.
 
     Attributes:
@@ -51,7 +51,7 @@ class Stretch(nn.Module):
         super().__init__()
         self.resizer = resizer
 
-    def forward(self, images: Tensor) -> Resized:
+    def forward(self, images: Tensor) -> ResizedBatch:
         """Return a batch [B, height, width, C]."""
         size = (self.resizer.height, self.resizer.width)
         if self.resizer.resize is resize_antialiased:
@@ -62,7 +62,7 @@ class Stretch(nn.Module):
             pixels = self.resizer.resize(images, *size)
         if self.resizer.convert_to_grayscale:
             pixels = to_grayscale(pixels)
-        return Resized(pixels, torch.tensor([size], device=images.device).expand(images.shape[0], 2))
+        return ResizedBatch(pixels, torch.tensor([size], device=images.device).expand(images.shape[0], 2))
 
 
 class FitIntoSquare(nn.Module):
@@ -78,7 +78,7 @@ class FitIntoSquare(nn.Module):
             _antialiased if antialiased else partial(_interpolated, center=PIXEL_CENTERS[resizer.resize])
         )
 
-    def forward(self, images: Tensor) -> Resized:
+    def forward(self, images: Tensor) -> ResizedBatch:
         """Return a batch [B, S, S, C]; padding is 0, or the resizer's color."""
         size = self.new_size(images)
         pixels = images.to(torch.float32)
@@ -90,7 +90,7 @@ class FitIntoSquare(nn.Module):
         pixels = torch.where(inside[..., None], pixels, color)
         if self.resizer.convert_to_grayscale:
             pixels = to_grayscale(pixels)
-        return Resized(pixels, size.to(torch.int64)[None].expand(images.shape[0], 2))
+        return ResizedBatch(pixels, size.to(torch.int64)[None].expand(images.shape[0], 2))
 
     def new_size(self, images: Tensor) -> Tensor:
         """Return (height, width) before padding, float32 [2], like `KeepAspectRatioResizer.new_size`."""
@@ -180,7 +180,7 @@ _IN_GRAPH: dict[type, Callable[[Any], nn.Module]] = {
 
 
 def resizing(resizer: ImageResizer) -> nn.Module:
-    """Return a module from pictures [B, H, W, 3] to `Resized` for a resizer; ExportError if it cannot be in a graph."""
+    """Return a module from pictures [B, H, W, 3] to `ResizedBatch` for a resizer; ExportError if it cannot be in a graph."""
     if reason := refuse_resizer(resizer):
         raise ExportError(f"image_resizer: {reason}")
     return _IN_GRAPH[type(resizer)](resizer)

@@ -157,7 +157,7 @@ def _write_embeddings(
 
 
 @dataclass(frozen=True)
-class Written:
+class ContextFileCounts:
     """Counts of an output file.
 
     Attributes:
@@ -245,16 +245,16 @@ def _capture(row: list[object] | None) -> Capture | None:
     return Capture(str(image_id), str(sequence), datetime.fromisoformat(str(time)), int(str(frame)))
 
 
-def record_worker(job: ContextJob) -> Callable[[int], Written]:
+def record_worker(job: ContextJob) -> Callable[[int], ContextFileCounts]:
     """Return a function that writes an output file with context."""
     banks = MemoryBanks(job)
     write = _WRITERS[job.settings.output_type]
 
-    def work(unit: int) -> Written:
+    def work(unit: int) -> ContextFileCounts:
         written: list[int] = []
         with open_whole(job.output(unit)) as file:
             write_records_to(file, write(job, banks, unit, written))
-        return Written(len(written), written.count(0))
+        return ContextFileCounts(len(written), written.count(0))
 
     return work
 

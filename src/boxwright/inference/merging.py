@@ -41,7 +41,7 @@ def suppressed(views: list[View]) -> FoundObjects:
     found, cut = _joined(views)
     boxes = found.boxes.astype(np.float64)
     kept: list[int] = []
-    places = _Places(boxes)
+    places = _BoxGrid(boxes)
     # The last key sorts first: whole objects before those that a border may have cut, each by score.
     for row in np.lexsort((-found.scores, cut)).tolist():
         label, own = int(found.labels[row]), boxes[row : row + 1]
@@ -62,7 +62,7 @@ def fused_boxes(views: list[View]) -> FoundObjects:
     found, cut = _joined(views)
     groups: list[list[int]] = []
     boxes: list[NDArray[np.float64]] = []
-    places = _Places(found.boxes.astype(np.float64))
+    places = _BoxGrid(found.boxes.astype(np.float64))
     for row in np.lexsort((-found.scores, cut)).tolist():
         label, own = int(found.labels[row]), found.boxes[row : row + 1].astype(np.float64)
         same = places.near(label, own[0])
@@ -88,7 +88,7 @@ def fused_boxes(views: list[View]) -> FoundObjects:
 MERGES = {"nms": suppressed, "wbf": fused_boxes}
 
 
-class _Places:
+class _BoxGrid:
     """Boxes by class and place, so that one is compared with those near it: a large image has tens of thousands."""
 
     def __init__(self, boxes: NDArray[np.float64]) -> None:

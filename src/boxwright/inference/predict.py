@@ -33,7 +33,7 @@ _DRAWN_AT_ONCE = 4  # pictures; they mostly wait for the disk
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictionCounts:
     """Counts of a prediction."""
 
     pictures: int
@@ -42,7 +42,7 @@ class Predicted:
 
 
 @dataclass(frozen=True, eq=False)
-class _Processed:
+class _ProcessedPicture:
     """A processed picture; with the drawn one, for a video."""
 
     source: Source
@@ -61,7 +61,7 @@ def predict(
     out: str | Path,
     settings: PredictionSettings = _DEFAULTS,
     seen: Callable[[Frame], None] = _nothing,
-) -> Predicted:
+) -> PredictionCounts:
     """Detect objects; draw pictures for image files and videos for videos, and write result files.
 
     Reading, the network, drawing and writing run in separate threads, on different pictures at a time. Live sources
@@ -96,12 +96,12 @@ def predict(
                 pictures, objects = pictures + 1, objects + len(item.found)
                 seen(item.frame)
         times = stages.times("tables")
-    return Predicted(pictures, objects, times)
+    return PredictionCounts(pictures, objects, times)
 
 
 def _detected(
     pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: PredictionSettings
-) -> Iterator[_Processed]:
+) -> Iterator[_ProcessedPicture]:
     tracked: Source | None = None
     tracker = None
     for source, frame in pairs:
@@ -110,10 +110,12 @@ def _detected(
             tracker = tracker if tracked is source and tracker else Tracker(settings.min_score, settings.reidentify)
             tracked, found = source, tracker.update(found, frame.time or 0.0)
         # Tracked objects stay even below the least score.
-        yield _Processed(source, frame, found if tracked is source else found.above(settings.least_score))
+        yield _ProcessedPicture(source, frame, found if tracked is source else found.above(settings.least_score))
 
 
-def _drawn(item: _Processed, *, names: dict[Source, str], folder: Path, settings: PredictionSettings) -> _Processed:
+def _drawn(
+    item: _ProcessedPicture, *, names: dict[Source, str], folder: Path, settings: PredictionSettings
+) -> _ProcessedPicture:
     """Draw a picture; an image's is written at once, and its pixels are released."""
     if item.source not in names:
         return item
@@ -124,7 +126,7 @@ def _drawn(item: _Processed, *, names: dict[Source, str], folder: Path, settings
     return item
 
 
-def _written(items: Iterable[_Processed], names: dict[Source, str], folder: Path) -> Iterator[_Processed]:
+def _written(items: Iterable[_ProcessedPicture], names: dict[Source, str], folder: Path) -> Iterator[_ProcessedPicture]:
     """Write the videos, and yield each picture's detections."""
     for source, group in itertools.groupby(items, key=lambda item: item.source):
         if source not in names or not source.moving:
@@ -136,7 +138,7 @@ def _written(items: Iterable[_Processed], names: dict[Source, str], folder: Path
                 yield item
 
 
-def _picture(item: _Processed) -> NDArray[np.uint8]:
+def _picture(item: _ProcessedPicture) -> NDArray[np.uint8]:
     return item.frame.image if item.drawn is None else item.drawn
 
 

@@ -20,7 +20,7 @@ LOST_S, REMEMBERED_S = 1.0, 60.0
 
 
 @dataclass
-class _Known:
+class _Identity:
     """An object that had a number.
 
     Attributes:
@@ -39,7 +39,7 @@ class Reidentification:
     def __init__(self, least_similarity: float) -> None:
         """Create an empty memory; `least_similarity` is a cosine."""
         self._least = least_similarity
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _Identity] = {}
         self._numbers: dict[int, int] = {}
 
     def update(self, found: FoundObjects, seconds: float) -> FoundObjects:
@@ -71,7 +71,7 @@ class Reidentification:
             if number != NO_TRACK:
                 before = self._known.get(number)
                 total = embedding if before is None else before.total + embedding
-                self._known[number] = _Known(label, total, seconds)
+                self._known[number] = _Identity(label, total, seconds)
         return replace(found, tracks=np.array(numbers, np.int64))
 
     def _similarity(self, found: FoundObjects, row: int, number: int) -> float:

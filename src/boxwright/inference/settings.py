@@ -72,7 +72,7 @@ class PredictionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ManySettings:
+class CollectionSettings:
     """How work on large image collections is distributed."""
 
     engine: str = setting("local", "local for processes on this machine; ray for a cluster (RAY_ADDRESS).", _MANY)

@@ -33,7 +33,7 @@ _TRIAL_SIZE = (256, 256)
 
 
 @dataclass(frozen=True)
-class Judge:
+class EvaluationLosses:
     """Judges the predictions of a run of images by groundtruth.
 
     Attributes:
@@ -202,7 +202,7 @@ class Detector(nn.Module):
     def detect_runs(
         self,
         images: Images,
-        judge: Judge | None = None,
+        judge: EvaluationLosses | None = None,
         scale: Scale = "guess",
         context: ContextFeatures | None = None,
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
@@ -234,7 +234,7 @@ class Detector(nn.Module):
             yield from found
 
     def _look(
-        self, images: list[Tensor], judge: Judge | None, number: int, context: ContextFeatures | None
+        self, images: list[Tensor], judge: EvaluationLosses | None, number: int, context: ContextFeatures | None
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Yield as `detect_runs` for images [H, W, 3]; `number` is the index of the first."""
         # Twice: images of one size are resized together, and inputs of one size after that share a pass.

@@ -26,7 +26,7 @@ _MOST = 1 - 1e-7
 
 
 @dataclass(frozen=True)
-class UpdatedTogether:
+class StatisticsGroup:
     """Layers whose statistics have equal shares of their initial values, now and later.
 
     Attributes:
@@ -49,7 +49,7 @@ class InitialShares:
     Layers that are in no group got their statistics with weights, and hold none.
     """
 
-    groups: tuple[UpdatedTogether, ...] = ()
+    groups: tuple[StatisticsGroup, ...] = ()
 
     def after(self, passes: int, average_decay: float | None = None) -> InitialShares:
         """Return the shares after so many more training passes of the network.
@@ -80,7 +80,7 @@ class InitialShares:
         return bool(self.groups)
 
 
-def _after(group: UpdatedTogether, passes: int, average_decay: float | None) -> UpdatedTogether:
+def _after(group: StatisticsGroup, passes: int, average_decay: float | None) -> StatisticsGroup:
     share, average_share = group.share * group.decay**passes, group.average_share
     if average_decay is not None:
         average_share = average_decay * average_share + (1 - average_decay) * share
@@ -110,7 +110,7 @@ def shares_of_layers(network: Network, shares: Mapping[str, float], averages: Ma
         if name in shares:
             decay = 1.0 if name in frozen else decay_of(norm) ** calls_per_pass(network, name)
             layers.setdefault((decay, shares[name], averages.get(name, shares[name])), []).append(name)
-    return InitialShares(tuple(UpdatedTogether(tuple(names), *key) for key, names in layers.items()))
+    return InitialShares(tuple(StatisticsGroup(tuple(names), *key) for key, names in layers.items()))
 
 
 def calls_per_pass(network: nn.Module, name: str) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from boxwright.base.errors import ConfigError
 from boxwright.nn.criteria.criterion import Criterion
-from boxwright.nn.detector import Detector, Judge
+from boxwright.nn.detector import Detector, EvaluationLosses
 from boxwright.nn.network import Network
 from boxwright.nn.ops.boxes import box_area, clip_boxes
 from boxwright.nn.postprocessing.nms import Nms, SoftVoting, Voting
@@ -233,7 +233,7 @@ class MultiScaleDetector:
     def detect_runs(
         self,
         images: Images,
-        judge: Judge | None = None,
+        judge: EvaluationLosses | None = None,
         scale: Scale = "guess",
         context: ContextFeatures | None = None,
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:

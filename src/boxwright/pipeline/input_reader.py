@@ -13,7 +13,7 @@ from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
-from boxwright.data.ignored_regions import WithRegionsHidden
+from boxwright.data.ignored_regions import HiddenRegionsDataset
 from boxwright.data.keypoint_names import KeypointNames
 from boxwright.data.label_map import load_label_map
 from boxwright.data.listed import ListedDataset, read_sample_list
@@ -69,7 +69,7 @@ def build_dataset(config: m.InputReader | None, path: str, categories: Categorie
     categories = load_label_map(as_here(reader.label_map_path)) if _names_classes(reader) else categories
     dataset: Dataset = build_chosen(reader, "input_reader", _READERS, categories, reader)
     if reader.hide_ignored_regions:
-        dataset = WithRegionsHidden(dataset)
+        dataset = HiddenRegionsDataset(dataset)
     if not reader.sample_list:
         return dataset
     path = as_here(reader.sample_list)

@@ -20,7 +20,7 @@ from boxwright.config.field import Field
 from boxwright.config.interpret import field_named, merge, set_field, unknown_field
 from boxwright.config.message import Message
 from boxwright.config.text_format import parse_text
-from boxwright.config.tree import Block, Items, Location, Scalar, Value, check_size
+from boxwright.config.tree import Block, Location, Scalar, Value, ValueList, check_size
 from boxwright.pipeline.data_paths import forget_placeholders
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
@@ -140,7 +140,7 @@ def _read(text: str, spec: Field, location: Location) -> Value:
     """Read the right-hand side: text format where it looks like it, else the bare words."""
     stripped = text.strip()
     if not stripped and spec.repeated:
-        return Items((), location)
+        return ValueList((), location)
     if spec.kind == "message" or stripped[:1] in ("[", '"', "'"):
         colon = "" if stripped[:1] in "{<" else ":"
         pairs = _parsed(f"value{colon} {stripped}", location.file).pairs

@@ -13,7 +13,7 @@ from boxwright.report.bootstrap import Interval, ap_interval, bootstrap, draws_f
 from boxwright.report.matching import ClassCurve, Matching, average_precisions, class_curves, match
 from boxwright.report.outcomes import Outcomes, outcomes_of
 from boxwright.report.tables import Floats, Tables
-from boxwright.report.thresholds import Chosen, choose
+from boxwright.report.thresholds import ChosenThreshold, choose
 from boxwright.report.tide import Tide, tide
 
 # Where nothing is found at any score, there is nothing to choose a threshold by.
@@ -38,8 +38,8 @@ class Analysis:
     curves: list[ClassCurve]
     values: Floats
     drawn: Floats
-    chosen: Chosen | None
-    by_class: list[Chosen | None]
+    chosen: ChosenThreshold | None
+    by_class: list[ChosenThreshold | None]
     threshold: float
     outcomes: Outcomes
     tide: Tide

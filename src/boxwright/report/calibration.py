@@ -38,7 +38,7 @@ class Reliability:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedCalibration:
     """A calibration that was fitted on half of the images, and judged on the other.
 
     Attributes:
@@ -98,7 +98,7 @@ def isotonic(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
     return x[rising], y[rising]
 
 
-def fit(curves: list[ClassCurve], images: int) -> Fitted | None:
+def fit(curves: list[ClassCurve], images: int) -> FittedCalibration | None:
     """Return a calibration of all classes; None without detections in one of the halves."""
     first, second = halves(images)
     (scores, right), (others, others_right) = scored(curves, first), scored(curves, second)
@@ -107,10 +107,10 @@ def fit(curves: list[ClassCurve], images: int) -> Fitted | None:
     x, y = isotonic(scores, right)
     x, y = np.round(x, 5), np.round(y, 5)
     after = np.interp(others, x, y)
-    return Fitted(x, y, reliability(others, others_right), reliability(after, others_right))
+    return FittedCalibration(x, y, reliability(others, others_right), reliability(after, others_right))
 
 
-def calibration_message(fitted: Fitted) -> m.CalibrationConfig:
+def calibration_message(fitted: FittedCalibration) -> m.CalibrationConfig:
     """Return the message for `post_processing.calibration_config`: one curve for all classes."""
     pairs = [m.XYPairsXYPair(x=float(x), y=float(y)) for x, y in zip(fitted.x, fitted.y, strict=True)]
     return m.CalibrationConfig(function_approximation=m.FunctionApproximation(x_y_pairs=m.XYPairs(x_y_pair=pairs)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.report.analysis import Analysis
-from boxwright.report.calibration import Fitted, Reliability, reliability, scored
+from boxwright.report.calibration import FittedCalibration, Reliability, reliability, scored
 from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, mean_curve
 from boxwright.report.explained import Part, ranked
 from boxwright.report.matching import THRESHOLDS
@@ -19,7 +19,7 @@ from boxwright.report.shapes import IMAGES_A_PART, has_shapes
 from boxwright.report.sources import Source
 from boxwright.report.suspects import suspects
 from boxwright.report.tables import Tables
-from boxwright.report.thresholds import GRID, Chosen, score_curve
+from boxwright.report.thresholds import GRID, ChosenThreshold, score_curve
 from boxwright.runtime.optional import installed_versions
 
 # COCO's bounds of sizes, in square pixels.
@@ -43,7 +43,7 @@ _ERRORS = {
 
 
 def page_content(
-    source: Source, analysis: Analysis, photos: Photos, parts: list[Part], fitted: Fitted | None
+    source: Source, analysis: Analysis, photos: Photos, parts: list[Part], fitted: FittedCalibration | None
 ) -> dict[str, Any]:
     """Return the values of the template: `data` for scripts, `numbers` for programs, and what the page says."""
     tables = source.tables
@@ -96,7 +96,7 @@ def _factor_names(parts: list[Part]) -> list[str]:
     return list(dict.fromkeys(part.factor for part in parts))
 
 
-def _reliability_data(judged: Reliability, fitted: Fitted | None) -> dict[str, Any]:
+def _reliability_data(judged: Reliability, fitted: FittedCalibration | None) -> dict[str, Any]:
     """Return score and precision of each bin, of all images, and before and after calibration on half of them."""
     shown = {"all": judged} if fitted is None else {"before": fitted.before, "after": fitted.after}
     return {
@@ -192,7 +192,7 @@ def _of_class(source: Source, kind: str, name: str) -> float | None:
     return None if value is None or value < 0 else value
 
 
-def _chosen(chosen: Chosen | None) -> dict[str, Any] | None:
+def _chosen(chosen: ChosenThreshold | None) -> dict[str, Any] | None:
     if chosen is None:
         return None
     halves = {name: {key: _plain(value) for key, value in vars(getattr(chosen, name)).items()} for name in _HALVES}

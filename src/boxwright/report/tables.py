@@ -27,7 +27,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Objects:
+class ObjectTable:
     """All objects, image by image.
 
     Attributes:
@@ -52,7 +52,7 @@ class Objects:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class DetectionTable:
     """All detections, image by image; within an image best first, ties as in the file.
 
     Attributes:
@@ -94,8 +94,8 @@ class Tables:
     names: Sequence[str]
     sizes: Indices
     places: Indices
-    objects: Objects
-    found: Found
+    objects: ObjectTable
+    found: DetectionTable
     truth_rows: Sequence[dict[str, Any]] = field(default_factory=list)
     found_rows: Mapping[int, dict[str, Any]] = field(default_factory=dict)
 
@@ -143,7 +143,7 @@ def tables_of(dataset: CocoDataset, detections: str | Path) -> Tables:
         truth_rows += annotations
     counts = [len(sample.labels) for sample in samples]
     none = np.zeros(0)
-    objects = Objects(
+    objects = ObjectTable(
         images=np.repeat(np.arange(len(samples)), counts),
         labels=np.concatenate([none, *(one.labels for one in samples)]).astype(np.int64),
         boxes=np.concatenate([np.zeros((0, 4)), *(one.boxes.astype(np.float64) for one in samples)]),
@@ -170,7 +170,9 @@ def _place(head: dict[str, Any], number: int) -> int:
     return given if isinstance(given, int) and given >= 0 else number
 
 
-def _found(path: str | Path, ids: Sequence[int | str], dataset: CocoDataset) -> tuple[Found, dict[int, dict[str, Any]]]:
+def _found(
+    path: str | Path, ids: Sequence[int | str], dataset: CocoDataset
+) -> tuple[DetectionTable, dict[int, dict[str, Any]]]:
     """Return a file's rows as arrays, sorted by image and score; and those with masks or keypoints by index."""
     index_of = {str(identity): index for index, identity in enumerate(ids)}
     label_of = {str(category.id): category.label for category in dataset.categories}
@@ -193,7 +195,7 @@ def _found(path: str | Path, ids: Sequence[int | str], dataset: CocoDataset) -> 
     boxes = np.array(boxes_).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     order = np.lexsort((-scores, images))
-    return Found(images[order], labels[order], boxes[order], scores[order], order), shapes
+    return DetectionTable(images[order], labels[order], boxes[order], scores[order], order), shapes
 
 
 def _numbers(given: Any, count: int, where: str) -> list[float]:

@@ -19,7 +19,7 @@ OVERLAP = 0.5
 
 
 @dataclass(frozen=True)
-class Judged:
+class ThresholdMetrics:
     """Precision, recall and F1 of the detections of at least a score; NaN where there is nothing to divide by."""
 
     precision: float
@@ -28,12 +28,12 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenThreshold:
     """A threshold, and how good it is on the half that it was chosen on, and on the other."""
 
     threshold: float
-    chosen_on: Judged
-    judged_on: Judged
+    chosen_on: ThresholdMetrics
+    judged_on: ThresholdMetrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +52,14 @@ class ScoreCurve:
     wrong: Floats
     objects: float
 
-    def at(self, threshold: float) -> Judged:
+    def at(self, threshold: float) -> ThresholdMetrics:
         """Return the numbers at a threshold."""
         count = int(np.searchsorted(-self.scores, -threshold, "right"))
         right, wrong = (float(one[count - 1]) if count else 0.0 for one in (self.right, self.wrong))
         precision = right / (right + wrong) if right + wrong else float("nan")
         recall = right / self.objects if self.objects else float("nan")
         total = right + wrong + self.objects
-        return Judged(precision, recall, 2 * right / total if total else float("nan"))
+        return ThresholdMetrics(precision, recall, 2 * right / total if total else float("nan"))
 
     def best(self) -> float | None:
         """Return the threshold of the highest F1, the highest of ties; None if no detection finds an object."""
@@ -95,11 +95,11 @@ def halves(images: int, seed: int = 0) -> tuple[Bools, Bools]:
     return (first, first) if images == 1 else (first, ~first)
 
 
-def choose(curves: list[ClassCurve], images: int) -> Chosen | None:
+def choose(curves: list[ClassCurve], images: int) -> ChosenThreshold | None:
     """Return the threshold of the highest F1 of some classes; None if nothing is found in the first half."""
     first, second = halves(images)
     chosen_on, judged_on = score_curve(curves, first), score_curve(curves, second)
     threshold = chosen_on.best()
     if threshold is None:
         return None
-    return Chosen(threshold, chosen_on.at(threshold), judged_on.at(threshold))
+    return ChosenThreshold(threshold, chosen_on.at(threshold), judged_on.at(threshold))

@@ -20,7 +20,7 @@ import numpy as np
 
 from boxwright.evaluation.metrics.average_precision import precision_and_recall, sampled
 from boxwright.evaluation.metrics.matching import overlaps, overlaps_of_crowds
-from boxwright.report.tables import Bools, Floats, Found, Indices, Objects, Tables
+from boxwright.report.tables import Bools, DetectionTable, Floats, Indices, ObjectTable, Tables
 
 CLASSIFICATION, LOCALIZATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(6)
 NAMES = ("classification", "localization", "both", "duplicate", "background", "missed")
@@ -57,7 +57,9 @@ class ImageErrors:
     overlap: Floats
 
 
-def image_errors(found: Found, objects: Objects, crowds: Objects, settings: TideSettings) -> ImageErrors:
+def image_errors(
+    found: DetectionTable, objects: ObjectTable, crowds: ObjectTable, settings: TideSettings
+) -> ImageErrors:
     """Return the errors of one image's detections, best first; `crowds` are not among the objects."""
     overlap = overlaps(found.boxes, objects.boxes)
     same = found.labels[:, None] == objects.labels[None, :]
@@ -84,7 +86,7 @@ def _match(overlap: Floats, least: float) -> tuple[Indices, Indices]:
     return matched, taken
 
 
-def _in_crowds(found: Found, crowds: Objects, least: float) -> Bools:
+def _in_crowds(found: DetectionTable, crowds: ObjectTable, least: float) -> Bools:
     within = overlaps_of_crowds(found.boxes, crowds.boxes) > least
     return np.asarray((within & (found.labels[:, None] == crowds.labels[None, :])).any(axis=1))
 
@@ -128,7 +130,7 @@ class Tide:
 
 
 @dataclass
-class _Point:
+class _CurvePoint:
     """One detection on a class's curve: its score, whether it is right, and what fixing its error makes of it.
 
     Attributes:
@@ -144,10 +146,10 @@ class _Point:
 
 
 @dataclass
-class _Ledger:
+class _ErrorTotals:
     """All detections in the package's order, and the objects of each class."""
 
-    points: list[_Point] = field(default_factory=list)
+    points: list[_CurvePoint] = field(default_factory=list)
     objects: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     unmatched: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     missed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -155,25 +157,25 @@ class _Ledger:
 
 def tide(tables: Tables, settings: TideSettings | None = None) -> Tide:
     """Return the errors of all detections by type."""
-    ledger = _Ledger()
+    totals = _ErrorTotals()
     for found, objects, crowds in by_image(tables):
         best = found[:_MOST]
-        _add(ledger, image_errors(best, objects, crowds, settings or TideSettings()), best, objects)
-    average = _mean_ap(ledger.points, ledger.objects)
+        _add(totals, image_errors(best, objects, crowds, settings or TideSettings()), best, objects)
+    average = _mean_ap(totals.points, totals.objects)
     gains = {}
     for number, name in enumerate(NAMES):
         # In binning AP, a fix can lose a little.
-        gains[name] = max(_fixed(ledger, number) - average, 0.0)
-    perfect = [_scored(point, 1.0 if point.right else 0.0) for point in _errors_first(ledger.points)]
-    gains["false positives"] = _mean_ap(perfect, ledger.objects) - average
-    left = {label: count - ledger.unmatched[label] for label, count in ledger.objects.items()}
-    gains["false negatives"] = _mean_ap(_errors_first(ledger.points), left) - average
-    counts = {name: sum(point.type == number for point in ledger.points) for number, name in enumerate(NAMES)}
-    counts["missed"] = sum(ledger.missed.values())
+        gains[name] = max(_fixed(totals, number) - average, 0.0)
+    perfect = [_scored(point, 1.0 if point.right else 0.0) for point in _errors_first(totals.points)]
+    gains["false positives"] = _mean_ap(perfect, totals.objects) - average
+    left = {label: count - totals.unmatched[label] for label, count in totals.objects.items()}
+    gains["false negatives"] = _mean_ap(_errors_first(totals.points), left) - average
+    counts = {name: sum(point.type == number for point in totals.points) for number, name in enumerate(NAMES)}
+    counts["missed"] = sum(totals.missed.values())
     return Tide(average, counts, gains)
 
 
-def by_image(tables: Tables) -> Iterable[tuple[Found, Objects, Objects]]:
+def by_image(tables: Tables) -> Iterable[tuple[DetectionTable, ObjectTable, ObjectTable]]:
     """Yield each image's detections, objects and crowds."""
     every = np.arange(len(tables.ids) + 1)
     found_at, objects_at = (np.searchsorted(one.images, every) for one in (tables.found, tables.objects))
@@ -182,7 +184,7 @@ def by_image(tables: Tables) -> Iterable[tuple[Found, Objects, Objects]]:
         yield tables.found[found_at[image] : found_at[image + 1]], objects[~objects.crowd], objects[objects.crowd]
 
 
-def _add(ledger: _Ledger, errors: ImageErrors, found: Found, objects: Objects) -> None:
+def _add(totals: _ErrorTotals, errors: ImageErrors, found: DetectionTable, objects: ObjectTable) -> None:
     """Add one image to the ledger."""
     # Of the errors about one object that nobody found, the best scored one is fixed; the others vanish.
     usable: dict[int, int] = {}
@@ -196,39 +198,39 @@ def _add(ledger: _Ledger, errors: ImageErrors, found: Found, objects: Objects) -
         fixes = kind in (LOCALIZATION, CLASSIFICATION) and usable.get(about) == number
         fixed = int(objects.labels[about]) if fixes else None
         original = None if errors.ignored[number] else label
-        ledger.points.append(_Point(float(found.scores[number]), kind == RIGHT, kind, original, fixed))
+        totals.points.append(_CurvePoint(float(found.scores[number]), kind == RIGHT, kind, original, fixed))
     for about, label in enumerate(objects.labels.tolist()):
-        ledger.objects[label] += 1
+        totals.objects[label] += 1
         if errors.taken[about] < 0:
-            ledger.unmatched[label] += 1
-            ledger.missed[label] += about not in usable
+            totals.unmatched[label] += 1
+            totals.missed[label] += about not in usable
 
 
-def _errors_first(points: list[_Point]) -> list[_Point]:
+def _errors_first(points: list[_CurvePoint]) -> list[_CurvePoint]:
     """Return the points in the package's order after a fix, which decides among equal scores."""
     return [point for point in points if not point.right] + [point for point in points if point.right]
 
 
-def _scored(point: _Point, score: float) -> _Point:
-    return _Point(score, point.right, point.type, point.original, point.fixed)
+def _scored(point: _CurvePoint, score: float) -> _CurvePoint:
+    return _CurvePoint(score, point.right, point.type, point.original, point.fixed)
 
 
-def _fixed(ledger: _Ledger, kind: int) -> float:
+def _fixed(totals: _ErrorTotals, kind: int) -> float:
     """Return the mean average precision with one type of error fixed."""
     if kind == MISSED:
-        objects = {label: count - ledger.missed[label] for label, count in ledger.objects.items()}
-        return _mean_ap(_errors_first(ledger.points), objects)
+        objects = {label: count - totals.missed[label] for label, count in totals.objects.items()}
+        return _mean_ap(_errors_first(totals.points), objects)
     points = [
-        _Point(point.score, point.fixed is not None, kind, point.fixed, None) if point.type == kind else point
-        for point in ledger.points
+        _CurvePoint(point.score, point.fixed is not None, kind, point.fixed, None) if point.type == kind else point
+        for point in totals.points
     ]
     # Still by what they were: a fixed error stays where it was collected.
-    order = [point for point, was in zip(points, ledger.points, strict=True) if not was.right]
-    order += [point for point, was in zip(points, ledger.points, strict=True) if was.right]
-    return _mean_ap(order, ledger.objects)
+    order = [point for point, was in zip(points, totals.points, strict=True) if not was.right]
+    order += [point for point, was in zip(points, totals.points, strict=True) if was.right]
+    return _mean_ap(order, totals.objects)
 
 
-def _mean_ap(points: list[_Point], objects: dict[int, int]) -> float:
+def _mean_ap(points: list[_CurvePoint], objects: dict[int, int]) -> float:
     """Return the mean over the classes that have detections or objects; 0 for none."""
     by_class: dict[int, tuple[list[float], list[bool]]] = defaultdict(lambda: ([], []))
     for point in points:

@@ -6,10 +6,10 @@ import copy
 
 from boxwright.base.errors import ConfigError
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.training.rehearsal import Rehearsal, rehearse
+from boxwright.training.rehearsal import DryRunReport, rehearse
 
 
-def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "auto") -> tuple[int, Rehearsal]:
+def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "auto") -> tuple[int, DryRunReport]:
     """Try steps of one and two images, and return the largest batch that should fit.
 
     Args:
@@ -31,7 +31,7 @@ def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "aut
     return fitting(measured, most), measured
 
 
-def fitting(measured: Rehearsal, most: int) -> int:
+def fitting(measured: DryRunReport, most: int) -> int:
     """Return `most`, or the first of its halves, quarters, … that fits; 1 where none does."""
     size = most
     while size > 1 and not measured.fits(size):

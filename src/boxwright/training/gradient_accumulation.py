@@ -19,7 +19,7 @@ from boxwright.base.distributed import Processes
 from boxwright.data.batch import Batch
 from boxwright.nn.criteria.terms import REGULARIZATION, TOTAL, LossTerm
 from boxwright.training.data_parallel import exchanging_gradients
-from boxwright.training.losses import Forward, LossModule
+from boxwright.training.losses import ForwardResult, LossModule
 from boxwright.types import Targets
 
 
@@ -54,7 +54,7 @@ def accumulate_gradients(
         last = number == len(parts) - 1
         # Gradients of the parts add up in place and are exchanged once, with the last.
         with exchanging_gradients(module, enabled=last):
-            forward: Forward = module(part.images, part.true_sizes, part.targets)
+            forward: ForwardResult = module(part.images, part.true_sizes, part.targets)
             counts.append(_counts(forward.terms))
             if number == 0:
                 # Of one count an estimate serves: one factor corrects all gradients at the end. Of several none could.

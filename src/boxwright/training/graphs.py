@@ -17,7 +17,7 @@ from boxwright.base.errors import TrainingError, first_line
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import TwoStage
 from boxwright.pipeline.training import TrainingPlan
-from boxwright.training.losses import Forward, LossModule
+from boxwright.training.losses import ForwardResult, LossModule
 from boxwright.types import Targets
 
 Backend = str | Callable[..., Any] | None
@@ -55,9 +55,9 @@ class GraphedLosses(nn.Module):
             backend: What torch.compile compiles with; by default its own, with CUDA graphs.
         """
         super().__init__()
-        self._run: Callable[..., Forward] = _compiled(losses, backend)
+        self._run: Callable[..., ForwardResult] = _compiled(losses, backend)
 
-    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
+    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> ForwardResult:
         """Return the losses of a batch; they and the gradients are gone when the next call begins."""
         with _graph_step("this detector and its losses"):
             return self._run(images, true_sizes, in_bucket(targets))
@@ -80,10 +80,10 @@ class GraphedFirstStage(nn.Module):
 
         self.losses = LossModule(detector, plan, predict)
 
-    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
+    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> ForwardResult:
         """Return the losses of a batch; maps and gradients of the first stage are gone when the next call begins."""
         with _graph_step("the first stage"):
-            found: Forward = self.losses(images, true_sizes, targets)
+            found: ForwardResult = self.losses(images, true_sizes, targets)
         return found
 
 

@@ -104,7 +104,7 @@ Hearing = Callable[[int, Mapping[str, float]], object]
 Listeners = Mapping[str, "Listener | Hearing"] | Sequence["Listener | Hearing"] | Listener | Hearing
 
 
-class PlainFunction:
+class FunctionListener:
     """Tells a function the step and the numbers of each line of the log and of each evaluation."""
 
     def __init__(self, function: Hearing) -> None:
@@ -141,7 +141,7 @@ def named_listeners(listeners: Listeners | None) -> dict[str, Listener]:
         if isinstance(one, Listener):
             named[name] = one
         elif callable(one):
-            named[name] = PlainFunction(one)
+            named[name] = FunctionListener(one)
         else:
             raise TrainingError(
                 f"listeners: expected a function of (step, numbers) or an object with hear and close, "
@@ -298,7 +298,7 @@ class TensorBoard:
             events.close()
 
 
-class Tracked:
+class TrackerListener:
     """Numbers, for a tracker of others."""
 
     def __init__(self, tracker: Tracker) -> None:

@@ -29,7 +29,7 @@ from boxwright.training.state import TrainingState
 from boxwright.training.step import Learner
 from boxwright.training.step_log import StepLog
 from boxwright.training.step_report import StepReport
-from boxwright.training.stop import Ending, agreed_batches
+from boxwright.training.stop import StopReason, agreed_batches
 from boxwright.training.transfer import on_device
 from boxwright.weights.store import CheckpointStore
 
@@ -45,7 +45,7 @@ class _Progress:
     saved: int = -1
     skipped_in_a_row: int = 0
     last: StepReport | None = None
-    ending: Ending = Ending.NOT_YET
+    ending: StopReason = StopReason.NOT_YET
 
 
 @dataclass
@@ -156,15 +156,15 @@ class Loop:
         agreed = agreed_batches(self.batches.polled(), self._reason_to_end, self.processes, self._end)
         return on_device(agreed, self.device)
 
-    def _reason_to_end(self) -> Ending:
+    def _reason_to_end(self) -> StopReason:
         if self.stop_requested():
-            return Ending.INTERRUPTED
+            return StopReason.INTERRUPTED
         limit = self.settings.max_seconds
         if 0 < limit <= time.monotonic() - self.progress.began:
-            return Ending.TIME_UP
-        return Ending.NOT_YET
+            return StopReason.TIME_UP
+        return StopReason.NOT_YET
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: StopReason) -> None:
         self.progress.ending = ending
 
     def _step(self, batch: Batch) -> StepReport | None:
@@ -287,7 +287,7 @@ class Loop:
             self.step_log.log_numbers(progress.last)
         self._save()
         self._agree_on_selection()
-        if progress.ending is not Ending.INTERRUPTED and state.selection.evaluated < state.step:
+        if progress.ending is not StopReason.INTERRUPTED and state.selection.evaluated < state.step:
             self._evaluate()
         self._agree_on_selection()
         self.writer.wait()
@@ -304,18 +304,18 @@ class Loop:
 
 
 _REASONS = {
-    Ending.DATA_AT_END: "the data is at its end",
-    Ending.TIME_UP: "the time is up",
-    Ending.INTERRUPTED: "interrupted",
+    StopReason.DATA_AT_END: "the data is at its end",
+    StopReason.TIME_UP: "the time is up",
+    StopReason.INTERRUPTED: "interrupted",
 }
 
 
-def _why_it_ended(ending: Ending, state: TrainingState, num_steps: int) -> str:
+def _why_it_ended(ending: StopReason, state: TrainingState, num_steps: int) -> str:
     """Return why a run ended before its last step, and whether it can be resumed."""
     chosen, why = state.selection, _REASONS.get(ending, "")
     if chosen.exhausted:
         why = f"no better {chosen.metric} in {chosen.waited} evaluations, the best at step {chosen.best_step}"
     of_all = "" if num_steps == ENDLESS else f" of {num_steps}"
-    resumable = ending in (Ending.TIME_UP, Ending.INTERRUPTED) and not chosen.exhausted
+    resumable = ending in (StopReason.TIME_UP, StopReason.INTERRUPTED) and not chosen.exhausted
     more = "; run the same command again to resume" if resumable else ""
     return f"{why}: stopped after {state.step}{of_all} steps{more}"

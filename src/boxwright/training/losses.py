@@ -20,7 +20,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardResult:
     """What a forward pass of a batch, or of a part of one, gives.
 
     Attributes:
@@ -53,7 +53,7 @@ class LossModule(nn.Module):
         self.detector, self.precision, self.regularize = detector, plan.precision, plan.regularize
         self._predict = predict or detector.predict
 
-    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> Forward:
+    def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> ForwardResult:
         """Return the losses of a batch, or of a part of one."""
         detector = self.detector
         with record_function("forward"):
@@ -65,4 +65,4 @@ class LossModule(nn.Module):
             with torch.no_grad():  # its gradients are added to those of the losses
                 penalty = detector.regularization() if self.regularize else None
         # Gradients come from the losses alone: a compiled step's backward pass is then given scalars.
-        return Forward(terms, penalty, each_tensor(predictions, Tensor.detach))
+        return ForwardResult(terms, penalty, each_tensor(predictions, Tensor.detach))

@@ -50,7 +50,7 @@ class OutOfMemoryError(TrainingError):
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRunReport:
     """What was measured.
 
     Attributes:
@@ -135,7 +135,7 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
         yield Finding("input_speed", "fine", text)
 
 
-def _smaller(found: Rehearsal, plan: TrainingPlan, most: int) -> str:
+def _smaller(found: DryRunReport, plan: TrainingPlan, most: int) -> str:
     """Return what to do where a batch is too large, with parts of no more than so many images."""
     fits = 1
     while fits < most and found.fits(fits + 1):
@@ -148,7 +148,7 @@ def _in_parts_of(fits: int, plan: TrainingPlan) -> str:
     return f"train_config.gradient_accumulation_steps: {parts} learns the same in parts of {fits}"
 
 
-def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> Rehearsal:
+def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> DryRunReport:
     """Take steps with batches of 1 and 2 and, where that is quick and fits, the whole batch, in a process of its own.
 
     Args:
@@ -175,19 +175,19 @@ def rehearse(config: m.TrainEvalPipelineConfig, device: str = "auto") -> Rehears
             raise TrainingError(f"two steps of one and two images took more than {_PATIENCE:g} s") from None
     lines = done.stdout.splitlines()
     if done.returncode < 0 and lines:  # killed by a signal, as the kernel does where memory is short, in the last batch
-        return replace(Rehearsal(**json.loads(lines[-1])), killed=True)
+        return replace(DryRunReport(**json.loads(lines[-1])), killed=True)
     if done.returncode < 0:
         raise OutOfMemoryError(f"a process that tried steps of 1 and 2 images was killed (signal {-done.returncode})")
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
         kind = OutOfMemoryError if "not enough memory" in why else TrainingError
         if lines and kind is OutOfMemoryError:  # smaller batches were measured
-            return replace(Rehearsal(**json.loads(lines[-1])), killed=True)
+            return replace(DryRunReport(**json.loads(lines[-1])), killed=True)
         raise kind(f"a step could not be tried: {_ERROR.sub('', why)}")
-    return Rehearsal(**json.loads(lines[-1]))
+    return DryRunReport(**json.loads(lines[-1]))
 
 
-def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterator[Rehearsal]:
+def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterator[DryRunReport]:
     """Yield what is known after each batch from the second on; steps are those of a run."""
     plan = build_training(config)
     dataset = build_dataset(config.train_input_reader, "train_input_reader")
@@ -202,7 +202,7 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
     # Weights stay, so that a rate that is too high does not end the trial.
     still = replace(plan, accumulation=1, optimizer=replace(plan.optimizer, schedule=Constant(0.0)))
     learner = Learner(state, still, ALONE)
-    found = Rehearsal(f"GPU ({device})" if device.type == "cuda" else "CPU", (), (), (), available, read)
+    found = DryRunReport(f"GPU ({device})" if device.type == "cuda" else "CPU", (), (), (), available, read)
     size = -(-plan.stream.batch_size // plan.accumulation)
     for count in dict.fromkeys((1, 2, size)):
         if count > 2 and (found.predicted(found.seconds, count) > _TRIED_SECONDS or not found.fits(count)):

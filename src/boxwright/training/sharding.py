@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from boxwright.base.distributed import is_sharded, is_sharded_module
 from boxwright.nn.criteria.terms import LossTerm
 from boxwright.nn.network import Network
-from boxwright.training.losses import Forward, LossModule
+from boxwright.training.losses import ForwardResult, LossModule
 from boxwright.training.state import TrainingState
 
 
 @cache
 def _register_outputs() -> None:
     """Let torch find, in what a forward pass returns, the tensors from which gradients will come."""
-    for kind in (LossTerm, Forward):
+    for kind in (LossTerm, ForwardResult):
         torch.export.register_dataclass(kind)
 
 

@@ -14,7 +14,7 @@ from boxwright.base.errors import BoxwrightError, TrainingError
 from boxwright.data.batch import Batch
 
 
-class Ending(IntEnum):
+class StopReason(IntEnum):
     """Why a run goes no further; where processes differ, the largest counts."""
 
     NOT_YET = 0
@@ -55,9 +55,9 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
 
 def agreed_batches(
     batches: Generator[Batch | BoxwrightError | None],
-    wants_end: Callable[[], Ending],
+    wants_end: Callable[[], StopReason],
     processes: Processes,
-    ended: Callable[[Ending], None],
+    ended: Callable[[StopReason], None],
 ) -> Iterator[Batch]:
     """Hand out batches until any process has a reason to end.
 
@@ -76,23 +76,23 @@ def agreed_batches(
     try:
         while True:
             ending, problem, batch = wants_end(), None, None
-            while ending is Ending.NOT_YET and batch is None:
+            while ending is StopReason.NOT_YET and batch is None:
                 try:
                     item = next(batches)
                 except StopIteration:
-                    ending = Ending.DATA_AT_END
+                    ending = StopReason.DATA_AT_END
                     break
                 if isinstance(item, BoxwrightError):
-                    ending, problem = Ending.FAILED, item
+                    ending, problem = StopReason.FAILED, item
                 else:
                     batch = item
                     # Streams yield None every now and then while they wait, so that a request is heard although no data
                     # come.
                     ending = wants_end() if batch is None else ending
-            agreed = Ending(processes.largest(ending))
-            if agreed is Ending.FAILED:
+            agreed = StopReason(processes.largest(ending))
+            if agreed is StopReason.FAILED:
                 raise problem or TrainingError(f"process {processes.rank}: another process failed; it says why")
-            if agreed is not Ending.NOT_YET or batch is None:
+            if agreed is not StopReason.NOT_YET or batch is None:
                 ended(agreed)
                 return
             yield batch

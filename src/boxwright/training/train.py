@@ -35,7 +35,7 @@ from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.initialize import initialize, with_classes
 from boxwright.training.lock import run_lock
-from boxwright.training.log import JsonLines, Listener, TensorBoard, Tracked, TrainingLog, tf1_tag
+from boxwright.training.log import JsonLines, Listener, TensorBoard, TrackerListener, TrainingLog, tf1_tag
 from boxwright.training.loop import Loop
 from boxwright.training.preflight.examine import examine_quickly
 from boxwright.training.recompute import recompute_blocks
@@ -263,7 +263,7 @@ def _itself(listener: Listener) -> Listener:
 
 
 def _tracked(name: str, folder: Path, config: str) -> Listener:
-    return Tracked(open_tracker(name, folder, config))
+    return TrackerListener(open_tracker(name, folder, config))
 
 
 def _batches(

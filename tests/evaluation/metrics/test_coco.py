@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from boxwright.evaluation.metrics.coco import ByCategory, CocoMetrics, verified_or_all
+from boxwright.evaluation.metrics.coco import CocoMetrics, PerCategoryMetrics, verified_or_all
 from boxwright.evaluation.metrics.coco_matching import are_known
 from boxwright.evaluation.metrics.metric import verified_or_present
 from boxwright.evaluation.metrics.pascal import PascalMetrics
@@ -124,7 +124,7 @@ def test_curves_stay_when_images_are_added() -> None:
 
 
 def test_categories_average_to_the_whole() -> None:
-    metrics = CocoMetrics(CATEGORIES, by_category=ByCategory())
+    metrics = CocoMetrics(CATEGORIES, by_category=PerCategoryMetrics())
     for sample, detections in random_images(7):
         metrics.add(sample, detections)
     found = metrics.compute().values
@@ -137,7 +137,7 @@ def test_categories_average_to_the_whole() -> None:
 def test_every_metric_of_each_class_is_that_of_the_class_alone() -> None:
     """pycocotools over the objects and detections of one class, under TF's names."""
     images = random_images(11)
-    metrics = CocoMetrics(CATEGORIES, by_category=ByCategory(every=True))
+    metrics = CocoMetrics(CATEGORIES, by_category=PerCategoryMetrics(every=True))
     for sample, detections in images:
         metrics.add(sample, detections)
     found = metrics.compute().values
@@ -167,7 +167,7 @@ def test_which_labels_are_known() -> None:
 def test_groups_of_classes_have_the_mean_of_their_known_classes() -> None:
     first, second, third = (category.name for category in CATEGORIES)
     groups = {"two": [first, second], "three": [first, second, third], "unknown": ["nobody"]}
-    metrics = CocoMetrics(CATEGORIES, by_category=ByCategory(groups=groups))
+    metrics = CocoMetrics(CATEGORIES, by_category=PerCategoryMetrics(groups=groups))
     for sample, detections in random_images(7):
         metrics.add(sample, detections)
     found = metrics.compute().values
@@ -197,7 +197,7 @@ def test_detections_of_classes_that_were_not_verified(labeled: Any, verified: li
     def image(label: int, verified: list[int]) -> Sample:
         return replace(TRUTH, labels=np.array([label]), verified_labels=np.array(verified, np.int64))
 
-    metrics = CocoMetrics(CATEGORIES, by_category=ByCategory(), labeled=labeled)
+    metrics = CocoMetrics(CATEGORIES, by_category=PerCategoryMetrics(), labeled=labeled)
     metrics.add(image(1, [1]), one([[0, 0, 20, 20]], [0.5], 1))
     metrics.add(image(0, verified), one([[30, 30, 40, 40]], [0.9], 1))
     name = "DetectionBoxes_PerformanceByCategory/mAP/class 1"

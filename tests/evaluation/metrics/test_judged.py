@@ -7,18 +7,18 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from boxwright.evaluation.metrics.judged import Judged, Ledger, Packed
+from boxwright.evaluation.metrics.judged import MatchAccumulator, MatchedDetections, PackedMatches
 
 SIZES, THRESHOLDS = 4, 10
 
 
-def judged(image: int, labels: list[int], scores: list[float], objects: int = 3) -> Judged:
+def judged(image: int, labels: list[int], scores: list[float], objects: int = 3) -> MatchedDetections:
     """An image's detections, whose verdicts follow from the image's number."""
     random = np.random.default_rng(image)
     count = len(labels)
     shape = (SIZES, THRESHOLDS, count)
     right = random.random(shape) < 0.5
-    return Judged(
+    return MatchedDetections(
         np.array(labels, np.int64),
         np.arange(count),
         np.array(scores, np.float32),
@@ -33,12 +33,12 @@ def judged(image: int, labels: list[int], scores: list[float], objects: int = 3)
 @pytest.mark.parametrize("count", [0, 1, 256, 600])
 def test_what_comes_back_is_what_was_added(count: int) -> None:
     """By class; the best first, ties image by image."""
-    ledger = Ledger(SIZES, THRESHOLDS, THRESHOLDS)
+    recorder = MatchAccumulator(SIZES, THRESHOLDS, THRESHOLDS)
     images = [judged(n, [0, 0, 2] if n % 3 else [], [0.5, 0.25, n / 600] if n % 3 else []) for n in range(count)]
     for image in images:
-        ledger.add(image)
-    whole = Judged.join([*images, judged(0, [], [])])
-    found = ledger.by_class()
+        recorder.add(image)
+    whole = MatchedDetections.join([*images, judged(0, [], [])])
+    found = recorder.by_class()
     assert len(found.best_first(1)) == 0
     for label in (0, 2):
         own = np.flatnonzero(whole.labels == label)
@@ -56,10 +56,10 @@ def test_what_comes_back_is_what_was_added(count: int) -> None:
 
 def test_a_detection_takes_48_bytes() -> None:
     """4 for its class, 2 for its rank, 4 for its score, 5 and 5 for 40 rules, 4 and 4 for its place, 20 for objects."""
-    packed = Packed.of(judged(0, [0] * 100, [0.5] * 100))
-    assert sum(getattr(packed, one.name).nbytes for one in fields(Packed)) == 48 * 100
+    packed = PackedMatches.of(judged(0, [0] * 100, [0.5] * 100))
+    assert sum(getattr(packed, one.name).nbytes for one in fields(PackedMatches)) == 48 * 100
 
 
 def test_an_image_with_very_many_objects() -> None:
     given = judged(0, [0] * 50, [0.5] * 50, objects=100_000)
-    assert Packed.of(given).objects.tolist() == given.objects.tolist()
+    assert PackedMatches.of(given).objects.tolist() == given.objects.tolist()

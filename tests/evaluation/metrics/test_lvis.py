@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from boxwright.evaluation.metrics.lvis import LvisMetrics
-from boxwright.evaluation.metrics.regions import BOXES, MASKS, ImageMasks, Kind
+from boxwright.evaluation.metrics.regions import BOXES, MASKS, ImageMasks, RegionKind
 from boxwright.nn.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, FoundObjects, Sample
 
@@ -106,7 +106,7 @@ def xywh(box: np.ndarray) -> list[float]:
     return [box[0], box[1], box[2] - box[0], box[3] - box[1]]
 
 
-def ours(images: Images, kind: Kind) -> dict[str, float]:
+def ours(images: Images, kind: RegionKind) -> dict[str, float]:
     metrics = LvisMetrics(CATEGORIES, kind=kind)
     for sample, found, masks in images:
         metrics.add(sample, found, masks)
@@ -117,7 +117,7 @@ def ours(images: Images, kind: Kind) -> dict[str, float]:
 @LOGS
 @pytest.mark.parametrize("kind", [BOXES, MASKS], ids=["boxes", "masks"])
 @pytest.mark.parametrize("seed", range(6))
-def test_equals_its_own_package(seed: int, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_its_own_package(seed: int, kind: RegionKind, monkeypatch: pytest.MonkeyPatch) -> None:
     images = made_up(seed)
     found = ours(images, kind)
     assert list(found) == [f"Detection{kind.name}_{name}" for name in NAMES]

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.inference.serving.held import Held, HeldResponse, Share, answer_bytes
+from boxwright.inference.serving.held import BudgetedResponse, MemoryBudget, MemoryReservation, answer_bytes
 from boxwright.inference.serving.requests import BadRequest
 
 
 def test_all_together_hold_no_more_than_is_allowed() -> None:
-    held = Held(1)
-    with Share(held) as first:
+    held = MemoryBudget(1)
+    with MemoryReservation(held) as first:
         first.add(600_000)
-        with Share(held) as second, pytest.raises(BadRequest) as problem:
+        with MemoryReservation(held) as second, pytest.raises(BadRequest) as problem:
             second.add(600_000)
         assert problem.value.status == 503
-        with Share(held) as third, pytest.raises(BadRequest) as problem:
+        with MemoryReservation(held) as third, pytest.raises(BadRequest) as problem:
             third.add(2**20 + 1)
         assert problem.value.status == 413, "what never fits is not worth trying again"
     assert held.bytes == 0
@@ -34,7 +34,7 @@ def test_what_an_answer_takes() -> None:
 
 
 def test_an_answer_is_held_until_the_client_has_read_it() -> None:
-    held, body = Held(10), bytes(range(256)) * 4096  # 1 MiB
+    held, body = MemoryBudget(10), bytes(range(256)) * 4096  # 1 MiB
     sent: list[dict[str, Any]] = []
 
     async def answer() -> None:
@@ -46,8 +46,8 @@ def test_an_answer_is_held_until_the_client_has_read_it() -> None:
                 await reads.wait()
 
         with ExitStack() as stack:
-            stack.enter_context(Share(held)).add(len(body))
-            response = HeldResponse(body, stack.pop_all(), "application/octet-stream")
+            stack.enter_context(MemoryReservation(held)).add(len(body))
+            response = BudgetedResponse(body, stack.pop_all(), "application/octet-stream")
         sending = asyncio.ensure_future(response({}, None, send))  # type: ignore[arg-type]
         for _ in range(100):
             await asyncio.sleep(0)

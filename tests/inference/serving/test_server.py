@@ -25,7 +25,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from boxwright.base.errors import ExportError
-from boxwright.exporters.export import About, Format, export
+from boxwright.exporters.export import ExportDescription, Format, export
 from boxwright.exporters.onnx_file import onnx_bytes
 from boxwright.inference.serving.app import make_app
 from boxwright.inference.serving.guard import Counters
@@ -70,7 +70,7 @@ def client() -> Iterator[TestClient]:
 @pytest.mark.parametrize("name", ["detector.xml", "detector.pt2"])
 def test_every_format_is_answered_alike(client: TestClient, name: str, tmp_path: Path) -> None:
     format: Format = "openvino" if name.endswith(".xml") else "pt2"
-    about = About(config="model { }", source="shapes")
+    about = ExportDescription(config="model { }", source="shapes")
     export(exported_detector().detector, tmp_path / name, format=format, images=pictures(), about=about)
     counters = Counters()
     model = ServedModel(tmp_path / name, "detector", SETTINGS, counters.observe, exports.__name__)

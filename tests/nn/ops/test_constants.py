@@ -15,9 +15,9 @@ def test_they_are_rounded_once() -> None:
 
 
 def test_a_gpu_is_not_waited_for() -> None:
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         found = constants([1.0, 2.0], CUDA)
         assert (found.device, found.shape) == (CUDA, (2,))
-        assert not ledger.waits
+        assert not recorder.waits
         torch.tensor([1.0, 2.0], device=CUDA)
-        assert ledger.waits
+        assert recorder.waits

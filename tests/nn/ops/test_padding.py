@@ -38,13 +38,13 @@ def test_nothing_to_pad_copies_nothing() -> None:
 
 def test_a_gpu_is_told_of_two_operations() -> None:
     """All zeros and the values, where the CPU writes zeros to each side."""
-    with fake_cuda() as ledger:
+    with fake_cuda() as recorder:
         values = torch.ones(1, 2, 3, 4, device=CUDA)
-        ledger.clear()
+        recorder.clear()
         padded = zero_padded(values, (0, 1, 0, 1))
         assert (padded.device, padded.shape) == (CUDA, (1, 2, 4, 5))
-        assert sum(ledger.kernels.values()) == 2
-        assert not ledger.waits
+        assert sum(recorder.kernels.values()) == 2
+        assert not recorder.waits
 
 
 def test_infinite_values_stay_inside() -> None:

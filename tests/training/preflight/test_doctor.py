@@ -37,7 +37,7 @@ from boxwright.training.preflight.examine import Depth, examine
 from boxwright.training.preflight.finding import Finding
 from boxwright.training.preflight.records import spread
 from boxwright.training.preflight.schedule import check_schedule
-from boxwright.training.rehearsal import Rehearsal
+from boxwright.training.rehearsal import DryRunReport
 from tests.center_nets import CENTER_NET, SIZE
 from tests.conftest import SMALL_MODEL, extra_folder
 
@@ -576,7 +576,7 @@ def run(*arguments: object) -> Any:
 
 def test_the_command(planted: Planted) -> None:
     """All but the trial steps, of which tests/training/test_rehearsal.py is."""
-    tried = Rehearsal("CPU", (1, 2), (2**30, 2**30 + 2**20), (0.5, 1.0), 2.0**34, 0.01)
+    tried = DryRunReport("CPU", (1, 2), (2**30, 2**30 + 2**20), (0.5, 1.0), 2.0**34, 0.01)
     with mock.patch.object(rehearsal, "rehearse", return_value=tried):
         said_by_the_command(planted)
 

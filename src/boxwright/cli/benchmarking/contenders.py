@@ -15,7 +15,7 @@ from boxwright.runtime.measure import Timing, measure
 from boxwright.weights.open_model import open_model
 
 if TYPE_CHECKING:
-    from boxwright.cli.benchmarking.facts import Facts
+    from boxwright.cli.benchmarking.facts import ModelCosts
 
 
 def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, Contender]:
@@ -40,7 +40,7 @@ def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[s
 
 def time_contenders(
     contenders: dict[str, Contender], pictures: Pictures, sizes: Iterable[int], rounds: int
-) -> tuple[list[Timing], dict[str, Facts]]:
+) -> tuple[list[Timing], dict[str, ModelCosts]]:
     """Time all contenders at all batch sizes, with one call of each per round.
 
     Args:
@@ -50,7 +50,7 @@ def time_contenders(
         Timings, and the costs of the first batch for countable networks, by name.
     """
     timings: list[Timing] = []
-    counted: dict[str, Facts] = {}
+    counted: dict[str, ModelCosts] = {}
     for size in sizes:
         # Fewer pictures than a batch holds are repeated.
         given = [pictures[number % len(pictures)] for number in range(size)]

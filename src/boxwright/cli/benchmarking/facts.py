@@ -16,7 +16,7 @@ Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelCosts:
     """Machine-independent costs of a run.
 
     Attributes:
@@ -30,10 +30,10 @@ class Facts:
     peak_mib: float
 
 
-def facts(network: nn.Module, run: Run, look: Run) -> Facts:
+def facts(network: nn.Module, run: Run, look: Run) -> ModelCosts:
     """Return the parameters of a network, not optimized, the memory of one run, and the operations of one inference."""
     peak = _peak_mib(run)
-    return Facts(count_parameters(network), count_operations(network, look) / 1e9, peak)
+    return ModelCosts(count_parameters(network), count_operations(network, look) / 1e9, peak)
 
 
 def count_parameters(network: nn.Module) -> int:

@@ -1,6 +1,6 @@
 """What SRN and AlignDet share: a backbone, and which of each level's scores take part (extensions of Boxwright)."""
 
-from boxwright.config.field import Enum, Values, field, number
+from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.losses import (
@@ -55,7 +55,7 @@ class ClassifierBackbone(Message):
 
     type: str = field("",
         "timm/NAME, or mobilenet_v2, resnet50_v1, resnet101_v1 or resnet152_v1 as Keras has them.",
-        values=Values(('mobilenet_v2', 'resnet50_v1', 'resnet101_v1', 'resnet152_v1'), prefix='timm/'))
+        values=AllowedValues(('mobilenet_v2', 'resnet50_v1', 'resnet101_v1', 'resnet152_v1'), prefix='timm/'))
     pretrained: bool = field(False,
         "Fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     depth_multiplier: float = number(1.0, "(0, 100]", "Factor on the channels of mobilenet_v2.")

@@ -3,7 +3,7 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from boxwright.config.field import UInt32, Values, field, number
+from boxwright.config.field import AllowedValues, UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.reasons import TF1_EVALUATOR
 from boxwright.config.rules import ordered
@@ -83,7 +83,7 @@ class EvalConfig(Message, path="eval_config"):
     eval_master: str = field("", "Address of the TF1 session master; empty = local.", no_effect=TF1_EVALUATOR)
     metrics_set: list[str] = field([],
         "Names of the metric sets to compute, e.g. coco_detection_metrics; empty = COCO boxes.",
-        values=Values(METRIC_SETS, refused=_OTHER_METRIC_SETS))
+        values=AllowedValues(METRIC_SETS, refused=_OTHER_METRIC_SETS))
     parameterized_metric: list[ParameterizedMetric] = field([],
         "Metrics that need their own settings, e.g. COCO keypoint metrics.")
     export_path: str = field("",

@@ -3,7 +3,7 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from boxwright.config.field import Values, field, number
+from boxwright.config.field import AllowedValues, field, number
 from boxwright.config.message import Message
 from boxwright.config.rules import ordered, refuse
 
@@ -26,7 +26,7 @@ class BidirectionalFeaturePyramidNetworks(Message):
     num_filters: int = number(0, "[0, 8192]", "Channels of every BiFPN feature map.")
     combine_method: str = field("fast_attention",
         "How a node merges its inputs: fast_attention, attention, weighted_sum or sum.",
-        values=Values(('fast_attention', 'attention', 'weighted_sum', 'sum')),
+        values=AllowedValues(('fast_attention', 'attention', 'weighted_sum', 'sum')),
         note="attention computes what sum does, as in TF, whose softmax runs over one element")
     use_native_resize_op: bool = field(False, "Upsample with TensorFlow's nearest resize op instead of the tiled "
         "reshape.", no_effect="the same pixels by another operation")

@@ -3,7 +3,7 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from boxwright.config.field import Enum, Values, field, number
+from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
 
 
@@ -73,7 +73,7 @@ class Initializer(Message, oneof="initializer_oneof"):
         "Random weights whose spread follows the layer size (He, Xavier and similar).")
     random_normal_initializer: RandomNormalInitializer | None = field(None, "Plain normal distribution.")
     keras_initializer_by_name: str = field("", "Name of a built-in Keras initializer, e.g. he_normal; TF2 models only.",
-        values=Values((
+        values=AllowedValues((
             "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "lecun_normal", "ones", "orthogonal",
             "random_normal", "truncated_normal", "zeros")))
 

@@ -3,7 +3,7 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from boxwright.config.field import Enum, UInt32, Values, field, number
+from boxwright.config.field import AllowedValues, Enum, UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.augmentation_beyond_tf import (
     DataAnchorSampling,
@@ -260,7 +260,7 @@ class RandomSelfConcatImage(Message):
 class AutoAugmentOperation(Message):
     """One operation of a sub-policy of autoaugment_image (an extension of Boxwright)."""
 
-    name: str = field("", "What is done, as Rotate_BBox, Color or Cutout_Only_BBoxes.", values=Values((
+    name: str = field("", "What is done, as Rotate_BBox, Color or Cutout_Only_BBoxes.", values=AllowedValues((
         "AutoContrast", "Equalize", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness",
         "Sharpness", "Cutout", "BBox_Cutout", "Rotate_BBox", "TranslateX_BBox", "TranslateY_BBox", "ShearX_BBox",
         "ShearY_BBox", "Rotate_Only_BBoxes", "ShearX_Only_BBoxes", "ShearY_Only_BBoxes", "TranslateX_Only_BBoxes",
@@ -278,7 +278,7 @@ class AutoAugmentImage(Message):
     """Applies a learned AutoAugment policy for detection to image and boxes."""
 
     policy_name: str = field("v0",
-        "Name of the policy: v0, v1, v2, v3 or test.", values=Values(("v0", "v1", "v2", "v3", "test")))
+        "Name of the policy: v0, v1, v2, v3 or test.", values=AllowedValues(("v0", "v1", "v2", "v3", "test")))
     sub_policy: list[AutoAugmentSubPolicy] = field([], "Ours: A policy of your own instead of policy_name.")
 
     rules = (

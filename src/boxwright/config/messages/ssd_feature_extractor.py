@@ -5,7 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 import re
 
-from boxwright.config.field import Values, field, number
+from boxwright.config.field import AllowedValues, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.fpn import BidirectionalFeaturePyramidNetworks, FeaturePyramidNetworks
 from boxwright.config.messages.hyperparams import Hyperparams, normalizes
@@ -48,7 +48,7 @@ class SsdFeatureExtractor(Message, removed={
 
     type: str = field("",
         "Registered extractor name, such as ssd_mobilenet_v2_keras, or timm/NAME.",
-        values=Values(SSD_EXTRACTORS, prefix='timm/'))
+        values=AllowedValues(SSD_EXTRACTORS, prefix='timm/'))
     pretrained: bool = field(False,
         "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     depth_multiplier: float = number(1.0, "(0, 100]",
@@ -76,7 +76,7 @@ class SsdFeatureExtractor(Message, removed={
         "How many feature maps (SSD levels) to produce, on extractors that accept a count.")
     spaghettinet_arch_name: str = field("",
         "Which SpaghettiNet ssd_spaghettinet is: spaghettinet_edgetpu_s, _m or _l; none named is _m.",
-        values=Values(("", *(f"spaghettinet_edgetpu_{size}" for size in "sml"))))
+        values=AllowedValues(("", *(f"spaghettinet_edgetpu_{size}" for size in "sml"))))
     use_hardswish: bool = field(False, "Use hard-swish in place of the default activation, on extractors that support "
         "the switch.", no_effect="TensorFlow's builder never reads it; conv_hyperparams.activation says which")
 

@@ -5,7 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 import math
 
-from boxwright.config.field import Enum, UInt32, Values, field, number
+from boxwright.config.field import AllowedValues, Enum, UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.optimizer import Optimizer
 from boxwright.config.messages.preprocessor import PreprocessingStep
@@ -72,7 +72,7 @@ class TrainConfig(Message, path="train_config"):
     fine_tune_checkpoint_type: str = field("",
         "What to restore: classification (the backbone), detection or fine_tune (all but the heads), full (all), or "
         "transfer (all that fits, and classes by name; an extension of Boxwright).",
-        values=Values(('classification', 'detection', 'fine_tune', 'full', 'transfer')))
+        values=AllowedValues(('classification', 'detection', 'fine_tune', 'full', 'transfer')))
     fine_tune_checkpoint_version: CheckpointVersion = field(CheckpointVersion.V1,
         "Format of the starting checkpoint, V1 (TF1) or V2 (TF2 object-based); TF2 training needs V2.",
         no_effect="the kind of a checkpoint is seen from its files")

@@ -15,7 +15,7 @@ from boxwright.data.augmentation.crop import crop, overlapping
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import Window, pad
 from boxwright.data.augmentation.functional.regions import covered, mask_boxes, share_covered
-from boxwright.data.augmentation.others import Others
+from boxwright.data.augmentation.others import SampleProvider
 from boxwright.types import Sample
 
 
@@ -31,7 +31,7 @@ class CopyPaste:
         min_visible: The share of an object that must stay visible for it to stay.
     """
 
-    others: Others
+    others: SampleProvider
     probability: float = 0.5
     max_objects: int = 0
     min_visible: float = 0.2

@@ -9,7 +9,7 @@ import numpy as np
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import pad
 from boxwright.data.augmentation.functional.pixels import as_float, like
-from boxwright.data.augmentation.others import Others
+from boxwright.data.augmentation.others import SampleProvider
 from boxwright.types import Sample
 
 
@@ -25,7 +25,7 @@ class MixUp:
         min_weight: The least weight of an object.
     """
 
-    others: Others
+    others: SampleProvider
     probability: float = 0.5
     alpha: float = 1.5
     min_weight: float = 0.0

@@ -10,7 +10,7 @@ from boxwright.data.augmentation.crop import crop, overlapping
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import Window, pad, resize
 from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of
-from boxwright.data.augmentation.others import Others
+from boxwright.data.augmentation.others import SampleProvider
 from boxwright.types import Sample
 
 
@@ -25,7 +25,7 @@ class Mosaic:
         min_visible: The share of a box that must be visible for it to stay.
     """
 
-    others: Others
+    others: SampleProvider
     probability: float = 1.0
     size: tuple[int, int] | None = None
     center: tuple[float, float] = (0.25, 0.75)

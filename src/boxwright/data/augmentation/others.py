@@ -13,7 +13,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.types import Sample
 
 
-class Others(Protocol):
+class SampleProvider(Protocol):
     """Draws samples."""
 
     def __call__(self, rng: np.random.Generator) -> Sample:
@@ -39,7 +39,7 @@ class DrawnOthers:
 
 
 @dataclass(frozen=True)
-class NoOthers:
+class NoSampleProvider:
     """The placeholder in chains that are built without data, for validation only."""
 
     def __call__(self, rng: np.random.Generator) -> Sample:

@@ -22,9 +22,9 @@ from boxwright.evaluation.metrics.coco_matching import (
     select,
     unmatched,
 )
-from boxwright.evaluation.metrics.judged import ByClass, Ledger
+from boxwright.evaluation.metrics.judged import MatchAccumulator, MatchesByClass
 from boxwright.evaluation.metrics.metric import MetricResult, verified_or_present
-from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, Kind
+from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, RegionKind
 from boxwright.types import Categories, FoundObjects, Sample
 
 _SIZES = ("", " (small)", " (medium)", " (large)")
@@ -35,7 +35,7 @@ Labeled = Callable[[Sample], Sequence[int] | None]
 
 
 @dataclass(frozen=True)
-class _OfClass:
+class _ClassResults:
     """What is summarized of a class: precision [S, T, 101], and recall [S, T] at each limit of detections."""
 
     precision: NDArray[np.float64]
@@ -43,7 +43,7 @@ class _OfClass:
 
 
 @dataclass(frozen=True)
-class ByCategory:
+class PerCategoryMetrics:
     """What is computed of each class, beside the twelve metrics of all.
 
     Attributes:
@@ -63,9 +63,9 @@ class CocoMetrics:
         self,
         categories: Categories,
         *,
-        by_category: ByCategory | None = None,
+        by_category: PerCategoryMetrics | None = None,
         labeled: Labeled | None = None,
-        kind: Kind = BOXES,
+        kind: RegionKind = BOXES,
     ) -> None:
         """Start without images.
 
@@ -78,7 +78,7 @@ class CocoMetrics:
         self._prefix = f"Detection{kind.name}"
         self._map = f"{self._prefix}_Precision/mAP"
         self._known = np.array(sorted(category.label for category in categories), np.int64)
-        self._ledger = Ledger(len(RANGES), len(THRESHOLDS), len(THRESHOLDS))
+        self._ledger = MatchAccumulator(len(RANGES), len(THRESHOLDS), len(THRESHOLDS))
         self._objects: dict[int, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(RANGES), np.int64))
         self._images = self._truths = self._found = 0
         self._best = 0.0
@@ -113,12 +113,12 @@ class CocoMetrics:
         counts = {label: float(self._objects[label][0]) for label in classes if self._objects[label][0]}
         return MetricResult(values, ClassCurves(judged, counts, names), self._notes(values))
 
-    def _of_class(self, judged: ByClass, label: int) -> _OfClass:
+    def _of_class(self, judged: MatchesByClass, label: int) -> _ClassResults:
         verdicts, objects = judged.verdicts(judged.best_first(label)), self._objects[label]
         recalls = {limit: final_recall(verdicts, objects, limit) for limit in _LIMITS}
-        return _OfClass(precision_at_recalls(verdicts, objects), recalls)
+        return _ClassResults(precision_at_recalls(verdicts, objects), recalls)
 
-    def _summary(self, classes: Mapping[int, _OfClass]) -> dict[str, float]:
+    def _summary(self, classes: Mapping[int, _ClassResults]) -> dict[str, float]:
         """Return the twelve metrics of some classes."""
         precision = [one.precision for one in classes.values()]
         recall = {limit: [one.recalls[limit] for one in classes.values()] for limit in _LIMITS}
@@ -132,7 +132,7 @@ class CocoMetrics:
         values |= {f"Recall/AR@{limit}": _mean(r[0] for r in recall[limit]) for limit in _LIMITS}
         return values | {f"Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall[100]) for size in (1, 2, 3)}
 
-    def _of_each(self, classes: Mapping[int, _OfClass], wanted: ByCategory) -> dict[str, float]:
+    def _of_each(self, classes: Mapping[int, _ClassResults], wanted: PerCategoryMetrics) -> dict[str, float]:
         """Return the metrics of each class and group, with TF's names."""
         values: dict[str, float] = {}
         maps: dict[str, float] = {}

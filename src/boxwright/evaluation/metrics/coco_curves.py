@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.evaluation.metrics.average_precision import precision_and_recall, sampled_of
-from boxwright.evaluation.metrics.judged import ByClass, Verdicts
+from boxwright.evaluation.metrics.judged import MatchesByClass, MatchFlags
 from boxwright.evaluation.metrics.metric import Curve, Matches
 
 Floats = NDArray[np.float64]
@@ -19,7 +19,7 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
 
 
-def precision_at_recalls(verdicts: Verdicts, objects: NDArray[np.int64]) -> Floats:
+def precision_at_recalls(verdicts: MatchFlags, objects: NDArray[np.int64]) -> Floats:
     """Return the envelope of precision at 101 recalls, float64 [S, T, 101]; -1 for a range without objects.
 
     Args:
@@ -34,7 +34,7 @@ def precision_at_recalls(verdicts: Verdicts, objects: NDArray[np.int64]) -> Floa
     return precision
 
 
-def final_recall(verdicts: Verdicts, objects: NDArray[np.int64], limit: int) -> Floats:
+def final_recall(verdicts: MatchFlags, objects: NDArray[np.int64], limit: int) -> Floats:
     """Return the recall of the best `limit` detections of each image, float64 [S, T]; -1 for a range without objects.
 
     Args:
@@ -53,7 +53,7 @@ class ClassCurves(Collection[Curve]):
     Together they need hundreds of bytes for each detection, and most evaluations read none.
     """
 
-    def __init__(self, judged: ByClass, objects: Mapping[int, float], names: Mapping[int, str]) -> None:
+    def __init__(self, judged: MatchesByClass, objects: Mapping[int, float], names: Mapping[int, str]) -> None:
         """Hold what they are made of.
 
         Args:

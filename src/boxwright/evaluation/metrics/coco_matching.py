@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.evaluation.metrics.coco_curves import THRESHOLDS
-from boxwright.evaluation.metrics.judged import Judged
+from boxwright.evaluation.metrics.judged import MatchedDetections
 from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free, with_nobody
 from boxwright.evaluation.metrics.regions import Regions
 
@@ -83,12 +83,12 @@ def select(candidates: Candidates, chosen: Bools) -> Candidates:
     )
 
 
-def unmatched(candidates: Candidates) -> Judged:
+def unmatched(candidates: Candidates) -> MatchedDetections:
     """Return candidates as if there were no objects: those outside a range of size are ignored."""
     given = candidates
     areas = given.regions[given.detections].areas
     shape = (len(RANGES), len(THRESHOLDS), len(given.labels))
-    return Judged(
+    return MatchedDetections(
         given.labels,
         given.ranks,
         given.scores,
@@ -101,7 +101,7 @@ def unmatched(candidates: Candidates) -> Judged:
 
 
 def match_classes(
-    judged: Judged, found: Regions, truth: Truth, known: Indices
+    judged: MatchedDetections, found: Regions, truth: Truth, known: Indices
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Match the detections with the objects of their class, in `judged`; yield each class and its objects that count.
 
@@ -144,7 +144,7 @@ def _claims(found: Regions, objects: Regions, ignored: Bools, crowd: Bools) -> I
     return claims.reshape(len(RANGES), len(THRESHOLDS), -1)
 
 
-def _note(judged: Judged, own: slice, claims: Indices, ignored: Bools, chosen: Indices) -> None:
+def _note(judged: MatchedDetections, own: slice, claims: Indices, ignored: Bools, chosen: Indices) -> None:
     taken = claims != NOBODY
     # A detection without an object has the index -1, which is that of the False that is appended.
     of_ignored = with_nobody(ignored)[_SIZES, claims]

@@ -18,7 +18,7 @@ _BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Judged:
+class MatchedDetections:
     """Matched detections under every rule, of one image (by class, best first) or of several.
 
     Attributes:
@@ -42,14 +42,16 @@ class Judged:
     objects: NDArray[np.int32]
 
     @staticmethod
-    def join(parts: Sequence[Judged]) -> Judged:
+    def join(parts: Sequence[MatchedDetections]) -> MatchedDetections:
         """Return the concatenation of one or more."""
-        names = [one.name for one in fields(Judged)]
-        return Judged(**{name: np.concatenate([getattr(one, name) for one in parts], axis=-1) for name in names})
+        names = [one.name for one in fields(MatchedDetections)]
+        return MatchedDetections(
+            **{name: np.concatenate([getattr(one, name) for one in parts], axis=-1) for name in names}
+        )
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedMatches:
     """The same with a bit for each rule, and no wider numbers than they need.
 
     Attributes:
@@ -73,7 +75,7 @@ class Packed:
     objects: NDArray[np.int16] | NDArray[np.int32]
 
     @classmethod
-    def of(cls, judged: Judged) -> Packed:
+    def of(cls, judged: MatchedDetections) -> PackedMatches:
         """Return the packed form."""
         rules = judged.right.shape[0] * judged.right.shape[1]
         narrow = judged.objects.size == 0 or judged.objects.max() <= np.iinfo(np.int16).max
@@ -93,7 +95,7 @@ class Packed:
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class MatchFlags:
     """What the rules say of some detections, best first.
 
     Attributes:
@@ -106,10 +108,10 @@ class Verdicts:
     right: NDArray[np.uint8]
     ignored: NDArray[np.uint8]
 
-    def among(self, limit: int) -> Verdicts:
+    def among(self, limit: int) -> MatchFlags:
         """Return those of the best `limit` detections of each image."""
         kept = self.ranks < limit
-        return self if kept.all() else Verdicts(self.ranks[kept], self.right[:, kept], self.ignored[:, kept])
+        return self if kept.all() else MatchFlags(self.ranks[kept], self.right[:, kept], self.ignored[:, kept])
 
     def right_by(self, rule: int) -> Bools:
         """Return whether each is right under a rule (size × T + threshold), bool [D]."""
@@ -126,7 +128,7 @@ def _bit(packed: NDArray[np.uint8], number: int) -> Bools:
 
 
 @dataclass(frozen=True)
-class ByClass:
+class MatchesByClass:
     """Detections of many images, in order of class.
 
     Attributes:
@@ -135,7 +137,7 @@ class ByClass:
         spans: The part of `order` that each label has.
     """
 
-    every: Packed
+    every: PackedMatches
     order: NDArray[np.int64]
     spans: Mapping[int, slice]
 
@@ -144,28 +146,28 @@ class ByClass:
         own = self.order[self.spans.get(label, slice(0))]
         return own[np.argsort(-self.every.scores[own], kind="stable")]
 
-    def verdicts(self, chosen: NDArray[np.int64]) -> Verdicts:
+    def verdicts(self, chosen: NDArray[np.int64]) -> MatchFlags:
         """Return what the rules say of some detections."""
-        return Verdicts(self.every.ranks[chosen], self.every.right[:, chosen], self.every.ignored[:, chosen])
+        return MatchFlags(self.every.ranks[chosen], self.every.right[:, chosen], self.every.ignored[:, chosen])
 
 
-class Ledger:
+class MatchAccumulator:
     """Accumulates the detections of images, packed as they come."""
 
     def __init__(self, sizes: int, thresholds: int, rows_of_objects: int) -> None:
         """Start without images.
 
         Args:
-            rows_of_objects: How many rows `Judged.objects` has.
+            rows_of_objects: How many rows `MatchedDetections.objects` has.
         """
         none = np.zeros(0, np.int64)
         verdicts = np.zeros((sizes, thresholds, 0), np.bool_)
         objects = np.zeros((rows_of_objects, 0), np.int32)
-        self._nothing = Judged(none, none, none.astype(np.float32), verdicts, verdicts, none, none, objects)
-        self._packed: list[Packed] = []
-        self._waiting: list[Judged] = []
+        self._nothing = MatchedDetections(none, none, none.astype(np.float32), verdicts, verdicts, none, none, objects)
+        self._packed: list[PackedMatches] = []
+        self._waiting: list[MatchedDetections] = []
 
-    def add(self, judged: Judged) -> None:
+    def add(self, judged: MatchedDetections) -> None:
         """Add those of an image."""
         if not len(judged.labels):
             return
@@ -174,10 +176,10 @@ class Ledger:
             self._pack()
 
     def _pack(self) -> None:
-        self._packed.append(Packed.of(Judged.join([self._nothing, *self._waiting])))
+        self._packed.append(PackedMatches.of(MatchedDetections.join([self._nothing, *self._waiting])))
         self._waiting = []
 
-    def by_class(self) -> ByClass:
+    def by_class(self) -> MatchesByClass:
         """Return all detections so far."""
         self._pack()
         self._packed = [_joined(self._packed)]
@@ -186,14 +188,14 @@ class Ledger:
         found, starts = np.unique(every.labels[order], return_index=True)
         bounds = [*starts.tolist(), len(order)]
         spans = {label: slice(*bounds[n : n + 2]) for n, label in enumerate(found.tolist())}
-        return ByClass(every, order, spans)
+        return MatchesByClass(every, order, spans)
 
 
-def _joined(parts: list[Packed]) -> Packed:
+def _joined(parts: list[PackedMatches]) -> PackedMatches:
     """Return the concatenation; `parts` is emptied column by column, so that two copies never exist at once."""
-    columns = [[getattr(part, one.name) for part in parts] for one in reversed(fields(Packed))]
+    columns = [[getattr(part, one.name) for part in parts] for one in reversed(fields(PackedMatches))]
     parts.clear()
     whole = []
     while columns:
         whole.append(np.concatenate(columns.pop(), axis=-1))
-    return Packed(*whole)
+    return PackedMatches(*whole)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.evaluation.metrics.coco_curves import THRESHOLDS, final_recall, precision_at_recalls
-from boxwright.evaluation.metrics.judged import Judged, Ledger
+from boxwright.evaluation.metrics.judged import MatchAccumulator, MatchedDetections
 from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free, with_nobody
 from boxwright.evaluation.metrics.metric import MetricResult
 from boxwright.evaluation.metrics.regions import ImageMasks
@@ -60,7 +60,7 @@ class CocoKeypointMetrics:
         self._category, self._indices = category, list(category.keypoint_indices)
         # As pycocotools, which doubles the published standard deviations before it squares them.
         self._variances = (2 * np.array([sigmas.get(name, DEFAULT_SIGMA) for name in category.keypoints])) ** 2
-        self._ledger = Ledger(len(_RANGES), len(THRESHOLDS), 0)
+        self._ledger = MatchAccumulator(len(_RANGES), len(THRESHOLDS), 0)
         self._objects = np.zeros(len(_RANGES), np.int64)
         self._images = 0
 
@@ -94,7 +94,7 @@ class CocoKeypointMetrics:
         outside = _outside(spans.prod(1))[:, None]
         best = chosen[order]
         self._ledger.add(
-            Judged(
+            MatchedDetections(
                 detections.labels[best],
                 np.arange(len(best)),
                 detections.scores[best],

@@ -26,9 +26,9 @@ from boxwright.evaluation.metrics.coco_matching import (
     select,
     unmatched,
 )
-from boxwright.evaluation.metrics.judged import Ledger
+from boxwright.evaluation.metrics.judged import MatchAccumulator
 from boxwright.evaluation.metrics.metric import MetricResult
-from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, Kind
+from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, RegionKind
 from boxwright.types import Categories, FoundObjects, Sample
 
 # Detections of an image, of all classes together; COCO's 100 are of each class.
@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class _OfClass:
+class _ClassResults:
     """Precision [S, T, 101] and recall [S, T] of a class."""
 
     precision: Floats
@@ -52,7 +52,7 @@ class LvisMetrics:
     As in LVIS's own package, crowds are objects like others.
     """
 
-    def __init__(self, categories: Categories, *, kind: Kind = BOXES, by_category: bool = False) -> None:
+    def __init__(self, categories: Categories, *, kind: RegionKind = BOXES, by_category: bool = False) -> None:
         """Start without images.
 
         Args:
@@ -62,7 +62,7 @@ class LvisMetrics:
         self.categories, self.kind, self.by_category = categories, kind, by_category
         self._prefix = f"Detection{kind.name}"
         self._known = np.array(sorted(category.label for category in categories), np.int64)
-        self._ledger = Ledger(len(RANGES), len(THRESHOLDS), len(THRESHOLDS))
+        self._ledger = MatchAccumulator(len(RANGES), len(THRESHOLDS), len(THRESHOLDS))
         self._objects: dict[int, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(RANGES), np.int64))
         self._images = self._found = self._listed = 0
 
@@ -90,11 +90,11 @@ class LvisMetrics:
     def compute(self) -> MetricResult:
         """Return the metrics; -1 for a metric without ground truth."""
         judged = self._ledger.by_class()
-        classes: dict[int, _OfClass] = {}
+        classes: dict[int, _ClassResults] = {}
         for label in sorted(self._objects):
             verdicts, objects = judged.verdicts(judged.best_first(label)), self._objects[label]
             precision, recall = precision_at_recalls(verdicts, objects), final_recall(verdicts, objects, _MOST)
-            classes[label] = _OfClass(precision, recall)
+            classes[label] = _ClassResults(precision, recall)
         values = {f"{self._prefix}_{name}": value for name, value in self._summary(classes).items()}
         if self.by_category:
             for category in self.categories:
@@ -104,7 +104,7 @@ class LvisMetrics:
         counts = {label: float(self._objects[label][0]) for label in classes if self._objects[label][0]}
         return MetricResult(values, ClassCurves(judged, counts, names), self._notes(values))
 
-    def _summary(self, classes: Mapping[int, _OfClass]) -> dict[str, float]:
+    def _summary(self, classes: Mapping[int, _ClassResults]) -> dict[str, float]:
         """Return the thirteen metrics, with the package's names."""
         precision = [one.precision for one in classes.values()]
         frequency = {category.label: category.frequency for category in self.categories}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boxwright.evaluation.metrics.average_precision import all_points, eleven_points, precision_and_recall
 from boxwright.evaluation.metrics.matching import NOBODY, claim_best
 from boxwright.evaluation.metrics.metric import Curve, Matches, MetricResult, verified_or_present
-from boxwright.evaluation.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, Kind, Regions
+from boxwright.evaluation.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, RegionKind, Regions
 from boxwright.types import Categories, FoundObjects, Sample
 
 Area = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
@@ -46,7 +46,7 @@ class PascalRules:
     group_weight: float = 0.0
     verified_only: bool = False
     pooled: bool = False
-    kind: Kind = BOXES
+    kind: RegionKind = BOXES
 
 
 PASCAL_VOC = PascalRules("PascalBoxes")

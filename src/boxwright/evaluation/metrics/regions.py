@@ -108,7 +108,7 @@ def _packed(codes: Sequence[RunLengths]) -> list[RunLengths]:
     return [{"size": code["size"], "counts": code["counts"].encode()} for code in codes]
 
 
-class Kind(Protocol):
+class RegionKind(Protocol):
     """The kind of regions that are compared, and its name."""
 
     @property
@@ -122,7 +122,7 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True)
-class _OfBoxes:
+class _BoxRegions:
     name = "Boxes"
 
     def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
@@ -131,7 +131,7 @@ class _OfBoxes:
 
 
 @dataclass(frozen=True)
-class _OfMasks:
+class _MaskRegions:
     name = "Masks"
 
     def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
@@ -145,5 +145,5 @@ class _OfMasks:
         return Masks(masks.truth), Masks(masks.found)
 
 
-BOXES: Kind = _OfBoxes()
-MASKS: Kind = _OfMasks()
+BOXES: RegionKind = _BoxRegions()
+MASKS: RegionKind = _MaskRegions()

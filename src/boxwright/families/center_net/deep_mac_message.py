@@ -5,7 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from itertools import pairwise
 
-from boxwright.config.field import Enum, Values, field, number
+from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.losses import ClassificationLoss
 from boxwright.config.messages.preprocessor import RandomJitterBoxesJitterMode
@@ -97,7 +97,7 @@ class CenterNetDeepMACMaskEstimation(Message, name="CenterNet.DeepMACMaskEstimat
     use_xy: bool = field(True, "Give the mask network box-relative pixel coordinates as extra input.")
     network_type: str = field("hourglass52",
         "Mask network, e.g. hourglass10, 20, 32, 52 or 100, resnet4, 8 or 16, cond_inst1.",
-        values=Values((*MASK_HOURGLASS_TYPES, *MASK_RESNET_TYPES, "fully_connected", "embedding_projection",
+        values=AllowedValues((*MASK_HOURGLASS_TYPES, *MASK_RESNET_TYPES, "fully_connected", "embedding_projection",
             *MASK_CONDITIONAL_TYPES)))
     use_instance_embedding: bool = field(True, "Give the mask network the embedding of the instance as input.")
     num_init_channels: int = number(64, "[1, 4096]", "Channels of the first block of the mask network.")

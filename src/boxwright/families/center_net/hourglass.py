@@ -150,7 +150,7 @@ class Stem(nn.Sequential):
         )
 
 
-class Handover(nn.Module):
+class HourglassConnection(nn.Module):
     """From an hourglass's input and output to the next one's input."""
 
     def __init__(self, channels: int, settings: ConvSettings) -> None:
@@ -179,7 +179,7 @@ class StackedHourglass(Backbone):
         sizes = range(layout.hourglasses)
         self.hourglasses = nn.ModuleList(Hourglass(layout.channels, layout.blocks, settings) for _ in sizes)
         self.outputs = nn.ModuleList(hourglass_output(width, settings) for _ in sizes)
-        self.handovers = nn.ModuleList(Handover(width, settings) for _ in sizes[1:])
+        self.handovers = nn.ModuleList(HourglassConnection(width, settings) for _ in sizes[1:])
         self.channels = (width,) * layout.hourglasses
 
     def forward(self, inputs: Tensor) -> list[Tensor]:

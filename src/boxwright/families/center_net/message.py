@@ -3,7 +3,7 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
-from boxwright.config.field import Values, field, number
+from boxwright.config.field import AllowedValues, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, LocalizationLoss, Loss
@@ -65,7 +65,7 @@ class CenterNetFeatureExtractor(Message):
 
     type: str = field("",
         "Backbone and upsampling, e.g. hourglass_104 or resnet_v2_50; timm/NAME takes a backbone of timm.",
-        values=Values((*HOURGLASS_TYPES, *RESNET_TYPES, *RESNET_FPN_TYPES, *MOBILENET_TYPES), prefix="timm/"))
+        values=AllowedValues((*HOURGLASS_TYPES, *RESNET_TYPES, *RESNET_FPN_TYPES, *MOBILENET_TYPES), prefix="timm/"))
     channel_means: list[float] = number([], "(-inf, inf)",
         "Per-channel values subtracted from the image, on the 0..255 scale, in the network's channel order.", length=3)
     channel_stds: list[float] = number([], "(0, inf)",
@@ -79,7 +79,7 @@ class CenterNetFeatureExtractor(Message):
         "Factor on the channel count of the backbone; MobileNet backbones.")
     use_separable_conv: bool = field(False, "Use separable convolutions in the feature pyramid, where supported.")
     upsampling_interpolation: str = field("nearest", "Upsampling in the feature pyramid: nearest or bilinear.",
-        values=Values(("nearest", "bilinear")))
+        values=AllowedValues(("nearest", "bilinear")))
 
     rules = (
         TYPE,
@@ -172,7 +172,7 @@ class CenterNetKeypointEstimation(Message, name="CenterNet.KeypointEstimation"):
         "Search radius around the regressed keypoint, as a fraction of the longer box side.")
     candidate_ranking_mode: str = field("min_distance",
         "min_distance, score_distance_ratio, score_scaled_distance_ratio or gaussian_weighted[_const].",
-        values=Values(("min_distance", "score_distance_ratio", "score_scaled_distance_ratio", "gaussian_weighted",
+        values=AllowedValues(("min_distance", "score_distance_ratio", "score_scaled_distance_ratio", "gaussian_weighted",
             "gaussian_weighted_const")))
     score_distance_offset: float = number(1.0, "(0, inf)",
         "Added to the distance in score / (distance + offset); larger favors score; score_distance_ratio only.")

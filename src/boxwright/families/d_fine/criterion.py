@@ -70,7 +70,7 @@ class LossWeights:
 
 
 @dataclass(frozen=True)
-class Objects:
+class BatchObjects:
     """The objects of a batch.
 
     Attributes:
@@ -172,7 +172,7 @@ class DFineCriterion:
         del predictions
         return Description({"AvgNumGroundtruthBoxesPerImage": targets.valid.sum(1).float().mean()}, {})
 
-    def totals(self, predictions: DFinePredictions, objects: Objects) -> SetTotals:
+    def totals(self, predictions: DFinePredictions, objects: BatchObjects) -> SetTotals:
         """Return the sums of losses of the queries that detect."""
         sets = [*_sets(predictions.queries), predictions.encoder]
         logits, boxes = _stacked(sets)
@@ -181,7 +181,7 @@ class DFineCriterion:
         of_boxes = pairs_of(matches.union, objects) if self.union else own
         return self._totals(predictions, predictions.queries, (logits, boxes), (own, of_boxes), objects.counted)
 
-    def denoising_totals(self, predictions: DFinePredictions, objects: Objects) -> SetTotals:
+    def denoising_totals(self, predictions: DFinePredictions, objects: BatchObjects) -> SetTotals:
         """Return the sums of losses of noisy queries, all groups together."""
         denoised = predictions.denoised
         if denoised is None:
@@ -245,15 +245,15 @@ class DFineCriterion:
         return _sums(of_pairs), _sums(of_others)
 
 
-def objects_of(targets: Targets, size: tuple[int, int]) -> Objects:
+def objects_of(targets: Targets, size: tuple[int, int]) -> BatchObjects:
     """Return the objects of a batch, whose boxes are in pixels of an input of (height, width)."""
     there = targets.valid & (targets.weights > 0)
     counted = torch.ones_like(targets.weights[:, :1].sum(1)) if targets.annotated is None else targets.annotated.float()
     there = there & (counted > 0)[:, None]
-    return Objects(targets.labels, from_corners(normalized(targets.boxes, size)), targets.weights, there, counted)
+    return BatchObjects(targets.labels, from_corners(normalized(targets.boxes, size)), targets.weights, there, counted)
 
 
-def pairs_of(numbers: Tensor, objects: Objects) -> Pairs:
+def pairs_of(numbers: Tensor, objects: BatchObjects) -> Pairs:
     """Return the objects of some numbers int64 [..., B, Q], of which -1 is no object."""
     there = numbers >= 0
     if objects.labels.shape[1] == 0:

@@ -131,7 +131,7 @@ class AttentionStack(nn.Module):
         return found
 
 
-class Halving(nn.Sequential):
+class Downsampling(nn.Sequential):
     """A pointwise and a depthwise convolution that halve a map, both without an activation."""
 
     def __init__(self, depth: int) -> None:
@@ -152,7 +152,7 @@ class HybridEncoder(nn.Module):
         self.input_proj = nn.ModuleList(ConvNorm(count, depth, 1) for count in channels)
         self.encoder = nn.ModuleList([AttentionStack(layout)])
         self.lateral_convs = nn.ModuleList(ConvNorm(depth, depth, 1) for _ in range(between))
-        self.downsample_convs = nn.ModuleList(nn.Sequential(Halving(depth)) for _ in range(between))
+        self.downsample_convs = nn.ModuleList(nn.Sequential(Downsampling(depth)) for _ in range(between))
         self.fpn_blocks, self.pan_blocks = (
             nn.ModuleList(FusionBlock(depth, hidden, layout.repeats) for _ in range(between)) for _ in range(2)
         )

@@ -3,7 +3,7 @@
 Defaults are those of the published sizes N, S, M, L and X.
 """
 
-from boxwright.config.field import Enum, Values, field, number
+from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.post_processing import BatchNonMaxSuppression
@@ -61,7 +61,7 @@ class DFineFeatureExtractor(Message):
     """The backbone of D-FINE (an extension of Boxwright)."""
 
     type: str = field("", "hgnetv2_b0, hgnetv2_b2, hgnetv2_b4, hgnetv2_b5, or timm/NAME; empty: the size's.",
-        values=Values(('hgnetv2_b0', 'hgnetv2_b2', 'hgnetv2_b4', 'hgnetv2_b5'), prefix='timm/'))
+        values=AllowedValues(('hgnetv2_b0', 'hgnetv2_b2', 'hgnetv2_b4', 'hgnetv2_b5'), prefix='timm/'))
     layout: HgNetV2Layout | None = field(None, "An HGNetV2 of another shape, instead of a type.")
     pretrained: bool = field(False,
         "Fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")

@@ -3,7 +3,7 @@
 Defaults are those of the authors' Caffe code.
 """
 
-from boxwright.config.field import Enum, Values, field, number
+from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
@@ -98,7 +98,7 @@ class RefineDetFeatureExtractor(Message):
 
     type: str = field("",
         "Backbone: refinedet_vgg16, refinedet_resnet101, refinedet_mobilenet_v2 or timm/NAME.",
-        values=Values(('refinedet_vgg16', 'refinedet_resnet101', 'refinedet_mobilenet_v2'), prefix='timm/'))
+        values=AllowedValues(('refinedet_vgg16', 'refinedet_resnet101', 'refinedet_mobilenet_v2'), prefix='timm/'))
     pretrained: bool = field(False,
         "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     min_level: int = number(3, "[2, 3]",

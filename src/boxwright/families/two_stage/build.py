@@ -199,7 +199,7 @@ def _first_criterion(config: FasterRcnn, coder: BoxCoder) -> ProposalCriterion:
 
 
 @dataclass(frozen=True)
-class _Second:
+class _LaterStages:
     """The parts of the stages after the first."""
 
     stage: SecondStage
@@ -211,7 +211,7 @@ class _Second:
     final: FinalOutputs | None
 
 
-def _second_stage(config: FasterRcnn, extractor: TwoStageExtractor, columns: ClassColumns) -> _Second:
+def _second_stage(config: FasterRcnn, extractor: TwoStageExtractor, columns: ClassColumns) -> _LaterStages:
     version = require(config.feature_extractor, config, "feature_extractor").version
     predictor = require(config.second_stage_box_predictor, config, "second_stage_box_predictor")
     post = require(config.second_stage_post_processing, config, "second_stage_post_processing")
@@ -230,7 +230,7 @@ def _second_stage(config: FasterRcnn, extractor: TwoStageExtractor, columns: Cla
         weight = config.second_stage_mask_prediction_loss_weight
         mask_criterion = MaskCriterion(assigner, weight, fade=config.use_matmul_crop_and_resize)
     miner = _miner(config)
-    return _Second(
+    return _LaterStages(
         stage=second.stage,
         masks=masks,
         sample=RegionSampler(assigner, sampler, config.add_groundtruth_boxes) if miner is None else None,

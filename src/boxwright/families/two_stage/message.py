@@ -5,7 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 import re
 
-from boxwright.config.field import Enum, Values, field, number
+from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_coder import BoxCoder
@@ -62,7 +62,7 @@ class FasterRcnnFeatureExtractor(Message):
 
     type: str = field("",
         "Backbone name, such as faster_rcnn_resnet50_keras, or timm/NAME with a pyramid.",
-        values=Values(FASTER_RCNN_EXTRACTORS, prefix='timm/'))
+        values=AllowedValues(FASTER_RCNN_EXTRACTORS, prefix='timm/'))
     pretrained: bool = field(False,
         "Ours: fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     first_stage_features_stride: int = number(16, "[1, 64]",

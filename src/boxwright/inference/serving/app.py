@@ -27,8 +27,8 @@ from boxwright.inference.serving.batcher import QueueFull, Row
 from boxwright.inference.serving.browsers import Browsers
 from boxwright.inference.serving.decoders import DecodedRequest, Decoders
 from boxwright.inference.serving.guard import Counters, Guard, error_response
-from boxwright.inference.serving.held import Held, HeldResponse, Share, answer_bytes
-from boxwright.inference.serving.model import Models, Served, ServedModel
+from boxwright.inference.serving.held import BudgetedResponse, MemoryBudget, MemoryReservation, answer_bytes
+from boxwright.inference.serving.model import Models, ModelVersion, ServedModel
 from boxwright.inference.serving.playground import add_page
 from boxwright.inference.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.inference.serving.settings import ServerSettings
@@ -92,9 +92,9 @@ class _Runner:
 
     def __init__(self, settings: ServerSettings, decoders: Decoders) -> None:
         self._settings, self._decoders = settings, decoders
-        self.held = Held(settings.max_held_mib)
+        self.held = MemoryBudget(settings.max_held_mib)
 
-    async def read(self, request: Request, kind: str, head: str | None, share: Share) -> DecodedRequest:
+    async def read(self, request: Request, kind: str, head: str | None, share: MemoryReservation) -> DecodedRequest:
         """Return a request's decoded content."""
         deadline = self._deadline(request)
         body = await read_body(request.stream(), self._settings, deadline, share.add)
@@ -102,7 +102,7 @@ class _Runner:
 
     async def __call__(
         self, request: Request, model: ServedModel, images: list[NDArray[np.uint8]]
-    ) -> tuple[list[Row], Served]:
+    ) -> tuple[list[Row], ModelVersion]:
         """Return the detections in pictures, and the version of the model that made them."""
         while True:
             served, left = model.current, self._deadline(request) - time.monotonic()
@@ -158,7 +158,7 @@ def _add_detect(app: FastAPI, models: Models, runner: _Runner, least_score: floa
         if model is None:
             raise BadRequest(404, f"no model {(name or '')[:60]!r}; see /models")
         with ExitStack() as held:
-            share = held.enter_context(Share(runner.held))
+            share = held.enter_context(MemoryReservation(runner.held))
             asked = await runner.read(request, "upload", request.headers.get("content-type"), share)
             (row,), served = await runner(request, model, asked.images)
             (image,) = asked.images
@@ -170,7 +170,7 @@ def _add_detect(app: FastAPI, models: Models, runner: _Runner, least_score: floa
                 drawn = await run_in_threadpool(_drawn, image, found, least)
                 share.add(len(drawn))
                 # From here on the response holds the memory, until the client has read it.
-                return HeldResponse(drawn, held.pop_all(), "image/png")
+                return BudgetedResponse(drawn, held.pop_all(), "image/png")
         # In a thread too, as masks are encoded.
         objects = await run_in_threadpool(_objects, found)
         return _json({**objects, "model": model.name, "version": served.version})
@@ -187,14 +187,14 @@ def _add_tensorflow(app: FastAPI, models: Models, runner: _Runner, *, raw_output
     async def predict(request: Request, name: str, version: str | None = None, label: str | None = None) -> Response:
         model = known(name, version, label)
         with ExitStack() as held:
-            share = held.enter_context(Share(runner.held))
+            share = held.enter_context(MemoryReservation(runner.held))
             read = await runner.read(request, "tensorflow", None, share)
             rows, _ = await runner(request, model, read.images)
             wanted = tuple(read.fields["wanted"]) or (tuple(rows[0]) if raw_outputs else ())
             asked = tf.PredictRequest(read.images, read.fields["by_row"], wanted)
             share.add(answer_bytes(rows, asked.wanted))
             content = await run_in_threadpool(tf.answer, asked, rows)
-            return HeldResponse(content, held.pop_all(), "application/json")
+            return BudgetedResponse(content, held.pop_all(), "application/json")
 
     app.post("/v1/models/{name}:predict")(predict)
     app.post("/v1/models/{name}/versions/{version}:predict")(predict)
@@ -248,7 +248,7 @@ def _add_open_inference(app: FastAPI, models: Models, runner: _Runner) -> None:
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
         model = known(name, version)
         with ExitStack() as held:
-            share = held.enter_context(Share(runner.held))
+            share = held.enter_context(MemoryReservation(runner.held))
             read = await runner.read(request, "open_inference", request.headers.get(v2.LENGTH_HEADER), share)
             rows, served = await runner(request, model, read.images)
             asked = v2.InferRequest(read.images, **read.fields)
@@ -256,7 +256,7 @@ def _add_open_inference(app: FastAPI, models: Models, runner: _Runner) -> None:
             content, json_length = await run_in_threadpool(v2.answer, asked, rows, name, served.version)
             headers = {} if json_length is None else {v2.LENGTH_HEADER: str(json_length)}
             kind = "application/json" if json_length is None else "application/octet-stream"
-            return HeldResponse(content, held.pop_all(), kind, headers)
+            return BudgetedResponse(content, held.pop_all(), kind, headers)
 
 
 def _lifespan(models: Models, decoders: Decoders, *, watch: bool) -> Any:

@@ -58,7 +58,7 @@ class DecodedRequest:
 
 
 @dataclass(frozen=True)
-class _Question:
+class _DecodeRequest:
     """A request, as it is sent to a process."""
 
     kind: str
@@ -72,7 +72,7 @@ class _Question:
 
 
 @dataclass(eq=False)
-class _Child:
+class _DecoderProcess:
     """A process, the socket to it and the shared file."""
 
     process: subprocess.Popen[bytes]
@@ -103,9 +103,9 @@ class Decoders:
         """
         self._settings, self._replaced = settings, replaced
         self._count = decoder_count(settings)
-        self._free: deque[_Child] = deque()
-        self._waiting: deque[asyncio.Future[_Child]] = deque()
-        self._children: set[_Child] = set()
+        self._free: deque[_DecoderProcess] = deque()
+        self._waiting: deque[asyncio.Future[_DecoderProcess]] = deque()
+        self._children: set[_DecoderProcess] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting, self._closed = 0, False
 
@@ -148,7 +148,7 @@ class Decoders:
         Raises:
             BadRequest: If the request is malformed, too large, or takes too long.
         """
-        question = _Question(kind, head, body, hold)
+        question = _DecodeRequest(kind, head, body, hold)
         for again in (True, False):
             child = await self._take(deadline)
             working = asyncio.ensure_future(self._work(child, question, deadline))
@@ -165,13 +165,13 @@ class Decoders:
                 break
         raise BadRequest(400, "the request cannot be read: the process that decoded it crashed")
 
-    async def _take(self, deadline: float) -> _Child:
+    async def _take(self, deadline: float) -> _DecoderProcess:
         self.start()
         if self._free:
             return self._free.pop()  # the most recently used: its memory is still in the CPU caches
         if len(self._waiting) >= max(self._settings.queue, self._count):
             raise BadRequest(503, "too many requests are queued; try again")
-        turn: asyncio.Future[_Child] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[_DecoderProcess] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
@@ -188,7 +188,7 @@ class Decoders:
     def _late(self) -> BadRequest:
         return BadRequest(504, f"not read within {self._settings.timeout_s:g} s")
 
-    def _give(self, child: _Child) -> None:
+    def _give(self, child: _DecoderProcess) -> None:
         """Give a process to the next waiting request."""
         while self._waiting:
             turn = self._waiting.popleft()
@@ -197,7 +197,7 @@ class Decoders:
                 return
         self._free.append(child)
 
-    async def _work(self, child: _Child, question: _Question, deadline: float) -> DecodedRequest:
+    async def _work(self, child: _DecoderProcess, question: _DecodeRequest, deadline: float) -> DecodedRequest:
         # Until an answer has arrived whole, the process is out of step with its requests, and only of use if replaced.
         why = "died"
         try:
@@ -230,13 +230,13 @@ class Decoders:
             answer["fields"],
         )
 
-    async def _answer(self, child: _Child, question: _Question, seconds: float) -> dict[str, Any]:
+    async def _answer(self, child: _DecoderProcess, question: _DecodeRequest, seconds: float) -> dict[str, Any]:
         await _copied(_write, child.file, question.body)
         async with asyncio.timeout(seconds):
             answer: dict[str, Any] = orjson.loads(await _exchanged(child, question.message(seconds)))
         return answer
 
-    def _replace(self, child: _Child, why: str) -> None:
+    def _replace(self, child: _DecoderProcess, why: str) -> None:
         if child in self._children:
             self._children.discard(child)
             self._replaced(why)
@@ -285,7 +285,7 @@ def _refused(answer: dict[str, Any]) -> Exception:
     return BadRequest(answer["status"], answer["reason"])
 
 
-def _started(settings: ServerSettings) -> _Child:
+def _started(settings: ServerSettings) -> _DecoderProcess:
     file = _memory_file()
     ours, theirs = socket.socketpair()
     try:
@@ -306,7 +306,7 @@ def _started(settings: ServerSettings) -> _Child:
         # The child has its own copy; while this one is open, the socket would not show that the child has ended.
         theirs.close()
     ours.setblocking(False)
-    return _Child(process, ours, file)
+    return _DecoderProcess(process, ours, file)
 
 
 def _memory_file() -> int:
@@ -316,12 +316,12 @@ def _memory_file() -> int:
         return os.dup(file.fileno())
 
 
-async def _exchanged(child: _Child, message: bytes) -> bytes:
+async def _exchanged(child: _DecoderProcess, message: bytes) -> bytes:
     await asyncio.get_running_loop().sock_sendall(child.connection, LENGTH.pack(len(message)) + message)
     return await _received(child)
 
 
-async def _received(child: _Child) -> bytes:
+async def _received(child: _DecoderProcess) -> bytes:
     """Return a process's next message; raise ConnectionError if it has ended."""
     loop, parts, whole = asyncio.get_running_loop(), bytearray(), LENGTH.size + 1
     while len(parts) < whole:

@@ -18,7 +18,7 @@ _PIECE = 256 * 2**10
 _ARRAY_BYTES, _JSON_BYTES = 4, 13
 
 
-class Held:
+class MemoryBudget:
     """The memory of all requests in progress."""
 
     def __init__(self, most_mib: float) -> None:
@@ -26,10 +26,10 @@ class Held:
         self.most, self.bytes = int(most_mib * 2**20), 0
 
 
-class Share:
+class MemoryReservation:
     """The memory that one request holds until it is answered."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: MemoryBudget) -> None:
         """Start with nothing held."""
         self._held, self._bytes, self._over = held, 0, False
 
@@ -48,7 +48,7 @@ class Share:
         self._bytes += count
         self._held.bytes += count
 
-    def __enter__(self) -> Share:
+    def __enter__(self) -> MemoryReservation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -67,7 +67,7 @@ def answer_bytes(rows: Sequence[Row], wanted: Collection[str]) -> int:
     return _ARRAY_BYTES * sum(numbers.values()) + _JSON_BYTES * sum(written)
 
 
-class HeldResponse(Response):
+class BudgetedResponse(Response):
     """A response whose memory counts as held until it is sent, so that clients who do not read it delay others."""
 
     def __init__(

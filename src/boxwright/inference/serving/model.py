@@ -27,7 +27,7 @@ _WARM_UP = (64, 64, 3)
 
 
 @dataclass(frozen=True)
-class Served:
+class ModelVersion:
     """One version of a model.
 
     Attributes:
@@ -71,7 +71,7 @@ class ServedModel:
         self._swap, self._closing = threading.Lock(), threading.Event()
         self.current = self._open(read_export_file(self.path), 1)
 
-    def _open(self, file: ExportFile, version: int) -> Served:
+    def _open(self, file: ExportFile, version: int) -> ModelVersion:
         # Before any library parses the file.
         if not self._allow_edited:
             check_seal(file)
@@ -104,7 +104,7 @@ class ServedModel:
             observe=self._observe,
         )
         shapes = {name: value.shape[1:] for name, value in probe.items()}
-        return Served(version, ExportedDetector(session), batcher, file.sha256(), shapes)
+        return ModelVersion(version, ExportedDetector(session), batcher, file.sha256(), shapes)
 
     def _limits(self, metadata: Metadata) -> NDArray[np.float64] | None:
         """Return the least score of each label; None without thresholds. A DataError for those of another model."""

@@ -155,7 +155,7 @@ class Inception(Backbone):
         """
         super().__init__()
         self.slim_scope, self.taps = layout.scope, tuple(taps)
-        made = _Maker(settings, lambda channels: max(int(channels * depth_multiplier), min_depth))
+        made = _LayerBuilder(settings, lambda channels: max(int(channels * depth_multiplier), min_depth))
         widths: dict[str, int] = {}
         channels = in_channels
         for number, item in enumerate(layout.layers):
@@ -179,7 +179,7 @@ class Inception(Backbone):
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _LayerBuilder:
     """Makes modules from descriptions, each with its output channels."""
 
     settings: ConvSettings

@@ -254,7 +254,7 @@ _OUTSIDE: dict[type, tuple[str, ...]] = {
 }
 
 
-def _kept_of_image(nms: Nms, *image: Tensor) -> image_by_image.Kept:
+def _kept_of_image(nms: Nms, *image: Tensor) -> image_by_image.KeptDetections:
     """Return an image's detections, clipped to its window, before lowering."""
     rules = nms.suppression
     limits: dict[str, Any] = {"score_threshold": nms.score_threshold, "max_total": nms.max_total_detections}

@@ -23,7 +23,7 @@ _FIRST_OF_A_CLASS = 256
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptDetections:
     """The detections kept in one image, best first: boxes [D, 4], scores, labels and anchors [D]."""
 
     boxes: Tensor
@@ -31,9 +31,9 @@ class Kept:
     labels: Tensor
     anchors: Tensor
 
-    def __getitem__(self, index: Tensor | slice) -> Kept:
+    def __getitem__(self, index: Tensor | slice) -> KeptDetections:
         """Return some of the rows."""
-        return Kept(self.boxes[index], self.scores[index], self.labels[index], self.anchors[index])
+        return KeptDetections(self.boxes[index], self.scores[index], self.labels[index], self.anchors[index])
 
 
 def all_complete(complete: Tensor) -> bool:
@@ -51,7 +51,7 @@ def per_class(
     max_per_class: int,
     max_total: int,
     outside: str,
-) -> Kept:
+) -> KeptDetections:
     """Return the detections after suppressing each class separately.
 
     A pair of anchor and class is dropped only by better ones, so the result over the best n pairs is final; once they
@@ -79,7 +79,7 @@ def per_class(
 
 def class_agnostic(
     boxes: Tensor, scores: Tensor, window: Tensor, *, score_threshold: float, iou_threshold: float, max_total: int
-) -> Kept:
+) -> KeptDetections:
     """Return detections suppressed across classes, with each box's best class; clipped boxes are not replaced."""
     best, labels = scores.max(dim=1)
     kept = _pick(boxes, scores, torch.zeros(0, dtype=torch.int64, device=boxes.device))
@@ -101,7 +101,7 @@ def soft(
     sigma: float,
     max_per_class: int,
     max_total: int,
-) -> Kept:
+) -> KeptDetections:
     """Return detections with scores lowered by overlaps with better boxes of their class.
 
     Scores only fall, so a candidate left out cannot be selected while all selected ones score at least its initial
@@ -124,7 +124,7 @@ def soft(
         count = min(count * 4, len(scores))
     labels, positions = valid.nonzero(as_tuple=True)
     chosen = _pick(boxes, scores, anchors[labels, indices[labels, positions]] * scores.shape[1] + labels)
-    chosen = Kept(chosen.boxes, lowered[labels, positions], chosen.labels, chosen.anchors)
+    chosen = KeptDetections(chosen.boxes, lowered[labels, positions], chosen.labels, chosen.anchors)
     return _clip(chosen[chosen.scores.argsort(descending=True, stable=True)], window)[:max_total]
 
 
@@ -162,7 +162,7 @@ def voting(
     merge: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
     score_threshold: float,
     max_total: int,
-) -> Kept:
+) -> KeptDetections:
     """Return the merged boxes of each class, unclipped.
 
     Args:
@@ -176,15 +176,15 @@ def voting(
     for label in torch.unique(candidates.labels):
         mine = candidates[candidates.labels == label]
         merged, of, leaders = merge(mine.boxes, mine.scores)
-        parts.append(Kept(merged, of, label.expand(len(of)), mine.anchors[leaders]))
+        parts.append(KeptDetections(merged, of, label.expand(len(of)), mine.anchors[leaders]))
     if not parts:
         return candidates
     fields = ([getattr(part, name) for part in parts] for name in ("boxes", "scores", "labels", "anchors"))
-    every = Kept(*(torch.cat(values) for values in fields))
+    every = KeptDetections(*(torch.cat(values) for values in fields))
     return every[every.scores.argsort(descending=True, stable=True)][:max_total]
 
 
-def lowered_linearly(kept: Kept, iou_threshold: float, score_threshold: float) -> Kept:
+def lowered_linearly(kept: KeptDetections, iou_threshold: float, score_threshold: float) -> KeptDetections:
     """Return scores multiplied by 1 - IoU for each better box of their class that overlaps by more than a threshold.
 
     The order is updated after each step; boxes whose score falls below the other threshold are dropped.
@@ -199,7 +199,7 @@ def lowered_linearly(kept: Kept, iou_threshold: float, score_threshold: float) -
         scores = torch.where(left, scores * factors[best], scores)
     order = scores.argsort(descending=True, stable=True)
     order = order[scores[order] >= score_threshold]
-    return Kept(kept.boxes[order], scores[order], kept.labels[order], kept.anchors[order])
+    return KeptDetections(kept.boxes[order], scores[order], kept.labels[order], kept.anchors[order])
 
 
 def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
@@ -254,10 +254,10 @@ def _ranked(scores: Tensor, pairs: Tensor) -> Tensor:
     return pairs[scores[pairs // classes, pairs % classes].argsort(descending=True, stable=True)]
 
 
-def _pick(boxes: Tensor, scores: Tensor, pairs: Tensor) -> Kept:
+def _pick(boxes: Tensor, scores: Tensor, pairs: Tensor) -> KeptDetections:
     anchors, labels = pairs // scores.shape[1], pairs % scores.shape[1]
     picked = boxes[anchors, labels] if boxes.ndim == 3 else boxes[anchors]
-    return Kept(picked, scores[anchors, labels], labels, anchors)
+    return KeptDetections(picked, scores[anchors, labels], labels, anchors)
 
 
 def _boxes_of_classes(boxes: Tensor, anchors: Tensor) -> Tensor:
@@ -267,13 +267,13 @@ def _boxes_of_classes(boxes: Tensor, anchors: Tensor) -> Tensor:
     return boxes[anchors, torch.arange(len(anchors), device=anchors.device)[:, None]]
 
 
-def _clip(kept: Kept, window: Tensor) -> Kept:
+def _clip(kept: KeptDetections, window: Tensor) -> KeptDetections:
     """Return boxes clipped to the window, without those left without area."""
     clipped = clip_boxes(kept.boxes, window[0], window[1])
-    return Kept(clipped, kept.scores, kept.labels, kept.anchors)[box_area(clipped) > 0]
+    return KeptDetections(clipped, kept.scores, kept.labels, kept.anchors)[box_area(clipped) > 0]
 
 
-def _inside_out(kept: Kept, window: Tensor) -> Kept:
+def _inside_out(kept: KeptDetections, window: Tensor) -> KeptDetections:
     """Return boxes clipped as in TF's combined operation, which keeps boxes outside the window, inverted."""
     low, high = kept.boxes[:, :2].clamp(min=0), torch.minimum(kept.boxes[:, 2:], window.flip(0))
-    return Kept(torch.cat([low, high], dim=1), kept.scores, kept.labels, kept.anchors)
+    return KeptDetections(torch.cat([low, high], dim=1), kept.scores, kept.labels, kept.anchors)

@@ -10,25 +10,25 @@ from boxwright.data.augmentation.erasing import RandomErasing
 from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
 from boxwright.data.augmentation.mixup import MixUp
 from boxwright.data.augmentation.mosaic import Mosaic
-from boxwright.data.augmentation.others import Others
+from boxwright.data.augmentation.others import SampleProvider
 from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
 from boxwright.data.augmentation.tile import RandomTile
 from boxwright.data.augmentation.transform import Transform
 from boxwright.pipeline import messages as m
 
 
-def _mosaic(config: m.RandomMosaic, others: Others) -> Transform:
+def _mosaic(config: m.RandomMosaic, others: SampleProvider) -> Transform:
     size = (config.height, config.width) if config.height else None
     center, scales = (config.min_center, config.max_center), (config.scale_min, config.scale_max)
     color = tuple(map(float, config.color))
     return Mosaic(others, config.probability, size, center, scales, config.min_visible, color)
 
 
-def _mixup(config: m.RandomMixup, others: Others) -> Transform:
+def _mixup(config: m.RandomMixup, others: SampleProvider) -> Transform:
     return MixUp(others, config.probability, config.alpha, config.min_weight)
 
 
-def _copy_paste(config: m.RandomCopyPaste, others: Others) -> Transform:
+def _copy_paste(config: m.RandomCopyPaste, others: SampleProvider) -> Transform:
     return CopyPaste(others, config.probability, config.max_objects, config.min_visible)
 
 
@@ -54,7 +54,7 @@ def _patch(config: m.RandomSquarePatch) -> Transform:
 
 
 # The builders of these also take the other samples.
-MIXING_STEPS: dict[str, Callable[[Any, Others], Transform]] = {
+MIXING_STEPS: dict[str, Callable[[Any, SampleProvider], Transform]] = {
     "random_mosaic": _mosaic,
     "random_mixup": _mixup,
     "random_copy_paste": _copy_paste,

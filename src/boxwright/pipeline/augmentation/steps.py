@@ -33,7 +33,7 @@ from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, RandomCropTo
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
 from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
 from boxwright.data.augmentation.labels import JITTERS, DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
-from boxwright.data.augmentation.others import DrawnOthers, NoOthers
+from boxwright.data.augmentation.others import DrawnOthers, NoSampleProvider
 from boxwright.data.augmentation.pad import RandomAbsolutePad, RandomCropPad, RandomPad, RandomPadToAspectRatio
 from boxwright.data.augmentation.repeat import RandomSelfConcat
 from boxwright.data.augmentation.resize import (
@@ -72,7 +72,7 @@ def build_augmentation(config: m.TrainEvalPipelineConfig, dataset: Dataset | Non
         dataset: The data; see `build_steps`.
     """
     steps = require(config.train_config, config, "train_config").data_augmentation_options
-    built = [_build_alone(step, _Labels(dataset), dataset) for step in steps]
+    built = [_build_alone(step, _LabelLookup(dataset), dataset) for step in steps]
     changes = sorted({0, *(step.from_step for step in steps), *(step.until_step for step in steps)})
     stages = [
         _chained([(step, one) for step, one in zip(steps, built, strict=True) if in_use(step, change)], dataset)
@@ -94,7 +94,7 @@ def build_steps(steps: Sequence[m.PreprocessingStep], dataset: Dataset | None = 
             which steps that mix samples draw others. Without it, ids count from 1, and steps that mix samples or run
             user code are checked but cannot be called.
     """
-    return _chained([(step, _build_alone(step, _Labels(dataset), dataset)) for step in steps], dataset)
+    return _chained([(step, _build_alone(step, _LabelLookup(dataset), dataset)) for step in steps], dataset)
 
 
 def _chained(steps: Sequence[tuple[m.PreprocessingStep, Transform | None]], dataset: Dataset | None) -> Chain:
@@ -104,12 +104,12 @@ def _chained(steps: Sequence[tuple[m.PreprocessingStep, Transform | None]], data
         if alone is not None:
             chained.append(alone)
             continue
-        others = NoOthers() if dataset is None else DrawnOthers(dataset, Chain(tuple(chained)))
+        others = NoSampleProvider() if dataset is None else DrawnOthers(dataset, Chain(tuple(chained)))
         chained.append(build_chosen(step, "preprocessing_step", MIXING_STEPS, others))
     return Chain(tuple(chained))
 
 
-class _Labels:
+class _LabelLookup:
     """The mapping of class ids to labels."""
 
     def __init__(self, dataset: Dataset | None) -> None:
@@ -120,7 +120,7 @@ class _Labels:
         return number - 1 if self._known is None else self._known.get(number, -1)
 
 
-def _build_alone(step: m.PreprocessingStep, labels: _Labels, dataset: Dataset | None) -> Transform | None:
+def _build_alone(step: m.PreprocessingStep, labels: _LabelLookup, dataset: Dataset | None) -> Transform | None:
     """Build a step that changes a sample by itself; None for one that mixes several."""
     refuse_unsupported(step, step.path_of(""))
     if step.drop_label_probabilistically is not None:
@@ -135,7 +135,7 @@ def _build_alone(step: m.PreprocessingStep, labels: _Labels, dataset: Dataset | 
     return build_chosen(step, "preprocessing_step", _STEPS)
 
 
-def _remap(config: m.RemapLabels, labels: _Labels) -> Transform:
+def _remap(config: m.RemapLabels, labels: _LabelLookup) -> Transform:
     new = labels.of(config.new_label)
     if new < 0:
         raise config.refusal("new_label", f"no class has the id {config.new_label}")

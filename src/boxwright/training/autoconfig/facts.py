@@ -18,7 +18,7 @@ _MOST = 2000
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
+class DataStatistics:
     """Statistics of training data.
 
     Attributes:
@@ -43,7 +43,7 @@ class Facts:
         return float(np.quantile(self.relative_sides, 0.1))
 
 
-def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[Facts, list[Record]]:
+def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[DataStatistics, list[Record]]:
     """Return statistics of at most 2000 evenly spread training samples, and the samples without their pixels.
 
     Raises:
@@ -66,7 +66,9 @@ def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[Fact
     return facts, records
 
 
-def facts_of(records: Sequence[Record], images: int, counts: Counter[str], unreadable: Sequence[str] = ()) -> Facts:
+def facts_of(
+    records: Sequence[Record], images: int, counts: Counter[str], unreadable: Sequence[str] = ()
+) -> DataStatistics:
     """Return the statistics of at least one sample."""
     heights, widths = np.array([record.size for record in records], np.float64).T
     aspects = widths / heights
@@ -78,7 +80,7 @@ def facts_of(records: Sequence[Record], images: int, counts: Counter[str], unrea
         side = np.sqrt(extents.prod(1))
         sides.append(side[side > 0])
         relative.append(side[side > 0] / max(record.size))
-    return Facts(
+    return DataStatistics(
         images=images,
         size=(int(np.median(heights)), int(np.median(widths))),
         aspect=aspect,

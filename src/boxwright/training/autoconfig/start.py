@@ -14,12 +14,12 @@ from boxwright.base.device import usable_device
 from boxwright.base.errors import CheckpointError, ConfigError, DataError, OutputError, TrainingError, first_line
 from boxwright.base.files import is_file, make_folder, write_whole
 from boxwright.config.message import find_fields
-from boxwright.data.account import Account, take_account, without_pixels
+from boxwright.data.account import DatasetUsage, take_account, without_pixels
 from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import label_map_text
 from boxwright.data.listed import ListedDataset, sample_list_text
 from boxwright.data.open_dataset import open_recognized
-from boxwright.data.recognize import Recognized, recognize
+from boxwright.data.recognize import RecognizedData, recognize
 from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
@@ -34,7 +34,7 @@ from boxwright.training.autoconfig.choices import (
     choose_input,
     choose_length,
 )
-from boxwright.training.autoconfig.facts import Facts, read_facts
+from boxwright.training.autoconfig.facts import DataStatistics, read_facts
 from boxwright.training.autoconfig.settings import DEFAULT_PRESET, NO_WEIGHTS, InitSettings
 from boxwright.training.autoconfig.split import Split, split_dataset
 from boxwright.training.autoconfig.write import (
@@ -61,7 +61,7 @@ _PATIENCE = 1800.0
 
 
 @dataclass(frozen=True)
-class Started:
+class WrittenConfiguration:
     """The written files, the configuration last, and the choices made."""
 
     config: Path
@@ -70,13 +70,13 @@ class Started:
 
 
 @dataclass(frozen=True, eq=False)
-class _Data:
+class _OpenedData:
     """The data, opened."""
 
     train: m.InputReader
     held_out: m.InputReader
     training: Dataset
-    facts: Facts
+    facts: DataStatistics
     records: list[Record]
     files: dict[Path, str]
     choices: list[Choice]
@@ -92,7 +92,7 @@ def init_config(
     *,
     force: bool = False,
     progress: Progress | None = None,
-) -> Started:
+) -> WrittenConfiguration:
     """Write a configuration that trains on data, with a label map and, if the data have none, a split.
 
     The same data and settings give the same bytes.
@@ -134,7 +134,7 @@ def init_config(
     make_folder(out.parent)
     for path, content in files.items():  # the configuration last, after the files that it names
         write_whole(path, content)
-    return Started(out, tuple(files), (*opened.choices, *choices))
+    return WrittenConfiguration(out, tuple(files), (*opened.choices, *choices))
 
 
 def start_run(
@@ -176,7 +176,7 @@ def _header(data: str | Path, settings: InitSettings) -> str:
     return f"Written by boxwright init {Path(data).resolve()} --model {settings.preset}{exif}"
 
 
-def _open(recognized: Recognized, stem: Path, settings: InitSettings, progress: Progress | None) -> _Data:
+def _open(recognized: RecognizedData, stem: Path, settings: InitSettings, progress: Progress | None) -> _OpenedData:
     """Open data, split them if they have no split, and write their label map."""
     everything, evaluation = open_recognized(recognized)
     label_map = stem.with_name(f"{stem.name}.label_map.pbtxt")
@@ -214,12 +214,12 @@ def _open(recognized: Recognized, stem: Path, settings: InitSettings, progress: 
     if account.ignored:
         train.hide_ignored_regions = True
         choices.append(Choice("regions", f"{account.ignored} hidden", "to ignore: neither objects nor background"))
-    return _Data(train, held_out, training, facts, records, files, choices)
+    return _OpenedData(train, held_out, training, facts, records, files, choices)
 
 
 def _account(
     name: str, dataset: Dataset, settings: InitSettings, choices: list[Choice], progress: Progress | None
-) -> tuple[Account, Collection[int]]:
+) -> tuple[DatasetUsage, Collection[int]]:
     """Return the account of data, which is added to the choices, and the indices of their unreadable samples.
 
     Raises:
@@ -254,7 +254,7 @@ def _split_choice(split: Split) -> Choice:
 
 
 def _fitted(
-    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
+    data: _OpenedData, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
 ) -> tuple[str, list[Choice]]:
     """Return the configuration's text, and the choices made for it."""
     plan, choices = _first_plan(data, base, preset, header, settings)
@@ -282,7 +282,7 @@ def _fitted(
 
 
 def _tried(
-    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _Data, settings: InitSettings
+    plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _OpenedData, settings: InitSettings
 ) -> tuple[Plan, Choice]:
     """Return a plan with a batch size that fits in memory and, if requested, a length that fits the time."""
     fits, measured = fitting_batch(config, plan.batch_size, settings.device)
@@ -300,7 +300,7 @@ def _tried(
 
 
 def _first_plan(
-    data: _Data, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
+    data: _OpenedData, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
 ) -> tuple[Plan, list[Choice]]:
     """Return a plan with the preset's own anchors, and an untried batch size."""
     facts, own = data.facts, preset == DEFAULT_PRESET
@@ -343,7 +343,7 @@ def _first_plan(
     return _of_batch(plan, preset, batch, data, settings), choices
 
 
-def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, settings: InitSettings) -> Plan:
+def _of_batch(plan: Plan, preset: str, batch_size: int, data: _OpenedData, settings: InitSettings) -> Plan:
     """Return a plan for another batch size, with its length and the preset's rates and schedule for both."""
     images = data.facts.images
     from_detector = plan.start == "detector"
@@ -363,7 +363,7 @@ def _of_batch(plan: Plan, preset: str, batch_size: int, data: _Data, settings: I
     return replace(plan, batch_size=batch_size, length=length, optimizer=optimizer, fine_tuning=fine_tuning)
 
 
-def _start_from(weights: str, config: m.TrainEvalPipelineConfig, data: _Data) -> tuple[Start, Choice]:
+def _start_from(weights: str, config: m.TrainEvalPipelineConfig, data: _OpenedData) -> tuple[Start, Choice]:
     """Return what a run from these weights begins with, by what of them the network takes."""
     detector = build_detector(config, data.training.categories)
     path, _ = find_weights(weights)
@@ -405,7 +405,7 @@ def _loaded(plan: Plan, files: dict[Path, str], folder: Path) -> m.TrainEvalPipe
     return load_config(folder / "pipeline.config")
 
 
-def _with_anchors(plan: Plan, config: m.TrainEvalPipelineConfig, data: _Data) -> tuple[Plan, Choice | None]:
+def _with_anchors(plan: Plan, config: m.TrainEvalPipelineConfig, data: _OpenedData) -> tuple[Plan, Choice | None]:
     """Return a plan with fitted anchors, if they reach notably more objects than the preset's."""
     anchors = anchors_of(config.model)
     if anchors is None:

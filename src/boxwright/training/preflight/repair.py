@@ -32,7 +32,7 @@ _SHOWN = 5
 
 
 @dataclass
-class Repaired:
+class RepairedData:
     """Repaired data, and counts of the repairs.
 
     Attributes:
@@ -52,7 +52,7 @@ class Repaired:
             self.examples[what].append(name)
 
 
-def _with_valid_boxes(done: Repaired, sample: Sample) -> Sample:
+def _with_valid_boxes(done: RepairedData, sample: Sample) -> Sample:
     """Return a sample whose boxes have ordered corners and are clipped to its image, and count the repairs."""
     boxes = _repaired_boxes(sample)
     ordered = _with_ordered_corners(sample.boxes)
@@ -80,7 +80,7 @@ def _can_be_repaired(sample: Sample) -> bool:
     return bool((boxes[:, 2:] > boxes[:, :2]).all()) and not sample.left_out
 
 
-def repair(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> Repaired:
+def repair(train: Dataset, held_out: Dataset | None, out: str | Path, progress: Progress | None = None) -> RepairedData:
     """Write repaired data in a format that `boxwright init` recognizes, to a new or empty folder.
 
     Args:
@@ -92,7 +92,7 @@ def repair(train: Dataset, held_out: Dataset | None, out: str | Path, progress: 
     folder = Path(out)
     require_new(folder)
     shown = progress or silent
-    done = Repaired(folder)
+    done = RepairedData(folder)
     prints = read_fingerprints(train, shown("training images", range(len(train))))
     parts = {"train": _repaired(train, prints, set(), done, "training")}
     if held_out is not None:
@@ -117,7 +117,9 @@ def require_new(folder: Path) -> None:
         raise OutputError(f"{folder} already exists; fixed data are written to a new folder")
 
 
-def _repaired(dataset: Dataset, prints: Fingerprints, without: set[int], done: Repaired, what: str) -> ListedDataset:
+def _repaired(
+    dataset: Dataset, prints: Fingerprints, without: set[int], done: RepairedData, what: str
+) -> ListedDataset:
     """Return the samples whose images and annotations can be read, each image once, with valid boxes."""
     kept, seen = list[int](), dict[bytes, int]()
     readable = dict(zip(prints.indices, prints.exact, strict=True))
