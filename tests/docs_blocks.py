@@ -26,7 +26,7 @@ from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 
 ROOT = Path(__file__).parent.parent
 RUN = ("sh", "python", "pbtxt", "")
-NOT_RUN = ("text", "json", "yaml", "mermaid")
+NOT_RUN = ("text", "json", "yaml", "mermaid", "diff")
 _BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]*) -->\n)?^```(?P<language>[^\n ]*)(?P<rest>[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
