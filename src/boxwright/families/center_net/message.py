@@ -172,8 +172,8 @@ class CenterNetKeypointEstimation(Message, name="CenterNet.KeypointEstimation"):
         "Search radius around the regressed keypoint, as a fraction of the longer box side.")
     candidate_ranking_mode: str = field("min_distance",
         "min_distance, score_distance_ratio, score_scaled_distance_ratio or gaussian_weighted[_const].",
-        values=AllowedValues(("min_distance", "score_distance_ratio", "score_scaled_distance_ratio", "gaussian_weighted",
-            "gaussian_weighted_const")))
+        values=AllowedValues(("min_distance", "score_distance_ratio", "score_scaled_distance_ratio",
+            "gaussian_weighted", "gaussian_weighted_const")))
     score_distance_offset: float = number(1.0, "(0, inf)",
         "Added to the distance in score / (distance + offset); larger favors score; score_distance_ratio only.")
     score_distance_multiplier: float = number(0.1, "(0, inf)",
