@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import boxwright as bw
-from boxwright.base.device import open_device
+from boxwright.base.device import set_tf32, usable_device
 from boxwright.base.distributed import ALONE
 from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.shapes import ShapesDataset
@@ -51,7 +51,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    device = open_device(arguments.device)
+    set_tf32(allowed=False)
+    device = usable_device(arguments.device)
     rows: list[dict[str, Any]] = []
     for preset in arguments.presets:
         for precision in arguments.precisions:

@@ -5,11 +5,10 @@
         [-- --models ssd_mobilenet_v2_320x320 --modes train --rounds 5]
 
 The folder BOXWRIGHT_TF_RACE holds the graphs as SavedModels and `race.py`, which times both sides in interleaved rounds
-with the same weights and images, and prints their losses. This runs it as users compute: our threads wait, and have
-time slices, as in `boxwright` commands that start then; with the processor's own instructions and with those of an
-older one; alone and beside busy processes, so many for each core. What follows `--` goes to `race.py`. The JSON says
-which processor it was, and its flags: instructions decide more than code. It is written after each row, so that a race
-that is cut off keeps its rows.
+with the same weights and images, and prints their losses. This runs it as users compute: our threads wait as in
+`boxwright` commands; with the processor's own instructions and with those of an older one; alone and beside busy
+processes, so many for each core. What follows `--` goes to `race.py`. The JSON says which processor it was, and its
+flags: instructions decide more than code. It is written after each row, so that a race that is cut off keeps its rows.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-GIVEN = dict(os.environ)  # before boxwright is imported, which sets how threads wait
-
-from boxwright.base.threads import prepare_threads, usable_cpus  # noqa: E402
-from threads import busy  # noqa: E402
+from boxwright.base.threads import prepare_threads, usable_cpus
+from threads import busy
 
 VARIABLE = "BOXWRIGHT_TF_RACE"
 _POLL_S = 0.5
@@ -62,13 +59,12 @@ def main() -> None:
 
 def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of one run of `race.py`, each as soon as it has written it."""
-    environment = {**GIVEN} if capability == "default" else {**GIVEN, "ATEN_CPU_CAPABILITY": capability}
-    # As a command would that starts now, beside the busy processes; race.py imports PyTorch first, which prevents it.
-    prepare_threads(environment)
+    environment = {**os.environ} if capability == "default" else {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+    prepare_threads(environment)  # as a command does
     cache = arguments.cache.resolve()
     result = cache / "rows.json"
     result.unlink(missing_ok=True)
-    sides = ["--tf-python", arguments.tf_python, "--our-python", str(our_python(cache))]
+    sides = ["--tf-python", arguments.tf_python, "--our-python", sys.executable]
     files = ["--cache", str(cache), "--log", str(cache / "race.log"), "--json", str(result)]
     script = [sys.executable, str(folder / "race.py"), *sides, *files, *arguments.rest]
     race, count = subprocess.Popen(script, env=environment), 0
@@ -87,21 +83,6 @@ def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> Itera
         race.wait()
     if race.returncode or not count:
         sys.exit(f"the race ended with {count} rows: {cache / 'race.log'} says more")
-
-
-def our_python(folder: Path) -> Path:
-    """Write a Python that computes with the time slices of `boxwright` commands, which race.py does not know of."""
-    path = folder / "python"
-    path.write_text(
-        f"""#!{sys.executable}
-import os, sys
-from boxwright.base.time_slices import shorten_time_slices
-shorten_time_slices()
-os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
-"""
-    )
-    path.chmod(0o755)
-    return path
 
 
 def written(path: Path) -> list[dict[str, Any]]:

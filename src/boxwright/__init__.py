@@ -3,8 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from boxwright.base.threads import prepare_threads
-
 if TYPE_CHECKING:
     from boxwright.api.evaluate import evaluate
     from boxwright.api.learner import Learner
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from boxwright.types import AnchorPredictions, Categories, Category, Detections, Sample, Targets
     from boxwright.weights.load_weights import LoadReport, load_weights
     from boxwright.weights.restore import restore_detector
-
-prepare_threads()  # before torch, which reads it once
 
 __all__ = [
     "AnchorPredictions",

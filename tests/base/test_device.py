@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.base.device import in_halves, is_out_of_memory, open_device, random_devices, usable_device
+from boxwright.base.device import in_halves, is_out_of_memory, random_devices, set_tf32, tf32_allowed, usable_device
 
 CUDA_1 = torch.device("cuda", 1)
 # As PyTorch 2.8 to 2.15 word them.
@@ -74,25 +75,41 @@ def test_auto_without_a_gpu_is_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("cuda", torch.device("cuda", 0)), ("cuda:1", CUDA_1), ("auto", CUDA_1)])
-@pytest.mark.parametrize("tf32", [False, True])
-def test_a_gpu_is_made_the_current_one_and_rounds_as_asked(name: str, wanted: torch.device, tf32: bool) -> None:
-    """Two GPUs are made believe; what is asked of them is written down."""
+def test_a_gpu_has_its_number(name: str, wanted: torch.device) -> None:
+    """Two GPUs are made believe."""
     current = 1 if name == "auto" else 0
-    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    try:
-        with (
-            mock.patch("torch.cuda.is_available", return_value=True),
-            mock.patch("torch.cuda.current_device", return_value=current),
-            mock.patch("torch.empty"),
-            mock.patch("torch.cuda.set_device") as chosen,
-        ):
-            assert open_device(name, tf32=tf32) == wanted
-        chosen.assert_called_once_with(wanted)
-        assert torch.backends.cudnn.allow_tf32 is tf32
-        assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
-    finally:
-        torch.set_float32_matmul_precision(matmul)
-        torch.backends.cudnn.allow_tf32 = convolution
+    with (
+        mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.cuda.current_device", return_value=current),
+        mock.patch("torch.empty"),
+        mock.patch("torch.cuda.set_device") as chosen,
+    ):
+        assert usable_device(name) == wanted
+    chosen.assert_not_called()
+
+
+@pytest.fixture
+def rounding() -> Iterator[Callable[[], tuple[bool, bool]]]:
+    """Return whether products and convolutions may round to TF32; afterwards they do as before."""
+
+    def now() -> tuple[bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    before = now()
+    yield now
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def test_tf32_is_allowed_for_a_while(rounding: Callable[[], tuple[bool, bool]]) -> None:
+    before = rounding()
+    with tf32_allowed():
+        assert rounding() == (True, True)
+    assert rounding() == before
+    set_tf32(allowed=False)
+    assert rounding() == (False, False)
+    with pytest.raises(ZeroDivisionError), tf32_allowed():
+        _ = 1 / 0
+    assert rounding() == (False, False)
 
 
 def test_random_numbers_of_one_device_are_saved() -> None:
@@ -103,7 +120,7 @@ def test_random_numbers_of_one_device_are_saved() -> None:
 def test_one_place_decides_how_devices_round() -> None:
     """Else an evaluation rounds otherwise than the run that it judges."""
     package = Path(bw.__file__).parent
-    deciding = {"allow_tf32", "set_float32_matmul_precision", "cuda.set_device", "fp32_precision"}
+    deciding = {"allow_tf32", ".set_float32_matmul_precision", "fp32_precision"}
     found = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
@@ -228,7 +245,7 @@ def test_evaluation_halves_losses_and_all(small_config: Path, little_memory: Any
     assert halved.metrics["Loss/total_loss"] > 0
 
 
-def test_commands_round_alike(small_config: Path, tmp_path: Path) -> None:
+def test_commands_round_alike(small_config: Path, tmp_path: Path, rounding: Callable[[], tuple[bool, bool]]) -> None:
     """PyTorch's default rounds convolutions to TF32 on a GPU; after each command nothing does."""
     from PIL import Image
     from typer.testing import CliRunner
@@ -246,9 +263,7 @@ def test_commands_round_alike(small_config: Path, tmp_path: Path) -> None:
         ["benchmark", str(run), "--rounds", "3", "--batch", "1"],
     ]  # fmt: skip
     for arguments in commands:
-        torch.backends.cudnn.allow_tf32 = True
-        torch.set_float32_matmul_precision("high")
+        set_tf32(allowed=True)
         done = CliRunner().invoke(app, [*arguments, "--device", "cpu"], catch_exceptions=False)
         assert done.exit_code == 0, done.output
-        assert torch.backends.cudnn.allow_tf32 is False, arguments[0]
-        assert torch.get_float32_matmul_precision() == "highest", arguments[0]
+        assert rounding() == (False, False), arguments[0]

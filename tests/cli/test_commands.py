@@ -69,7 +69,7 @@ def test_train_evaluate_predict(
 ) -> None:
     model_dir, kept = tmp_path / "model", list[str]()
     for command in ("evaluate", "predict"):
-        monkeypatch.setattr(f"boxwright.cli.{command}.keep_freed_memory", lambda name=command: kept.append(name))
+        monkeypatch.setattr(f"boxwright.cli.{command}.prepare_inference", lambda name=command, **_: kept.append(name))
     output = run(
         "train",
         "--pipeline_config_path",

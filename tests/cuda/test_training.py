@@ -102,12 +102,32 @@ def test_each_process_has_a_gpu_of_its_own() -> None:
         bw.TrainingError,
         match="--device cuda:1: one GPU is for one process; of 2, cuda gives each that of its local rank",
     ):
-        _device(settings, Processes(0, 2, 0))
+        _device(settings, Processes(0, 2, 0)).__enter__()
     opened = []
-    with mock.patch("boxwright.training.train.open_device", side_effect=lambda name, **_: opened.append(name) or CUDA):
+    with (
+        mock.patch("boxwright.training.train.usable_device", side_effect=lambda name: opened.append(name) or CUDA),
+        mock.patch("torch.cuda.device") as current,
+    ):
         for name, processes in (("cuda", Processes(3, 4, 1)), ("cuda", Processes()), ("cuda:1", Processes())):
-            _device(bw.RunSettings(device=name), processes)
+            with _device(bw.RunSettings(device=name), processes) as device:
+                assert device == CUDA
+                current.assert_called_with(CUDA)
     assert opened == ["cuda:1", "cuda", "cuda:1"]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_run_on_a_gpu_rounds_as_it_is_asked_and_leaves_the_process_as_it_was(asked: bool) -> None:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    assert before == (False, True), "PyTorch's default"
+    settings = bw.RunSettings(device="cuda", tf32=asked)
+    with (
+        mock.patch("boxwright.training.train.usable_device", return_value=CUDA),
+        mock.patch("torch.cuda.device"),
+        _device(settings, Processes()),
+    ):
+        assert torch.backends.cuda.matmul.allow_tf32 == asked
+        assert torch.backends.cudnn.allow_tf32
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
 
 
 def test_tests_for_a_gpu_are_still_there() -> None:

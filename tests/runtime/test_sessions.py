@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.base import threads
 from boxwright.base.errors import ExportError
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.sessions import OnnxSession
@@ -103,12 +102,6 @@ def test_what_cannot_be_run_is_an_error_in_a_line(suffix: str) -> None:
     assert "\n" not in str(problem.value)
 
 
-@pytest.mark.parametrize("sleeping", [False, True])
-@pytest.mark.parametrize("busy", [False, True])
-def test_threads_sleep_beside_other_programs(*, busy: bool, sleeping: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "others_compute", lambda: busy)
-    monkeypatch.setattr(threads, "sleeping_threads", lambda: sleeping)
-    session = OnnxSession(read_export_file(tiny_export(".onnx")))
-    options = session._session.get_session_options()
-    spins = options.get_session_config_entry("session.intra_op.allow_spinning")
-    assert spins == ("0" if busy or sleeping else "1")
+def test_threads_that_wait_soon_sleep() -> None:
+    options = OnnxSession(read_export_file(tiny_export(".onnx")))._session.get_session_options()
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "50"

@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision.ops import box_iou
 
 import boxwright as bw
-from boxwright.base.device import open_device
+from boxwright.base.device import set_tf32
 from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch
 from boxwright.nn.stochastic_depth import StochasticDepth
@@ -37,12 +37,12 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _opened() -> Iterator[None]:
-    """Let products of float32 round as in every command, which opens its device: not to TF32."""
-    matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    open_device("cuda")
+def _exact() -> Iterator[None]:
+    """Let products of float32 round as in every command: not to TF32."""
+    matmul, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    set_tf32(allowed=False)
     yield
-    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cuda.matmul.allow_tf32 = matmul
     torch.backends.cudnn.allow_tf32 = convolutions
 
 

@@ -21,7 +21,6 @@ LOG = logging.getLogger("boxwright.run")
 @pytest.fixture(autouse=True)
 def one_of_two_cpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(threads, "usable_cpus", lambda: 2)
-    monkeypatch.setattr(threads, "sleeping_threads", lambda: False)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -52,11 +51,8 @@ def test_the_number_is_chosen_once(caplog: pytest.LogCaptureFixture) -> None:
     assert line(0, {"step": 3}, caplog) == (1, "threads: 1"), "a checkpoint of an earlier version"
 
 
-def test_fewer_cpus_are_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_cpus_are_named(caplog: pytest.LogCaptureFixture) -> None:
     assert line(0, {"threads": 3}, caplog)[1].endswith("; more than the 2 CPUs here, which takes longer")
-    monkeypatch.setattr(threads, "sleeping_threads", lambda: True)
-    assert line(0, {"threads": 2}, caplog)[1].endswith("; they sleep when they wait, as other programs compute")
-    assert line(0, {"threads": 1}, caplog)[1] == "threads: 1"
 
 
 @pytest.mark.parametrize("value", ["2", -1, 10**6])

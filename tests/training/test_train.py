@@ -16,12 +16,10 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.base.distributed import ALONE
-from boxwright.training.train import _change_execution
 from boxwright.weights.store import CheckpointStore, read_checkpoint
 from tests.conftest import Silent, small_config_text
 from tests.training.checkpoints import same
-from tests.training.test_step import FROZEN, learner
+from tests.training.test_step import FROZEN
 
 OWN_INITIALIZERS = True
 
@@ -505,22 +503,6 @@ def test_unwritable_model_dir(small_config: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(bw.OutputError, match="this folder cannot be created: File exists"):
         bw.train(bw.load_config(small_config), tmp_path / "file", bw.RunSettings(**QUIET))
-
-
-@pytest.mark.parametrize(
-    ("resizer", "tries"),
-    [
-        ("fixed_shape_resizer { height: 64 width: 64 }", True),
-        ("keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 128 }", False),
-    ],
-)
-def test_algorithms_are_tried_where_inputs_have_one_size(
-    small_config: Path, monkeypatch: pytest.MonkeyPatch, resizer: str, tries: bool
-) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not tries)
-    one, _ = learner(small_config, f"model.ssd.image_resizer={{ {resizer} }}")
-    _change_execution(one.state, one.plan, bw.RunSettings(), ALONE)
-    assert torch.backends.cudnn.benchmark is tries
 
 
 def test_a_checkpoint_at_the_start(small_config: Path, tmp_path: Path) -> None:

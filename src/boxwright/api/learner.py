@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from boxwright.api.own import Config, Overrides, copied_config, use_own_data, use_own_detector
-from boxwright.base.device import open_device
+from boxwright.base.device import usable_device
 from boxwright.base.distributed import ALONE
 from boxwright.base.errors import BoxwrightError
 from boxwright.base.files import make_folder
@@ -79,7 +79,7 @@ class Learner:
         # As `train` does, so that the first weights are the same.
         torch.manual_seed(seed)
         built = build_detector(plan_of, data.categories) if detector is None else with_classes(detector, data)
-        self.detector = placed(built, open_device(device))
+        self.detector = placed(built, usable_device(device))
         initialize(self.detector, plan_of, plan, ALONE)
         self._config, self._plan, self._dataset = plan_of, plan, data
         self._state = new_state(self.detector, plan)

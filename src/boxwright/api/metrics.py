@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,5 +59,15 @@ def metrics_of(
         plan = with_overrides(config, overrides)
     else:
         plan = configuration_of(model, config, overrides, allow_edited=chosen.allow_edited).message
-    evaluated = open_evaluated(model, plan, chosen)
-    return evaluate_on_data(evaluated.data, evaluated.model.opened, chosen).metrics
+    with _rounding(chosen):
+        evaluated = open_evaluated(model, plan, chosen)
+        return evaluate_on_data(evaluated.data, evaluated.model.opened, chosen).metrics
+
+
+def _rounding(settings: EvaluationSettings) -> AbstractContextManager[None]:
+    """Return the context in which float32 products are rounded as the settings ask."""
+    if not settings.tf32:
+        return nullcontext()
+    from boxwright.base.device import tf32_allowed  # exported files need no PyTorch
+
+    return tf32_allowed()

@@ -31,7 +31,9 @@ def load(
     context: str | Path | None = None,
     runtime: str = "auto",
 ) -> Model:
-    """Open a detector of any kind.
+    """Open a detector of any kind; nothing in the process around it changes.
+
+    On a CPU that other programs use too, set GOMP_SPINCOUNT=1000 before torch is imported, as our commands do.
 
     Args:
         source: A run's folder (its newest checkpoint), a checkpoint, a model zoo archive, a SavedModel, a frozen graph,

@@ -1,17 +1,16 @@
-"""The device that a command computes on, how it rounds float32 products, and handling of exhausted memory."""
+"""The device that computes, how GPUs round float32 products, and handling of exhausted memory."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from boxwright.base.errors import BoxwrightError, ConfigError, first_line
-from boxwright.base.spinning import spin_only_on_idle_cpus
-from boxwright.base.time_slices import shorten_time_slices
 
 T = TypeVar("T")
 _LOG = logging.getLogger("boxwright")
@@ -63,29 +62,27 @@ def _unusable(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"device {name!r} cannot be used: {first_line(error)}")
 
 
-def open_device(name: str, *, tf32: bool = False) -> torch.device:
-    """Make a device this process's default and return it, and set how float32 products are rounded on GPUs.
+def set_tf32(*, allowed: bool) -> None:
+    """Let GPUs round factors of this process's float32 products to TF32's 10 bits, or keep them exact.
 
-    On a CPU, threads that wait for each other spin from now on only while no other program competes for CPUs, and have
-    short time slices.
-
-    Every command opens its device here, so that an evaluation rounds like the training run. PyTorch's own default
-    differs between operations: convolutions round to TF32, matrix products do not.
-
-    Args:
-        name: As for `usable_device`, which raises ConfigError.
-        tf32: Whether factors of float32 products are rounded to 10 bits, which is faster on GPUs since Ampere.
+    For processes of our own, commands and their workers, so that an evaluation rounds like the training run. PyTorch's
+    default differs between operations: convolutions round, matrix products do not.
     """
-    device = usable_device(name)
-    rounds = tf32 and device.type == "cuda"
-    torch.set_float32_matmul_precision("high" if rounds else "highest")
-    torch.backends.cudnn.allow_tf32 = rounds
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    elif torch.get_num_threads() > 1:
-        spin_only_on_idle_cpus()
-        shorten_time_slices()
-    return device
+    # Not `set_float32_matmul_precision`, which allows it on CPUs too.
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+@contextmanager
+def tf32_allowed() -> Iterator[None]:
+    """Let GPUs round to TF32 as long as this lasts, as a caller of the library asked; then as before."""
+    matmul, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    set_tf32(allowed=True)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def random_devices(device: torch.device) -> list[torch.device]:

@@ -1,10 +1,8 @@
-"""How many threads compute, and how they wait for each other: set before PyTorch is imported, which reads it once.
+"""How many threads compute, and how they wait for each other: for our own commands, before PyTorch is imported.
 
-OpenMP's threads spin while they wait for each other. If another program wants the core, or a container has less
-than one core per thread, a spinning thread displaces the one that it waits for, and a step takes many times as long.
-On an otherwise idle machine threads that sleep at once lose a tenth of the speed, as each wait then ends late
-(`benchmarks/threads.py`). So they spin longer than nearly all waits of a step take, but sleep at once where other
-programs compute when this one starts; if they begin later, `boxwright.base.spinning` notices.
+OpenMP's threads spin while they wait for each other, by default for so long that beside other programs, or in a
+container with less than one core per thread, each displaces the one that it waits for: a step then takes ten times as
+long. Threads that sleep after a thousand turns lose nothing on a quiet machine (`benchmarks/threads.py`).
 """
 
 from __future__ import annotations
@@ -12,20 +10,14 @@ from __future__ import annotations
 import math
 import os
 import sys
-import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path, PurePosixPath
 
 # A user who sets one of these has chosen how threads wait.
 _WAIT_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-# PyTorch uses GNU's OpenMP on Linux and LLVM's elsewhere; each ignores the other's variable.
-# Milliseconds, in the former: a turn takes some 50 ns.
-_SPINS = {"GOMP_SPINCOUNT": "100000", "KMP_BLOCKTIME": "1"}
-# A quota is spent by spinning too, and all threads stop when it is used up.
-_SPINS_WITH_QUOTA = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
-_SLEEPS = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
-# One look would take for busy what wakes for a moment.
-_LOOKS, _BETWEEN_S = 5, 0.002
+# GNU's OpenMP, which PyTorch uses on Linux, counts turns of some 50 ns; LLVM's and Intel's count milliseconds. Each
+# ignores the other's variable.
+_WAITS = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 MOST_THREADS = 1024  # far beyond, the system starts no more
 _COUNT = "OMP_NUM_THREADS"
 
@@ -33,47 +25,16 @@ _COUNT = "OMP_NUM_THREADS"
 def prepare_threads(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set how OpenMP's threads wait, and how many there are if a container has fewer CPUs than are visible.
 
-    The user's own settings stay. Nothing changes if PyTorch is already imported, as it would not read them.
+    Processes that this one starts inherit both. The user's own settings stay. Nothing changes if PyTorch is already
+    imported, as it would not read them.
     """
     if "torch" in sys.modules:
         return
     if not any(environment.get(name) for name in _WAIT_VARIABLES):
-        spins = _SPINS_WITH_QUOTA if usable_cpus() < _visible_cpus() else _SPINS
-        environment.update(_SLEEPS if others_compute() else spins)
+        environment.update(_WAITS)
+    # OpenMP follows the process's affinity by itself, but not its quota.
     if not environment.get(_COUNT) and usable_cpus() < _visible_cpus():
         environment[_COUNT] = str(usable_cpus())
-
-
-def others_compute(root: Path = Path("/")) -> bool:
-    """Return whether other programs compute on at least half of the machine's CPUs now; False where that is unknown.
-
-    A quiet machine answers at once, a busy one in some milliseconds. `root` is where `proc` is.
-    """
-    cpus = os.cpu_count() or 1
-    for look in range(_LOOKS):
-        if look:
-            time.sleep(_BETWEEN_S)
-        if 2 * _others_running(root) < cpus:
-            return False
-    return True
-
-
-def sleeping_threads(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether threads sleep at once when they wait, as `prepare_threads` chose beside other programs."""
-    return all(environment.get(name) == value for name, value in _SLEEPS.items())
-
-
-def spinning_threads(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether waiting threads spin by `prepare_threads` or OpenMP's default, not by the user's choice."""
-    chosen = {name: value for name in _WAIT_VARIABLES if (value := environment.get(name))}
-    return chosen in ({}, _SPINS, _SPINS_WITH_QUOTA)
-
-
-def _others_running(root: Path) -> int:
-    """Return how many threads run or wait for a CPU, of the whole machine and without the one that asks."""
-    fields = _text(root / "proc" / "loadavg").split()  # three averages, running/all, the newest process
-    running = fields[3].partition("/")[0] if len(fields) > 3 else ""
-    return max(int(running) - 1, 0) if running.isdecimal() else 0
 
 
 def runtime_threads() -> int:
@@ -86,11 +47,6 @@ def runtime_threads() -> int:
         return int(text)
     usable = usable_cpus()
     return usable if usable < (os.cpu_count() or 1) else 0
-
-
-def runtime_sleeps() -> bool:
-    """Return whether a runtime's waiting threads should sleep at once: PyTorch's do, or other programs compute now."""
-    return sleeping_threads() or others_compute()
 
 
 def usable_cpus() -> int:

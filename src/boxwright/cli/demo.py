@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
+from boxwright.cli.process import prepare_training
 from boxwright.cli.train import ProgressListener
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def _train(config: TrainEvalPipelineConfig, model_dir: Path) -> int:
 
     # On two cores a worker costs the network more time than it saves.
     settings = RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1)
+    prepare_training(config, settings)
     with progress_bar() as progress:
         return train(config, model_dir, settings, {"console": ProgressListener(progress, config)})
 

@@ -12,9 +12,9 @@ from boxwright.base.errors import ConfigError
 from boxwright.cli.console import ap_line, console, count_progress, importing, print_evaluation, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.process import prepare_inference
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.report.settings import ReportSettings
-from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.formats import AUTO, TORCH
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ def evaluate_command(
         from boxwright.evaluation.watch import watch
 
         config = _configuration(model_dir, pipeline_config_path, set_ or []).message
+        prepare_inference(tf32=settings.tf32)
         watch(config, model_dir, out or model_dir, settings, waiting, print_watched)
         return
     folder = _evaluate(model_dir, pipeline_config_path, out, set_ or [], settings)
@@ -110,7 +111,7 @@ def _evaluate(
     evaluated = open_evaluated(model_dir, config, settings)
     opened = evaluated.model
     if evaluated.runtime == TORCH:
-        keep_freed_memory()
+        prepare_inference(tf32=settings.tf32)
     else:
         console.print(f"runtime: {evaluated.runtime}; an export computes no losses")
     folder = out or run_folder(model_dir) / "eval"

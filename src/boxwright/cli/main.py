@@ -13,6 +13,7 @@ import typer
 
 import boxwright
 from boxwright.base.errors import BoxwrightError
+from boxwright.base.threads import prepare_threads
 from boxwright.cli.commands import Commands
 from boxwright.cli.console import console, errors, show_log
 from boxwright.cli.options import CONTEXT
@@ -76,6 +77,7 @@ def _escape_unprintable() -> None:
 
 def main() -> None:
     """Run a command; print a BoxwrightError as one line and exit with status 1."""
+    prepare_threads()  # before PyTorch is imported
     _escape_unprintable()
     warnings.showwarning = _show_warning  # type: ignore[assignment]  # same call, without the source line
     # Python allows signal handlers to be set only there.

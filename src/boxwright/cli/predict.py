@@ -17,8 +17,8 @@ from boxwright.base.errors import ConfigError, DataError
 from boxwright.cli.console import console, importing, suggest
 from boxwright.cli.options import CheckpointOption
 from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.process import prepare_inference
 from boxwright.inference.settings import CollectionSettings, PredictionSettings
-from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.devices import CPU
 from boxwright.runtime.formats import EXPORTS
 
@@ -98,7 +98,7 @@ def predict_command(
     count = _count(opened, settings)
     detector = model.open()
     if detector.device:
-        keep_freed_memory()
+        prepare_inference(tf32=model.settings.tf32)
     for source in opened:
         if not isinstance(source, ArraySource):
             detector.require_colors(source.name)
@@ -177,7 +177,7 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     opened = model.open()
     opened.require_colors(", ".join(words))
     if opened.device:
-        keep_freed_memory()
+        prepare_inference(tf32=model.settings.tf32)
     if opened.device == CPU:
         console.print(f"boxwright export {shlex.quote(str(model.path))} writes {_FASTER}", markup=False)
     begin(job, units, opened.weights)

@@ -15,6 +15,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, importing, print_metrics, suggest
+from boxwright.cli.process import prepare_inference, prepare_training
 from boxwright.cli.words import MOST_BATCH, FieldOptions, apply_words, batch_override
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.training.settings import RunSettings
@@ -182,6 +183,7 @@ def train_command(
 
     if not flags.record_summaries:
         settings = replace(settings, summarize_every_n=0)
+    prepare_training(config, settings)
     with progress_bar() as progress:
         done = train(config, folder, settings, {"console": ProgressListener(progress, config)})
     if os.environ.get("RANK", "0") == "0" and not settings.profile:  # only one of torchrun's processes prints
@@ -302,6 +304,7 @@ def _watch(
     with importing():
         from boxwright.evaluation.watch import watch
 
+    prepare_inference()
     of_training = flags.eval_on_train_data
     settings = EvaluationSettings(
         eval_on_train_data=of_training,

@@ -105,11 +105,16 @@ def draw_key(seed: int, key: Key) -> int:
     return int(np.random.SeedSequence([seed, *key, 1]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def _start_method() -> str:
+    """Return how this process starts others, without deciding it for the caller, who may choose it once and later."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
 class _Collate:
     """Collates examples into batches, or returns an error among them; counts batches over all workers."""
 
     def __init__(self) -> None:
-        self.made = multiprocessing.Value("Q", 0)
+        self.made = multiprocessing.get_context(_start_method()).Value("Q", 0)
 
     def __call__(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
         found = self._collated(examples)
@@ -374,6 +379,7 @@ def training_batches(
         pin_memory=torch.cuda.is_available(),
         prefetch_factor=3 if settings.workers else None,
         timeout=_POLL_SECONDS if settings.workers else 0,
+        multiprocessing_context=_start_method() if settings.workers else None,
     )
     return BatchStream(loader, patience, run)
 
@@ -413,6 +419,7 @@ def samples_or_errors(
         generator=torch.Generator(),
         prefetch_factor=8,
         timeout=_POLL_SECONDS,
+        multiprocessing_context=_start_method(),
     )
     with closing(BatchStream(loader, patience, run).polled()) as stream:
         yield from (item for item in stream if item is not None)

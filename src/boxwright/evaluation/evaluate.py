@@ -32,7 +32,6 @@ def open_for_evaluation(path: Path, config: m.TrainEvalPipelineConfig, settings:
     opened = open_model(
         path,
         device=settings.device,
-        tf32=settings.tf32,
         config=None if path.suffix in EXPORTS else config,
         allow_edited=settings.allow_edited,
     )

@@ -16,6 +16,7 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import in_order, summarize
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.allocator import keep_freed_memory
+from boxwright.runtime.exported import ExportedDetector
 
 
 def evaluate_by_workers(
@@ -44,7 +45,12 @@ def evaluate_by_workers(
 
 
 def _worker(model: Path, text: str, settings: EvaluationSettings) -> partial[list[EvaluatedImage]]:
+    """Open the model in a worker's process, and return what evaluates a share there."""
     config = parse_message(text, TrainEvalPipelineConfig)
     detector = open_for_evaluation(model, config, settings).opened
-    keep_freed_memory()
+    if not isinstance(detector, ExportedDetector):
+        from boxwright.base.device import set_tf32
+
+        set_tf32(allowed=settings.tf32)
+        keep_freed_memory()
     return partial(evaluate_share, config, detector, settings)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from boxwright.base.device import open_device
+from boxwright.base.device import usable_device
 from boxwright.base.errors import CheckpointError
 from boxwright.evaluation.data import EvaluationData, check_reader, open_evaluation_data, reader_name
 from boxwright.evaluation.evaluate import open_for_evaluation
@@ -48,7 +48,7 @@ def watch(
         ConfigError: If the reader does not exist.
     """
     check_reader(config, settings)
-    open_device(settings.device, tf32=settings.tf32)  # fails before waiting if there is no such device
+    usable_device(settings.device)  # fails before waiting if there is no such device
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings))
     rates = learning_rates(config)
     last, evaluated, count, since = -1, -1, 0, time.monotonic()

@@ -118,8 +118,15 @@ def remove_embeddings(job: ContextJob) -> None:
 
 
 def embedding_worker(job: ContextJob) -> Callable[[int], int]:
-    """Return a function that writes the embeddings of an input file, and returns its number of images."""
-    embed = open_embedder(job.checkpoint, device=job.settings.device, threads=job.threads)
+    """Set up a worker's process; return what writes an input file's embeddings and returns its number of images."""
+    import torch
+
+    from boxwright.base.device import set_tf32
+
+    if job.threads:
+        torch.set_num_threads(job.threads)
+    set_tf32(allowed=False)
+    embed = open_embedder(job.checkpoint, device=job.settings.device)
     return lambda unit: _embed_file(job, unit, embed)
 
 

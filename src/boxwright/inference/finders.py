@@ -77,7 +77,7 @@ class ModelSource:
         """Return the detector, opened; an exported one does not need PyTorch.
 
         Args:
-            threads: How many its runtime may use; 0 for its default.
+            threads: How many an export's runtime may use; 0 for its default.
 
         Raises:
             BoxwrightError: If there is no detector, or it does not support the settings.
@@ -89,7 +89,6 @@ class ModelSource:
         opened = open_model(
             self.path,
             device=settings.device,
-            tf32=settings.tf32,
             threads=threads,
             config=config,
             categories=categories,

@@ -19,13 +19,12 @@ Embed = Callable[[list[NDArray[np.uint8]]], list[tuple[NDArray[np.float32], floa
 _SUPPRESSION = "model.faster_rcnn.second_stage_post_processing.batch_non_max_suppression"
 
 
-def open_embedder(checkpoint: Path, *, device: str = "auto", threads: int = 0) -> Embed:
+def open_embedder(checkpoint: Path, *, device: str = "auto") -> Embed:
     """Return a function that embeds the best box of each image: its pooled features and its place.
 
     Args:
         checkpoint: A run's folder or a checkpoint, of a two-stage detector without context.
         device: As for `open_model`.
-        threads: The number of threads; 0 for the runtime's default.
 
     Raises:
         BoxwrightError: If there is no such detector.
@@ -49,7 +48,7 @@ def open_embedder(checkpoint: Path, *, device: str = "auto", threads: int = 0) -
         f"{_SUPPRESSION}.max_detections_per_class=1",
     ]
     config = with_overrides(config, changes)
-    detector = open_model(checkpoint, device=device, threads=threads, config=config).detector.optimize()
+    detector = open_model(checkpoint, device=device, config=config).detector.optimize()
 
     def embed(images: list[NDArray[np.uint8]]) -> list[tuple[NDArray[np.float32], float] | None]:
         found: list[tuple[NDArray[np.float32], float] | None] = []

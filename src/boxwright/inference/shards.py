@@ -145,8 +145,20 @@ def worker(job: Job) -> Callable[[Unit], list[Part]]:
     """Return a function that computes a unit's missing parts, with its detector opened."""
     model = job.model.open(job.threads)
     if model.device:
-        keep_freed_memory()
+        _set_up_pytorch(job)
     return lambda unit: list(run_unit(unit, job, model))
+
+
+def _set_up_pytorch(job: Job) -> None:
+    """Set up a worker's process for detecting with PyTorch."""
+    import torch
+
+    from boxwright.base.device import set_tf32
+
+    if job.threads:
+        torch.set_num_threads(job.threads)
+    set_tf32(allowed=job.model.settings.tf32)
+    keep_freed_memory()
 
 
 def _part(unit: Unit, number: int) -> str:

@@ -6,8 +6,18 @@ import math
 from dataclasses import replace
 
 from boxwright.data.input_sizes import DrawnSizes
+from boxwright.families.shared.choice import require
+from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
 from boxwright.pipeline import messages as m
+
+
+def has_one_input_size(config: m.TrainEvalPipelineConfig) -> bool:
+    """Return whether all inputs of a training have the same size."""
+    model, train = require(config.model, config, "model"), require(config.train_config, config, "train_config")
+    member = getattr(model, model.which("model") or "", None)
+    resizer = None if member is None else member.image_resizer
+    return resizer is not None and train.multi_scale is None and build_image_resizer(resizer).output_size is not None
 
 
 def build_input_sizes(config: m.TrainEvalPipelineConfig, resizer: ImageResizer, seed: int) -> DrawnSizes | None:

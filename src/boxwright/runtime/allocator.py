@@ -13,7 +13,7 @@ def keep_freed_memory() -> bool:
 
     Each training step, and each detection of a large network, frees and allocates the same hundreds of megabytes.
     glibc returns large blocks to the system at once, and every page is then zeroed and mapped again: a quarter to a
-    third of a CPU run's time (`benchmarks/allocator.py`), a seventh of Faster R-CNN's detection.
+    third of a CPU run's time, a seventh of Faster R-CNN's detection.
     """
     return _set_glibc_options(((_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1), (_TOP_PAD, 64 << 20)))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from boxwright.base.device import is_out_of_memory, open_device
+from boxwright.base.device import is_out_of_memory, set_tf32, usable_device
 from boxwright.base.distributed import ALONE
 from boxwright.base.errors import TrainingError, first_line
 from boxwright.config.load import dump_message
@@ -283,8 +283,9 @@ def _linux(path: str, name: str) -> int:
 
 
 if __name__ == "__main__":
+    set_tf32(allowed=False)
     try:
-        for measured in _measure(load_config(sys.argv[1]), open_device(sys.argv[2])):
+        for measured in _measure(load_config(sys.argv[1]), usable_device(sys.argv[2])):
             print(json.dumps(asdict(measured)), flush=True)  # noqa: T201  # its reader is `rehearse`
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.threads import MOST_THREADS, sleeping_threads, usable_cpus
+from boxwright.base.threads import MOST_THREADS, usable_cpus
 
 # Of a checkpoint.
 THREADS = "threads"
@@ -56,6 +56,4 @@ def _line(count: int, begun: int, before: int) -> str:
         line += f", as the run began; without it, {before} (--threads changes it)"
     if count > (usable := usable_cpus()):
         line += f"; more than the {usable} CPUs here, which takes longer"
-    if count > 1 and sleeping_threads():
-        line += "; they sleep when they wait, as other programs compute"
     return line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from boxwright.base.device import is_out_of_memory, open_device
+from boxwright.base.device import is_out_of_memory, tf32_allowed, usable_device
 from boxwright.base.distributed import Processes, join_processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
 from boxwright.base.files import write_whole
@@ -29,7 +30,6 @@ from boxwright.pipeline.input_reader import build_dataset, with_orientation_rule
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.tensorflow_version import explain_version, with_version_of
 from boxwright.pipeline.training import TrainingPlan, build_training
-from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
@@ -87,6 +87,8 @@ def train(
     for name in settings.track:
         check_tracker(name)
     with join_processes() as processes, ExitStack() as resources:
+        if processes.count > 1:
+            resources.enter_context(warnings.catch_warnings())  # exchanging gradients adds filters
         given = dataset, detector
         run = _prepare(config, Path(model_dir), settings, listeners or {}, (processes, resources), given)
         resources.callback(run.learner.unwrap)
@@ -177,7 +179,7 @@ def _prepare(
     # Fresh weights are drawn on the CPU and moved then: the same on every device and in every process.
     torch.manual_seed(plan.stream.seed)
     detector = build_detector(config, dataset.categories) if detector is None else with_classes(detector, dataset)
-    placed(detector, _device(settings, processes))
+    placed(detector, resources.enter_context(_device(settings, processes)))
     state = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
@@ -296,11 +298,8 @@ def _check_processes(plan: TrainingPlan, processes: Processes) -> None:
 
 
 def _change_execution(state: TrainingState, plan: TrainingPlan, settings: RunSettings, processes: Processes) -> None:
-    """Compile, recompute maps, or let cuDNN choose algorithms by trial: numbers stay the same but for rounding."""
+    """Compile, or recompute maps: numbers stay the same but for rounding."""
     network = state.detector.network
-    # Of inputs of one size the trials are over after a step; each new size would have its own.
-    one_size = state.detector.preprocessor.resizer.output_size is not None and not plan.several_sizes
-    torch.backends.cudnn.benchmark = one_size
     if settings.cuda_graphs:
         _check_graphs(state, plan, processes)
     elif settings.compile:
@@ -401,7 +400,9 @@ def _open_evaluations(
     return opened
 
 
-def _device(settings: RunSettings, processes: Processes) -> torch.device:
+@contextmanager
+def _device(settings: RunSettings, processes: Processes) -> Iterator[torch.device]:
+    """Yield this process's device; a GPU is the current one while the run lasts, and rounds to TF32 if asked."""
     name = settings.device
     if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
         name = f"cuda:{processes.local_rank}" if processes.count > 1 else "cuda"
@@ -409,7 +410,10 @@ def _device(settings: RunSettings, processes: Processes) -> torch.device:
         raise TrainingError(
             f"--device {name}: one GPU is for one process; of {processes.count}, cuda gives each that of its local rank"
         )
-    device = open_device(name, tf32=settings.tf32)
-    if device.type == "cpu":
-        keep_freed_memory()
-    return device
+    device = usable_device(name)
+    with ExitStack() as lasting:
+        if device.type == "cuda":
+            lasting.enter_context(torch.cuda.device(device))
+            if settings.tf32:
+                lasting.enter_context(tf32_allowed())
+        yield device

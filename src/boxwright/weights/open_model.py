@@ -130,7 +130,6 @@ def open_model(
     path: str | Path,
     *,
     device: str = "auto",
-    tf32: bool = False,
     threads: int = 0,
     config: TrainEvalPipelineConfig | None = None,
     categories: Categories | None = None,
@@ -141,8 +140,7 @@ def open_model(
     Args:
         device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU for auto, or on a
             device of their runtime (`runtime/devices.py`).
-        tf32: Whether a GPU rounds factors of float32 products to 10 bits.
-        threads: The number of threads; 0 for the runtime's default.
+        threads: How many an exported file's runtime uses; 0 for its default. PyTorch's are the process's.
         config: The configuration of the model, instead of the checkpoint's own.
         categories: The classes, instead of the checkpoint's own.
         allow_edited: Whether to open an exported file that was changed after it was written.
@@ -159,15 +157,11 @@ def open_model(
             raise fixed(path)
         exported = open_export(path, threads, device, allow_edited=allow_edited)
         return OpenModel(path, exported, exported.metadata.step)
-    import torch
-
-    from boxwright.base.device import open_device
+    from boxwright.base.device import usable_device
     from boxwright.weights.restore import restore_detector
 
-    if threads:
-        torch.set_num_threads(threads)
     detector, own, step = restore_detector(path, config=config, categories=categories)
-    return OpenModel(path, detector.to(open_device(device, tf32=tf32)), step, own)
+    return OpenModel(path, detector.to(usable_device(device)), step, own)
 
 
 def fixed(path: Path) -> ExportError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from boxwright.base.device import open_device
+from boxwright.base.device import set_tf32, usable_device
 from boxwright.cli.benchmarking.contender import Contender, Prepare
 from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.cli.benchmarking.steps import our_step, their_step
@@ -27,6 +27,7 @@ def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]
     Args:
         name: A run's folder, a checkpoint, a configuration, `preset:NAME`, or torchvision's as `torchvision:NAME`.
     """
+    set_tf32(allowed=settings.tf32)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     if name.startswith(_TORCHVISION):
@@ -35,7 +36,7 @@ def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]
 
 
 def _torchvision(name: str, settings: BenchmarkSettings) -> Contender:
-    model = torchvision_detector(name.removeprefix(_TORCHVISION)).to(open_device(settings.device, tf32=settings.tf32))
+    model = torchvision_detector(name.removeprefix(_TORCHVISION)).to(_device(settings))
     look = partial(their_detection, model)
     return Contender(partial(their_step, model) if settings.train else look, model, look)
 
@@ -77,5 +78,12 @@ def _detector(name: str, settings: BenchmarkSettings) -> Detector:
     if path.suffix == ".config" or referred(path) is not None:
         detector = build_detector(load_config(path)).eval()
     else:
-        return open_model(path, device=settings.device, tf32=settings.tf32).detector
-    return detector.to(open_device(settings.device, tf32=settings.tf32))
+        return open_model(path, device=settings.device).detector
+    return detector.to(_device(settings))
+
+
+def _device(settings: BenchmarkSettings) -> torch.device:
+    device = usable_device(settings.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # the memory of the current one is measured
+    return device

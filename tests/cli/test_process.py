@@ -1,0 +1,72 @@
+"""What a command sets for its whole process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import boxwright as bw
+from boxwright.cli import process
+from boxwright.cli.process import prepare_inference, prepare_training
+
+Kept = list[str]
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    """Return what is told when freed memory is to be kept; PyTorch's flags are put back."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    told: Kept = []
+    monkeypatch.setattr(process, "keep_freed_memory", lambda: told.append("kept"))
+    yield told
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+
+
+@pytest.mark.parametrize(
+    ("changes", "tries"),
+    [
+        ((), True),
+        (("model.ssd.image_resizer={ keep_aspect_ratio_resizer { min_dimension: 64 max_dimension: 128 } }",), False),
+        (("train_config.multi_scale={ multiple_of: 32 }",), False),
+    ],
+)
+def test_algorithms_are_tried_where_inputs_have_one_size(
+    small_config: Path, changes: tuple[str, ...], tries: bool
+) -> None:
+    torch.backends.cudnn.benchmark = not tries
+    prepare_training(bw.load_config(small_config, changes), bw.RunSettings())
+    assert torch.backends.cudnn.benchmark is tries
+
+
+@pytest.mark.parametrize(
+    ("device", "has_gpu", "wanted"),
+    [
+        ("cpu", False, ["kept"]),
+        ("auto", False, ["kept"]),
+        ("cpu", True, ["kept"]),
+        ("auto", True, []),
+        ("cuda", True, []),
+    ],
+)
+def test_a_training_keeps_freed_memory_on_a_cpu(
+    device: str, has_gpu: bool, wanted: Kept, small_config: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    prepare_training(bw.load_config(small_config), bw.RunSettings(device=device))
+    assert kept == wanted
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_gpus_round_as_the_settings_say(tf32: bool, small_config: Path, kept: Kept) -> None:
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul.allow_tf32 = cudnn.allow_tf32 = not tf32
+    prepare_training(bw.load_config(small_config), bw.RunSettings(tf32=tf32))
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == (tf32, tf32)
+    matmul.allow_tf32 = cudnn.allow_tf32 = not tf32
+    prepare_inference(tf32=tf32)
+    assert (matmul.allow_tf32, cudnn.allow_tf32) == (tf32, tf32)
+    assert kept[-1] == "kept"
