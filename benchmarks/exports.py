@@ -1,187 +1,163 @@
-"""Exported detectors against eager PyTorch, and against torchvision's own detector exported and run likewise.
+"""What an export costs and brings: average precision, raw outputs, size and time in each format, of five families.
 
-    python benchmarks/exports.py [--rounds 9] [--threads 2] [--models fpnlite …] [--json FILE]
+    python benchmarks/exports.py WORK [--only ssd d0 …] [--formats onnx …] [--most-steps N] [--rounds 15]
 
-One picture of 640×480 from pixels to detections, in interleaved rounds of one process; in PyTorch as built, and
-optimized as `boxwright predict` runs it. Ours have made-up weights whose scores spread about as a trained network's
-do. torchvision's SSDLite has fresh weights, but a background that wins by far: with plain fresh weights it suppresses
-thousands of boxes, which no trained one does. torchvision's detectors are exported by PyTorch's older exporter, at one
-size of picture; its newer one fails on them.
-
-Prints milliseconds and ratios within rounds (of our eager detector; of torchvision's, eager and exported), least and
-median; written to `benchmarks/results/exports-cpu.json`, or FILE.
+Trains each family on the shapes of the demo (half an hour in all on two cores), exports it to ONNX, OpenVINO and eight
+bits, evaluates every file on the held-out pictures, and measures all in interleaved rounds: by the commands that users
+type. What is in WORK is not trained or exported again. Detectors of full size are exported in `race.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import logging
-import os
-import platform
+import subprocess
 import sys
-import tempfile
-import warnings
-from collections.abc import Callable
-from importlib.metadata import version
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import boxwright  # noqa: F401  # first: it sets how long threads spin, which PyTorch reads when it is imported
-
-# isort: split
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torchvision.models.detection import retinanet_resnet50_fpn, ssdlite320_mobilenet_v3_large
-
-from boxwright.data.shapes import ShapesDataset
-from boxwright.exporters.int8 import Quantizer
-from boxwright.exporters.onnx_file import onnx_model
-from boxwright.exporters.openvino_file import openvino_model
-from boxwright.exporters.program import detection_program
-from boxwright.pipeline.load import load_config
-from boxwright.runtime.measure import load, measure
-from boxwright.weights.optimized import optimized
-from race import processor
-
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-from tests.exporters.small_detectors import build  # noqa: E402  # of the repository, not of the package
-
+ROOT = HERE.parent
 RESULTS = HERE / "results" / "exports-cpu.json"
-GOLDEN = HERE.parent / "tests" / "golden" / "models"
-BACKGROUND = 8.0  # added to its logit: of thousands of boxes none scores
-Pixels = NDArray[np.uint8]
-Run = Callable[[], Any]
-
-
-def recorded(name: str) -> str:
-    """Return the model of a recording, as text."""
-    text: str = json.loads((GOLDEN / f"{name}_coco17_tpu-8.json").read_text())["model_text"]
-    return text
-
-
-def of_config(name: str) -> str:
-    """Return the model of one of our configurations, as text."""
-    from boxwright.config.load import dump_message
-
-    model = load_config(name).model
-    if model is None:
-        raise ValueError(f"{name} has no model")
-    return dump_message(model)
-
-
-MODELS: dict[str, Callable[[], str]] = {
-    "fpnlite": lambda: recorded("ssd_mobilenet_v2_fpnlite_320x320"),
-    "efficientdet_d0": lambda: recorded("ssd_efficientdet_d0_512x512"),
-    "refinedet320": lambda: of_config("preset:refinedet320_vgg16_coco"),
+FORMATS = {
+    "onnx": ("detector.onnx", ()),
+    "openvino": ("detector.xml", ()),
+    "int8": ("int8.onnx", ("--precision", "int8")),
 }
-PEERS = {"fpnlite": "ssdlite320", "efficientdet_d0": "retinanet", "refinedet320": "retinanet"}
+AP = "DetectionBoxes_Precision/mAP"
+
+RATE = "train_config.optimizer.{}_optimizer.learning_rate.cosine_decay_learning_rate.total_steps={}"
+MASKS = "mask_rcnn_mobilenet_v3_fpn_shapes"
+BOXES_ALONE = (
+    "model.faster_rcnn.number_of_stages=2",
+    "model.faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor.predict_instance_masks=false",
+    "train_input_reader.load_instance_masks=false",
+    "eval_input_reader.load_instance_masks=false",
+    'eval_config.metrics_set=["coco_detection_metrics"]',
+)
+# A configuration, the optimizer that it names, steps (few, as exports are what is measured), and what is set besides.
+MADE: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
+    "ssd": ("shapes", "adam", 700, ()),
+    "d0": ("efficientdet", "adam", 1600, ()),
+    "refinedet": ("refinedet_mobilenet_v2_shapes", "adam", 1000, ()),
+    "faster": (MASKS, "adamw", 800, BOXES_ALONE),
+    "mask": (MASKS, "adamw", 1000, ()),
+}
 
 
-def onnx_session(model: bytes, threads: int) -> Any:
-    """Open a graph in ONNX Runtime, with so many threads."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = threads, 3
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+def boxwright(*words: object) -> int:
+    """Run a command as a user does; return its status."""
+    print("$ boxwright", *words, flush=True)
+    return subprocess.run([sys.executable, "-m", "boxwright", *map(str, words)], check=False).returncode
 
 
-def ours(text: str, pictures: list[Pixels], threads: int) -> dict[str, Run]:
-    """Return our contenders: eager, and each export."""
-    import openvino
-
-    detector = build(text)
-    faster = optimized(copy.deepcopy(detector), "float32", compile=False)
-    image = pictures[0][None]
-    graph = onnx_model(detection_program(detector, "operator"))
-    whole = graph.SerializeToString(deterministic=True)
-
-    def onnx(model: bytes) -> Run:
-        session = onnx_session(model, threads)
-        return lambda: session.run(None, {"input_tensor": image})
-
-    def vino(precision: str) -> Run:
-        hints = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads}
-        compiled = openvino.Core().compile_model(openvino_model(whole), "CPU", hints)
-        return lambda: compiled([image])
-
-    return {
-        "eager": lambda: detector.detect([image[0]]),
-        "optimized": lambda: faster.detect([image[0]]),
-        "onnx": onnx(whole),
-        "onnx int8": onnx(Quantizer(graph, pictures).quantized().SerializeToString()),
-        "openvino": vino("f32"),
-        "openvino bf16": vino("bf16"),
-    }
-
-
-def theirs(name: str, picture: Pixels, threads: int) -> dict[str, Run]:
-    """Return torchvision's: eager, and exported to ONNX Runtime."""
-    torch.manual_seed(0)
-    model: Any
-    if name == "ssdlite320":
-        model = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
-        with torch.no_grad():
-            for layer in model.head.classification_head.module_list:
-                layer[-1].bias.view(-1, 91)[:, 0] += BACKGROUND
+def configuration(name: str, work: Path) -> Path:
+    """Write a family's configuration for the demo's data, and return its path."""
+    source = MADE[name][0]
+    shapes = (resources.files("boxwright") / "assets" / "shapes.config").read_text()
+    if source == "shapes":
+        text = shapes
+    elif source == "efficientdet":
+        recorded = json.loads((ROOT / "tests/golden/models/ssd_efficientdet_d0_512x512_coco17_tpu-8.json").read_text())
+        model = recorded["model_text"].replace("num_classes: 90", "num_classes: 4")
+        model = model.replace("_dimension: 512", "_dimension: 192")
+        text = "model {\n" + model + "}\n" + shapes[shapes.index("train_config {") :]
     else:
-        model = retinanet_resnet50_fpn(weights=None, weights_backbone=None).eval()
-    given = torch.from_numpy(picture).permute(2, 0, 1).float() / 255
+        text = f'preset: "{source}"\n' + shapes[shapes.index("train_input_reader {") :]
+        if source == MASKS:
+            text = text.replace(
+                "_input_reader {\n  label",
+                "_input_reader {\n  load_instance_masks: true\n  mask_type: PNG_MASKS\n  label",
+            )
+            text = text.replace(
+                "eval_config {", 'eval_config {\n  metrics_set: ["coco_detection_metrics", "coco_mask_metrics"]'
+            )
+    data = work / "demo" / "data"
+    for file in ("label_map.pbtxt", "train.record-?????-of-00002", "val.record"):
+        for known in (f'"demo/data/{file}"', f'"{file}"'):
+            text = text.replace(known, f'"{data / file}"')
+    path = work / f"{name}.config"
+    path.write_text(text)
+    return path
 
-    @torch.inference_mode()
-    def eager() -> Any:
-        return model([given])
 
-    runs: dict[str, Run] = {f"torchvision {name}": eager}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        path = Path(folder) / "model.onnx"
-        torch.onnx.export(model, ([given],), str(path), dynamo=False, opset_version=17)
-        session = onnx_session(path.read_bytes(), threads)
-    inputs = {session.get_inputs()[0].name: given.numpy()}
-    runs[f"torchvision {name} onnx"] = lambda: session.run(None, inputs)
-    return runs
+def evaluated(model: Path, config: Path, out: Path) -> dict[str, float]:
+    """Return a model's metrics on the held-out pictures."""
+    if not (out / "metrics.json").exists():
+        boxwright("evaluate", "--model_dir", model, "--config", config, "--out", out)
+    found: dict[str, float] = json.loads((out / "metrics.json").read_text())
+    return found
+
+
+def made(name: str, work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train a detector, export it, and measure all of it."""
+    _, optimizer, steps, changes = MADE[name]
+    steps = min(steps, arguments.most_steps)
+    config, folder = configuration(name, work), work / name
+    sets = [f"train_config.num_steps={steps}", RATE.format(optimizer, steps), *changes]
+    options = [word for one in sets for word in ("--set", one)]
+    if not (folder / f"ckpt-{steps}.pt").exists():
+        boxwright("train", "--config", config, "--model_dir", folder, "--no_evaluate", *options)
+    whole = folder / "pipeline.config"
+    metrics = evaluated(folder, whole, work / "evaluated" / f"{name}-torch")
+    rows: dict[str, Any] = {"torch": {"AP": metrics[AP], "AP50": metrics[f"{AP}@.50IOU"]}}
+    files = []
+    for kind in arguments.formats:
+        file, words = FORMATS[kind]
+        path = folder / "export" / file
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists() and boxwright("export", folder, path, *words):
+            rows[kind] = {"refused": True}
+            continue
+        metrics = evaluated(path, whole, work / "evaluated" / f"{name}-{kind}")
+        report = json.loads(Path(f"{path}.parity.json").read_text())
+        size = sum(
+            one.stat().st_size for one in path.parent.glob(f"{path.stem}.*") if one.suffix in (path.suffix, ".bin")
+        )
+        rows[kind] = {"AP": metrics[AP], "AP50": metrics[f"{AP}@.50IOU"], "bytes": size, "report": report["stages"]}
+        files.append(path)
+    timings = work / f"{name}-times.json"
+    settings = ("--rounds", arguments.rounds, "--threads", arguments.threads, "--json", timings)
+    boxwright("benchmark", folder, *files, "--batch", 1, "--batch", 8, *settings)
+    rows["times"] = json.loads(timings.read_text())
+    return rows
+
+
+def table(results: dict[str, Any]) -> list[str]:
+    """Return the lines of a Markdown table: of times the median of rounds, in PyTorch's time."""
+    lines = ["| | format | AP | file, MB | one image | eight |", "|---|---|---:|---:|---:|---:|"]
+    for name, rows in results.items():
+        timings = {(Path(row["name"]).name, row["batch"]): row for row in rows["times"]["timings"]}
+        for kind, (file, _) in {"torch": (name, ()), **FORMATS}.items():
+            if "AP" not in (row := rows.get(kind, {})):
+                continue
+            times = [timings[file, batch] for batch in (1, 8)]
+            shown = [f"{time['ratio']:.2f}" if kind != "torch" else f"{time['median_ms']:.0f} ms" for time in times]
+            size = f"{row['bytes'] / 1e6:.1f}" if "bytes" in row else ""
+            lines.append(f"| {name} | {kind} | {row['AP']:.4f} | {size} | {' | '.join(shown)} |")
+    return lines
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Train, export, measure, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--only", nargs="+", default=list(MADE), choices=list(MADE))
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS))
+    parser.add_argument("--most-steps", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(given.threads)
-    data = ShapesDataset(8, seed=5, size=(480, 640))
-    pictures = [data[number].image for number in range(8)]
-    found: dict[str, Any] = json.loads(given.json.read_text())["models"] if given.json.exists() else {}
-    before, _ = load()
-    for name in given.models:
-        contenders = ours(MODELS[name](), pictures, given.threads) | theirs(PEERS[name], pictures[0], given.threads)
-        timings = measure(contenders, 1, given.rounds)
-        found[name] = [one.to_dict() for one in timings]
-        walls = {one.name: np.array(one.samples_ms) for one in timings}
-        peers = [one for one in walls if one.startswith("torchvision")]
-        print(
-            f"{name}: ms least and median; faster than our eager, and than {', '.join(peers)} (median of rounds, least)"
-        )
-        for one in timings:
-            ratios = [walls[other] / walls[one.name] for other in ("eager", *peers)]
-            shown = "  ".join(f"{np.median(ratio):5.2f}× ({ratio.min():.2f})" for ratio in ratios)
-            print(f"  {one.name:28} {one.least_ms:7.1f} {one.median_ms:7.1f}   {shown}", flush=True)
-    result = {
-        **processor(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {given.threads} threads",
-        "versions": {name: version(name) for name in ("torch", "torchvision", "onnxruntime", "openvino")},
-        "load of a core before": before,
-        "models": found,
-    }
-    given.json.write_text(json.dumps(result, indent=1) + "\n")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if not (arguments.work / "demo" / "pipeline.config").exists():
+        boxwright("demo", "--data_only", "--out", arguments.work / "demo")
+    found = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
+    for name in arguments.only:
+        found[name] = made(name, arguments.work.resolve(), arguments)
+        arguments.json.write_text(json.dumps(found, indent=1).replace(f"{arguments.work.resolve()}/", "") + "\n")
+    print("\n".join(table(found)))
 
 
 if __name__ == "__main__":

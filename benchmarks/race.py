@@ -1,100 +1,224 @@
-"""Race TensorFlow's own graphs of the Object Detection API: ours over TensorFlow's time, a step and a detection.
+"""Race TensorFlow's own graphs of the Object Detection API: our time over TensorFlow's, of a step and a detection.
 
-    make race                                    or, for some of it, after `make race RACE=--help` has made both sides:
-    python benchmarks/race.py --tf-python .venv-race/bin/python [--busy 0 1 3] [--cpu default avx2] [--json FILE]
-        [-- --models ssd_mobilenet_v2_320x320 --modes train --rounds 5]
+    make race                        or, once it has made TensorFlow's environment, some of it:
+    python benchmarks/race.py --tf-python .venv-race/bin/python [--models ssd_mobilenet_v2_320x320 …] [--ways torch …]
+        [--modes train detect] [--busy 0 1 3] [--cpu default avx2] [--rounds 7] [--json FILE]
 
 The folder BOXWRIGHT_TF_RACE holds the graphs as SavedModels and `race.py`, which times both sides in interleaved rounds
-with the same weights and images, and prints their losses. This runs it as users compute: our threads wait as in
-`boxwright` commands; with the processor's own instructions and with those of an older one; alone and beside busy
-processes, so many for each core. What follows `--` goes to `race.py`. The JSON says which processor it was, and its
-flags: instructions decide more than code. It is written after each row, so that a race that is cut off keeps its rows.
+with the same weights and images; the losses, or best scores, that it prints must agree. Ours are PyTorch, steps of a
+compiled network, and detections of exported files in ONNX Runtime and OpenVINO. Threads are those of a `boxwright`
+command that starts then; `--busy` adds processes that compute beside both, so many for each core. Rows are kept by
+processor, whose instructions decide more than code, and written one by one: a race that is cut off keeps them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
+import tempfile
+import unittest.mock
+from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from boxwright.base.threads import prepare_threads, usable_cpus
 from threads import busy
 
+GIVEN = dict(os.environ)  # before boxwright is imported, which sets how threads wait
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "race-cpu.json"
 VARIABLE = "BOXWRIGHT_TF_RACE"
-_POLL_S = 0.5
-HELP = argparse.RawDescriptionHelpFormatter
+# Our ways to compute, and what each is for.
+WAYS = {
+    "torch": ("train", "detect"),
+    "compiled": ("train",),
+    "onnxruntime": ("detect",),
+    "openvino": ("detect",),
+}
+FORMATS: dict[str, tuple[Literal["onnx", "openvino"], str]] = {
+    "onnxruntime": ("onnx", "onnx"),
+    "openvino": ("openvino", "xml"),
+}
+NAMES = {
+    "ssd_mobilenet_v2_320x320": "SSD MobileNetV2 300",
+    "ssd_mobilenet_v2_fpnlite_320x320": "FPNLite 320",
+    "ssd_resnet50_v1_fpn_640x640": "ResNet-50 FPN 640",
+    "ssd_efficientdet_d0_512x512": "EfficientDet-D0 512",
+    "faster_rcnn_resnet50_v1_640x640": "Faster R-CNN ResNet-50 640",
+}
+_RATE = "train_config.optimizer.momentum_optimizer.learning_rate={{ constant_learning_rate {{ learning_rate: {} }} }}"
+Row = dict[str, Any]
 
 
-def main() -> None:
-    """Race, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=HELP)
-    parser.add_argument("--tf-python", help="a Python that has tensorflow-cpu 2.15.1", required=True)
-    parser.add_argument("--busy", type=int, nargs="+", default=[0], help="busy processes beside it, for each core")
-    parser.add_argument("--cpu", nargs="+", default=["default", "avx2"], choices=["default", "avx512", "avx2"])
-    parser.add_argument("--cache", type=Path, default=Path("build/race"), help="where the graphs are unpacked")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("rest", nargs="*", help="options of race.py, after --")
-    arguments = parser.parse_args()
+class Ours:
+    """Our side, in the process that `race.py` starts: steps by `boxwright.Learner`, detections as `predict` makes."""
+
+    run: Callable[[], Any]
+
+    def __init__(self, told: Row, folder: Path) -> None:
+        """Build what is timed, with fresh weights.
+
+        Args:
+            told: The race's settings.
+            folder: Of the graph, with the configuration that it was exported from.
+        """
+        import boxwright as bw
+
+        self.told = told
+        self.about = json.loads((folder / "model.json").read_text())
+        changes = [
+            "train_config.use_bfloat16=false",
+            "train_config.fine_tune_checkpoint=",
+            "train_input_reader={ external_input_reader { } }",
+            f"train_config.batch_size={told['batch']}",
+            _RATE.format(told["rate"]),
+        ]
+        self.config = bw.load_config(folder / "pipeline.config", changes)
+        if self.config.train_config is not None:
+            self.config.train_config.data_augmentation_options.clear()
+        self.build(None)
+
+    def build(self, weights: Row | None) -> None:
+        """Build with weights by the names of their checkpoint."""
+        import boxwright as bw
+        from boxwright.runtime.allocator import keep_freed_memory
+
+        if self.told["mode"] == "train":
+            keep_freed_memory()  # as `train` does
+            learner = bw.Learner(
+                self.config, dataset=Scene(self.told, self.about), device="cpu", seed=self.told["seed"]
+            )
+            if weights is not None:
+                bw.load_weights(learner.detector, weights)
+            if self.told["way"] == "compiled":
+                learner.detector.network.compile()
+            batch = next(learner.batches())
+            self.run = lambda: learner.step(batch)
+            return
+        detector = bw.build_detector(self.config)
+        if weights is not None:
+            bw.load_weights(detector, weights)
+        images, _, _ = tf_race().scene(self.told["batch"], *self.told["image_size"], self.told["seed"])
+        # Fresh weights detect nothing, which an export does not accept.
+        exported = weights is not None and self.told["way"] in FORMATS
+        opened = export(bw, detector, images, self.told["way"]) if exported else detector.optimize()
+        self.run = lambda: opened.detect(list(images))
+
+    def weights(self, path: str) -> None:
+        """Start again, with TensorFlow's weights."""
+        import numpy as np
+
+        with np.load(path) as file:
+            self.build({name: file[name] for name in file.files})
+
+    def say(self, found: Any) -> Row:
+        """Return what must agree: losses, or the best scores."""
+        if self.told["mode"] == "train":
+            return {name.split("/")[-1]: float(value) for name, value in found.losses.items()}
+        return {"found": len(found[0].boxes), "scores": [float(score) for score in found[0].scores[:5]]}
+
+    def version(self) -> str:
+        """Return what computes."""
+        import torch
+
+        return f"torch {torch.__version__}, {self.told['way']}"
+
+
+def export(bw: Any, detector: Any, images: Any, way: str) -> Any:
+    """Return the detector as an opened file."""
+    kind, suffix = FORMATS[way]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"detector.{suffix}"
+        # Made-up weights' scores are below what the comparison asks for; those that the race prints must agree.
+        bw.export(detector, file, images=list(images), format=kind, allow_difference=True)
+        return bw.load(file).opened
+
+
+class Scene:
+    """TensorFlow's batch as a data set."""
+
+    def __init__(self, told: Row, about: Row) -> None:
+        """Make the pictures and objects, at the size of the network's input."""
+        import numpy as np
+
+        import boxwright as bw
+
+        height, width = about["input"]
+        images, boxes, labels = tf_race().scene(told["batch"], height, width, told["seed"])
+        corners = boxes[..., [1, 0, 3, 2]] * np.array([width, height, width, height], np.float32)
+        self.samples = [bw.Sample(*arrays) for arrays in zip(images, corners, labels.astype(np.int64), strict=True)]
+        self.categories = bw.Categories(tuple(bw.Category(n, n + 1, f"class {n}") for n in range(90)))
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+def tf_race() -> Any:
+    """Return the module `race.py` of TensorFlow's graphs."""
     folder = os.environ.get(VARIABLE)
     if not folder or not (Path(folder) / "race.py").is_file():
         sys.exit(f"{VARIABLE} must name the folder of TensorFlow's graphs and race.py: it is {folder or 'not set'}")
-    arguments.cache.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    for capability in arguments.cpu:
-        for count in arguments.busy:
-            print(f"instructions: {capability}; busy processes for each core: {count}", flush=True)
-            with busy(count * usable_cpus()):
-                for row in raced(Path(folder), arguments, capability):
-                    rows.append({"instructions": capability, "busy_per_core": count, **row})
-                    if arguments.json:
-                        arguments.json.write_text(json.dumps({**processor(), "rows": rows}, indent=1) + "\n")
+    return SourceFileLoader("tf_race", str(Path(folder) / "race.py")).load_module()
 
 
-def raced(folder: Path, arguments: argparse.Namespace, capability: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one run of `race.py`, each as soon as it has written it."""
-    environment = {**os.environ} if capability == "default" else {**os.environ, "ATEN_CPU_CAPABILITY": capability}
-    prepare_threads(environment)  # as a command does
-    cache = arguments.cache.resolve()
-    result = cache / "rows.json"
-    result.unlink(missing_ok=True)
-    sides = ["--tf-python", arguments.tf_python, "--our-python", sys.executable]
-    files = ["--cache", str(cache), "--log", str(cache / "race.log"), "--json", str(result)]
-    script = [sys.executable, str(folder / "race.py"), *sides, *files, *arguments.rest]
-    race, count = subprocess.Popen(script, env=environment), 0
-    try:
-        while True:
-            ended = race.poll() is not None
-            rows = written(result)
-            for row in rows[count:]:
-                yield {"openmp_spins": environment.get("GOMP_SPINCOUNT"), **row}
-            count = max(count, len(rows))
-            if ended:
-                break
-            time.sleep(_POLL_S)
-    finally:
-        race.terminate()
-        race.wait()
-    if race.returncode or not count:
-        sys.exit(f"the race ended with {count} rows: {cache / 'race.log'} says more")
+def raced(race: Any, model: str, mode: str, batch: int, way: str, arguments: argparse.Namespace) -> Row:
+    """Return a row of TensorFlow's `race.py`, with ours as our side."""
+    plain, theirs = race.Side, race.__file__
+
+    def side(python: str, told: Row, log: Any) -> Any:
+        race.__file__ = theirs if told["side"] == "tf" else __file__  # what the side's process runs
+        return plain(python, told | {"way": way}, log)
+
+    settings = {"seed": 1, "rate": 1e-3, "threads": 0, "image_size": [480, 640], "plain": False, "room": 100}
+    settings |= {"fresh": False, "times": 2, "rounds": arguments.rounds, "cache": arguments.cache}
+    settings |= {"tf_python": arguments.tf_python, "our_python": sys.executable}
+    with (arguments.cache / "race.log").open("a") as log, unittest.mock.patch.object(race, "Side", side):
+        row: Row = race.race(model, mode, batch, argparse.Namespace(**settings), log)
+    return row
 
 
-def written(path: Path) -> list[dict[str, Any]]:
-    """Return the rows in a file; none if it is missing, or being written."""
-    try:
-        return list(json.loads(path.read_text()))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return []
+def environment(instructions: str) -> dict[str, str]:
+    """Return the environment of a `boxwright` command that starts now."""
+    from boxwright.base.threads import prepare_threads
+
+    chosen = {**GIVEN} if instructions == "default" else {**GIVEN, "ATEN_CPU_CAPABILITY": instructions}
+    prepare_threads(chosen)
+    return chosen
+
+
+def races(race: Any, arguments: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each race that ends."""
+    from boxwright.base.threads import usable_cpus
+
+    for cpu, count in itertools.product(arguments.cpu, arguments.busy):
+        key = {"instructions": cpu, "busy_per_core": count}
+        for model, mode, way in itertools.product(arguments.models or race.PLAN, arguments.modes, arguments.ways):
+            step, detections, _ = race.PLAN[model]
+            for batch in ((step,) if mode == "train" else detections) if mode in WAYS[way] else ():
+                try:
+                    with (
+                        busy(count * usable_cpus()),
+                        unittest.mock.patch.dict(os.environ, environment(cpu), clear=True),
+                    ):
+                        row = raced(race, model, mode, batch, way, arguments)
+                except RuntimeError as error:
+                    print(f"{model}, {mode} {batch}, {way}: {error}: {arguments.cache / 'race.log'}", flush=True)
+                    continue
+                print(f"{way:12}{race.shown(row)}\n{race.agreement(row)}", flush=True)
+                yield {"way": way, **key, **row}
 
 
 def processor() -> dict[str, Any]:
     """Return the processor's name, its instructions (Linux), and how many this process may use."""
+    from boxwright.base.threads import usable_cpus
+
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.is_file() else []
     known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -103,6 +227,78 @@ def processor() -> dict[str, Any]:
         "cores": usable_cpus(),
         "flags": known.get("flags", "").split(),
     }
+
+
+def keep(row: Row, path: Path) -> None:
+    """Write a row in place of the one of the same race on this processor, without the last losses."""
+    row = {name: value for name, value in row.items() if not name.endswith("_last")}
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    about = processor()
+    machine = found.setdefault(about.pop("processor"), {**about, "rows": []})
+    machine["rows"] = [one for one in machine["rows"] if _key(one) != _key(row)] + [row]
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("way", "instructions", "busy_per_core", "model", "mode", "batch"))
+
+
+def table(results: dict[str, Any]) -> list[str]:
+    """Return the lines of a Markdown table: our time over TensorFlow's, the median of rounds' ratios."""
+    lines = [
+        "| | beside, a core | step | compiled | detection | ONNX Runtime | OpenVINO | a step's memory |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, machine in results.items():
+        lines.append(f"| **{name}**, {machine['cores']} cores | | | | | | | |")
+        rows = [row for row in machine["rows"] if row["instructions"] == "default"]
+        for count, model in itertools.product(sorted({row["busy_per_core"] for row in rows}), NAMES):
+            some = [row for row in rows if row["busy_per_core"] == count and row["model"] == model]
+            steps = [row for row in some if row["mode"] == "train" and row["way"] == "torch"]
+            memory = [f"{row['ours_peak_mib'] / row['tf_peak_mib']:.2f}" for row in steps]
+            cells = [_ratios(some, way, mode) for way, modes in WAYS.items() for mode in modes]
+            step, detection, compiled, *exported = cells
+            if some:
+                shown = (NAMES[model], str(count), step, compiled, detection, *exported, *(memory or [""]))
+                lines.append(f"| {' | '.join(shown)} |")
+    return lines
+
+
+def _ratios(rows: list[Row], way: str, mode: str) -> str:
+    """Return the ratios of a way, of detections by the number of images where there are several."""
+    some = sorted((row for row in rows if row["way"] == way and row["mode"] == mode), key=lambda row: row["batch"])
+    texts = [f"{row['ratio_median_of_rounds']:.2f}" for row in some]
+    texts[1:] = [f"{text} (batch {row['batch']})" for text, row in zip(texts[1:], some[1:], strict=True)]
+    return ", ".join(texts)
+
+
+def main() -> None:
+    """Race, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tf-python", help="a Python that has tensorflow-cpu 2.15.1")
+    parser.add_argument("--models", nargs="+", choices=list(NAMES), metavar="MODEL", help="default: all")
+    parser.add_argument("--modes", nargs="+", choices=["train", "detect"], default=["train", "detect"])
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--busy", type=int, nargs="+", default=[0], help="busy processes beside it, for each core")
+    parser.add_argument("--cpu", nargs="+", default=["default"], choices=["default", "avx512", "avx2"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cache", type=Path, default=Path("build/race"), help="where the graphs are unpacked")
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    race = tf_race()
+    if arguments.worker:
+        sys.path.insert(0, str(HERE.parent / "src"))
+        race.Ours = Ours
+        race.work(arguments.worker)
+        return
+    if not arguments.tf_python:
+        parser.error("--tf-python is needed")
+    arguments.cache = arguments.cache.resolve()
+    arguments.cache.mkdir(parents=True, exist_ok=True)
+    print(f"{'way':12}{race.HEAD}", flush=True)
+    for row in races(race, arguments):
+        keep(row, arguments.json)
 
 
 if __name__ == "__main__":

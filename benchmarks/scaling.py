@@ -1,14 +1,18 @@
-"""How cost grows: seconds and peak memory against size, on made-up data, with the exponent of each.
+"""How data cost as they grow: seconds and peak memory of opening, reading, evaluating and predicting, by size.
 
-    python benchmarks/scaling.py [--only AXIS …] [--quick] [--again] [--work FOLDER] [--json FILE]
+    python benchmarks/scaling.py [--only "records: index" …] [--sizes 1000 10000] [--work FOLDER] [--json FILE]
 
-Seconds are processor time of one thread, user's and system's, as other work on the machine does not change it; what
-waits for a disk is not in it. Each row is a process of its own, which takes its sizes from the smallest: it prepares,
-runs two to five times (once if that takes five seconds), and says the least seconds and the peak of its resident
-memory, which is reset before the runs. The exponent p of seconds ~ size^p is the slope, in logarithms, over the last
-two decades of sizes. Results are kept in the JSON file, so that a call that was interrupted continues; sizes that would
-take longer than `--most` seconds, by the slope so far, are left out, and the row says so. `--quick` takes the small
-sizes alone. Rows, and what their sizes count, are in `scaling_axes.py`.
+Seconds are processor time of one thread, user's and system's, which other programs change little; what waits for a disk
+is not in it. A row is a process of its own, which takes its sizes from the smallest: it prepares, runs two to five
+times (once if that takes five seconds), and says the least seconds and the peak of its resident memory. The exponent p
+of seconds ~ size^p is the slope, in logarithms, over the last two decades of sizes. Sizes that are in the file are not
+measured again.
+
+records: images in TFRecord files (ten shards of one small picture again and again). index: finding the records; start:
+opening them again, and the first batch; resume: the first batch in the middle of the third epoch.
+files: as many small pictures with annotations beside them, opened and read whole.
+evaluation: images with 100 detections of 80 classes, added one by one; computing the metrics is a row of its own.
+predictions: images, ten detections each, into Parquet files of 1,024 rows; resume: finding that nothing is missing.
 """
 
 from __future__ import annotations
@@ -17,35 +21,189 @@ import argparse
 import gc
 import json
 import os
-import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE)]
-from scaling_axes import AXES, Axis  # noqa: E402  # beside this script
+from evaluation_metrics import CLASSES, as_ours, made_up
 
+HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "scaling-cpu.json"
-PICTURE = HERE / "results" / "scaling.png"
 _LEAST_S, _MOST_RUNS, _LONG_S = 0.5, 5, 5.0
 _SLOPE_OVER = 100
+_SHARDS, _TOGETHER = 10, 100
 _MIB = 2**20
+# Prepares for a size, with a folder for data, and returns what is timed; a number that this returns is taken instead.
+Part = Callable[[int, Path], Callable[[], float | None]]
 
 
-def measure(axis: str, part: str, sizes: list[int], work: Path) -> None:
+def _categories(count: int) -> Any:
+    from boxwright.types import Categories, Category
+
+    return Categories(tuple(Category(n, n + 1, f"class {n}") for n in range(count)))
+
+
+def _records(size: int, work: Path) -> Path:
+    """Return the folder of a data set, which is made at first."""
+    from boxwright.data.image_io import encode_png
+    from boxwright.data.shapes import ShapesDataset
+    from boxwright.data.tf_example_writer import encode_example
+    from boxwright.data.tfrecord import write_records
+
+    folder = work / f"records-{size}"
+    if not (folder / "complete").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        shapes = ShapesDataset(1, seed=0, size=(24, 24))
+        example = encode_example(shapes[0], encode_png(shapes[0].image), shapes.categories)
+        for shard in range(_SHARDS):
+            count = len(range(shard, size, _SHARDS))
+            write_records(folder / f"a.record-{shard:05d}-of-{_SHARDS:05d}", (example for _ in range(count)))
+        (folder / "complete").touch()
+    return folder
+
+
+def _dataset(folder: Path) -> Any:
+    from boxwright.data.shapes import ShapesDataset
+    from boxwright.data.tfrecord_dataset import TFRecordDataset
+
+    return TFRecordDataset([folder / f"a.record@{_SHARDS}"], ShapesDataset(1, seed=0).categories)
+
+
+def records_index(size: int, work: Path) -> Callable[[], None]:
+    """Find the records of files that were never opened."""
+    folder = _records(size, work)
+
+    def run() -> None:
+        for index in folder.glob(".*.index"):
+            index.unlink()
+        _dataset(folder)
+
+    return run
+
+
+def records_batch(size: int, work: Path, *, epochs: float) -> Callable[[], None]:
+    """Open the records again, and make a batch after so many epochs."""
+    import boxwright as bw
+    from boxwright.data.augmentation.transform import Chain
+    from boxwright.data.loader import TrainingExamples, training_batches
+    from boxwright.data.order import StreamSettings
+
+    folder = _records(size, work)
+    resizer = bw.build_detector(bw.load_config("preset:ssd_mobilenet_v2_fpn_small")).preprocessor.resizer
+
+    def run() -> None:
+        examples = TrainingExamples(_dataset(folder), Chain(), resizer, 0)
+        next(iter(training_batches(examples, StreamSettings(8, workers=0), int(epochs * size))))
+
+    return run
+
+
+def files_read(size: int, work: Path, *, kind: str) -> Callable[[], None]:
+    """Open annotated pictures, and read all of them."""
+    from boxwright.data import coco, convert, voc, yolo
+    from boxwright.data.shapes import ShapesDataset
+
+    folder = work / f"{kind}-{size}"
+    path = folder / {"voc": "", "coco": "instances.json", "yolo": "data.yaml"}[kind]
+    write: Any = {"voc": convert.write_voc, "coco": convert.write_coco, "yolo": convert.write_yolo}[kind]
+    read: Any = {"voc": voc.VocDataset, "coco": coco.CocoDataset, "yolo": yolo.YoloDataset}[kind]
+    if not path.exists():
+        write(ShapesDataset(size, seed=1, size=(32, 48)), path)
+
+    def run() -> None:
+        data = read(path)
+        for number in range(len(data)):
+            data[number]
+
+    return run
+
+
+def evaluation(size: int, work: Path, *, computing: bool) -> Callable[[], float]:
+    """Add images, which are made up between the times that are taken; compute the metrics."""
+    from boxwright.evaluation.metrics.coco import CocoMetrics
+
+    del work
+
+    def run() -> float:
+        metrics, seconds, images = CocoMetrics(_categories(CLASSES)), 0.0, map(as_ours, made_up(size))
+        # Some at a time: reading the clock takes time, too.
+        for some in iter(lambda: list(islice(images, _TOGETHER)), []):
+            began = time.process_time()
+            for sample, detections in some:
+                metrics.add(sample, detections)
+            seconds += time.process_time() - began
+        began = time.process_time()
+        metrics.compute()
+        return time.process_time() - began if computing else seconds
+
+    return run
+
+
+def predictions(size: int, work: Path, *, resuming: bool) -> Callable[[], None]:
+    """Detect in the images of records, by a detector that takes no time, and write the rows; or find them there."""
+    from boxwright.inference.collections import units_of
+    from boxwright.inference.finders import ImageDetector, ModelSource
+    from boxwright.inference.settings import PredictionSettings
+    from boxwright.inference.shards import Job, begin, run_unit, unfinished_units
+    from boxwright.types import FoundObjects
+
+    boxes = np.tile(np.array([2, 2, 12, 12], np.float32), (10, 1))
+    scores, labels = np.linspace(0.9, 0.6, 10, dtype=np.float32), np.zeros(10, np.int64)
+
+    def detect(images: Sequence[Any]) -> list[Any]:
+        return [FoundObjects(boxes, scores, labels, image.shape[:2], _categories(1)) for image in images]
+
+    folder, out = _records(size, work), work / f"predictions-{size}"
+    model = ImageDetector(detect, _categories(1), "made up")
+
+    def write() -> None:
+        job = Job(ModelSource(Path("run"), PredictionSettings()), str(out))
+        units = units_of([f"{folder}/a.record-*"], 1024)
+        begin(job, units, "made up")
+        for unit in unfinished_units(job, units):
+            for _ in run_unit(unit, job, model):
+                pass
+
+    def write_anew() -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        write()
+
+    if resuming:
+        write()
+    return write if resuming else write_anew
+
+
+# Row → what its sizes count, the sizes, and what is measured.
+_DECADES = (1_000, 10_000, 100_000, 1_000_000)
+ROWS: dict[str, tuple[str, Sequence[int], Part]] = {
+    "records: index": ("images", _DECADES, records_index),
+    "records: start": ("images", _DECADES, partial(records_batch, epochs=0)),
+    "records: resume": ("images", _DECADES, partial(records_batch, epochs=2.5)),
+    "files: VOC": ("images", _DECADES[:2], partial(files_read, kind="voc")),
+    "files: COCO": ("images", _DECADES[:2], partial(files_read, kind="coco")),
+    "files: YOLO": ("images", _DECADES[:2], partial(files_read, kind="yolo")),
+    "evaluation: add": ("images", _DECADES[:3], partial(evaluation, computing=False)),
+    "evaluation: compute": ("images", _DECADES[:3], partial(evaluation, computing=True)),
+    "predictions: write": ("images", _DECADES, partial(predictions, resuming=False)),
+    "predictions: resume": ("images", _DECADES, partial(predictions, resuming=True)),
+}
+
+
+def measure(row: str, sizes: Sequence[int], work: Path) -> None:
     """Print seconds, and resident memory in MiB before the runs and at their peak, a line for each size."""
     for size in sizes:
-        run = AXES[axis].parts[part](size, work)
-        before = _resident()
+        run = ROWS[row][2](size, work)
+        before = _memory("VmRSS")
         # Preparing may have taken more memory than the runs will.
         Path("/proc/self/clear_refs").write_text("5")
         taken: list[float] = []
@@ -56,40 +214,33 @@ def measure(axis: str, part: str, sizes: list[int], work: Path) -> None:
             taken.append(time.process_time() - began if own is None else own)
             if taken[0] > _LONG_S:
                 break
-        print(json.dumps({"size": size, "seconds": min(taken), "before_mib": before, "peak_mib": _peak()}), flush=True)
+        peak = _memory("VmHWM")
+        print(json.dumps({"size": size, "seconds": min(taken), "before_mib": before, "peak_mib": peak}), flush=True)
         del run
         gc.collect()
 
 
-def _resident() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / _MIB
+def _memory(name: str) -> float:
+    """Return what Linux says of this process's memory, in MiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / _MIB
 
 
-def _peak() -> float:
-    line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / _MIB
-
-
-def measured(axis: str, part: str, sizes: list[int], choices: argparse.Namespace) -> Iterator[dict[str, float]]:
-    """Yield the measurements of a child process, which is ended once no more are wanted."""
-    words = [sys.executable, __file__, "--measure", axis, part, *map(str, sizes), "--work", str(choices.work)]
-    alone = {"OMP_NUM_THREADS": "1", "BOXWRIGHT_CACHE": str(choices.work / "cache")}
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **alone})
-    try:
+def measured(row: str, sizes: Sequence[int], work: Path) -> Iterator[dict[str, float]]:
+    """Yield the measurements of a process of its own."""
+    words = [sys.executable, __file__, "--only", row, "--sizes", *map(str, sizes), "--work", str(work), "--measure"]
+    alone = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "BOXWRIGHT_CACHE": str(work / "cache")}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **alone}) as child:
         for line in child.stdout or ():
             if line.startswith('{"size"'):
                 yield json.loads(line)
-        if child.wait():
-            raise SystemExit(f"{axis}, {part}: failed")
-    finally:
-        child.kill()
-        child.wait()
+    if child.returncode:
+        raise SystemExit(f"{row}: failed")
 
 
 def exponent(row: dict[str, Any]) -> float | None:
     """Return p of seconds ~ size^p over the last two decades; None of fewer than two sizes."""
-    # One process sends nothing.
-    sizes = sorted(int(size) for size, one in row["sizes"].items() if one["seconds"] > 0)
+    sizes = sorted(int(size) for size in row["sizes"])
     last = [size for size in sizes if size * _SLOPE_OVER >= sizes[-1]]
     if len(last) < 2:
         return None
@@ -97,109 +248,46 @@ def exponent(row: dict[str, Any]) -> float | None:
     return float(np.polyfit(np.log(last), np.log(seconds), 1)[0])
 
 
-def run_axis(name: str, axis: Axis, results: dict[str, Any], choices: argparse.Namespace) -> None:
-    """Measure what is missing of an axis, and write the results after each measurement."""
-    for part in axis.parts:
-        row = results["rows"].setdefault(f"{name}: {part}", {"unit": axis.unit, "sizes": {}})
-        if choices.again:
-            row["sizes"] = {}
-        wanted = [one for one in (axis.quick if choices.quick else axis.sizes) if str(one) not in row["sizes"]]
-        row |= {"limit": axis.limit, "left_out": []}
-        for one in measured(name, part, wanted, choices) if wanted else ():
-            size = int(one.pop("size"))
-            row["sizes"][str(size)] = {key: float(f"{value:.4g}") for key, value in one.items()}
-            row["exponent"] = exponent(row)
-            print(f"{name}: {part}, {size:,}: {one['seconds']:.4g}, {one['peak_mib']:.0f} MiB", flush=True)
-            row["left_out"] = [more for more in wanted if more > size and _too_long(row, size, more, choices.most)]
-            _write(choices.json, results)
-            if wanted[-1] in row["left_out"] and wanted[wanted.index(size) + 1] in row["left_out"]:
-                break
-
-
-def _too_long(row: dict[str, Any], size: int, more: int, most: float) -> bool:
-    return bool(row["sizes"][str(size)]["seconds"] * (more / size) ** max(row["exponent"] or 1, 0) > most)
-
-
-def _write(path: Path, results: dict[str, Any]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(results, indent=1) + "\n")
-    partial.replace(path)
-
-
-def draw(results: dict[str, Any], path: Path) -> None:
-    """Write the picture: a plot an axis, above seconds, below the peak of memory."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    names = [name for name in AXES if any(row.startswith(f"{name}: ") for row in results["rows"])]
-    figure, plots = plt.subplots(2, len(names), figsize=(3.1 * len(names), 5.4), squeeze=False)
-    for column, name in enumerate(names):
-        for title, row in results["rows"].items():
-            if not title.startswith(f"{name}: "):
-                continue
-            sizes = sorted(int(size) for size in row["sizes"])
-            label = title.split(": ", 1)[1]
-            slope = "" if row.get("exponent") is None else f" ({row['exponent']:.2f})"
-            for line, key in enumerate(("seconds", "peak_mib")):
-                values = [row["sizes"][str(size)][key] for size in sizes]
-                plots[line][column].plot(sizes, values, marker=".", label=label + (slope if not line else ""))
-        for line, title in enumerate(("seconds" if AXES[name].of == "seconds" else AXES[name].of, "peak, MiB")):
-            plots[line][column].set(xscale="log", yscale="log" if not line else "linear", title=f"{name}: {title}")
-            plots[line][column].grid(alpha=0.3)
-        plots[0][column].legend(fontsize=6)
-        plots[1][column].set_ylim(bottom=0)
-        plots[1][column].set_xlabel(AXES[name].unit)
-    figure.tight_layout()
-    figure.savefig(path, dpi=60)
-
-
-def table(results: dict[str, Any]) -> str:
-    """Return the results as a Markdown table."""
+def table(results: dict[str, Any]) -> list[str]:
+    """Return the lines of a Markdown table."""
     lines = ["| | sizes | at the largest | exponent | peak memory, smallest and largest |", "|---|---|---|---|---|"]
     for title, row in results["rows"].items():
         sizes = sorted(int(size) for size in row["sizes"])
         first, last = (row["sizes"][str(size)] for size in (sizes[0], sizes[-1]))
-        of = AXES[title.split(": ")[0]].of
-        amount = f"{last['seconds']:.3g} s" if of == "seconds" else f"{last['seconds']:.4g} {of}"
-        slope = "" if row.get("exponent") is None else f"{row['exponent']:.2f}"
+        slope = "" if row["exponent"] is None else f"{row['exponent']:.2f}"
         lines.append(
-            f"| {title} | {sizes[0]:,} to {sizes[-1]:,} {row['unit']} | {amount} | {slope} | "
+            f"| {title} | {sizes[0]:,} to {sizes[-1]:,} {row['unit']} | {last['seconds']:.3g} s | {slope} | "
             f"{first['peak_mib']:.0f} and {last['peak_mib']:.0f} MiB |"
         )
-    return "\n".join(lines)
+    return lines
 
 
 def main() -> None:
-    """Measure, write the results and the picture, and print a table."""
+    """Measure what is missing, write it, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(AXES), default=list(AXES), help="axes")
-    parser.add_argument("--quick", action="store_true", help="small sizes alone")
-    parser.add_argument("--again", action="store_true", help="measure what is in the file already, too")
-    parser.add_argument(
-        "--work", type=Path, default=Path(tempfile.gettempdir()) / "boxwright-scaling", help="folder for made-up data"
-    )
+    parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW")
+    parser.add_argument("--sizes", nargs="+", type=int, help="instead of a row's own")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "boxwright-scaling", help="for data")
     parser.add_argument("--json", type=Path, default=RESULTS, help="results, read and written")
-    parser.add_argument("--picture", type=Path, default=PICTURE)
-    parser.add_argument("--most", type=float, default=600.0, help="seconds that a size may take")
-    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
-    choices = parser.parse_args()
-    choices.work.mkdir(parents=True, exist_ok=True)
-    if choices.measure:
-        axis, part, *sizes = choices.measure
-        measure(axis, part, [int(size) for size in sizes], choices.work)
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    if given.measure:
+        measure(given.only[0], given.sizes, given.work)
         return
-    results = json.loads(choices.json.read_text()) if choices.json.exists() else {"rows": {}}
+    results = json.loads(given.json.read_text()) if given.json.exists() else {"rows": {}}
     results["versions"] = {name: version(name) for name in ("boxwright", "torch", "numpy")}
-    results["cpus"] = os.cpu_count()
-    results["written"] = datetime.now(UTC).strftime("%Y-%m-%d")
-    for name in choices.only:
-        run_axis(name, AXES[name], results, choices)
-    draw(results, choices.picture)
-    print(table(results))
-    worse = [title for title, row in results["rows"].items() if (row.get("exponent") or 0) > row["limit"]]
-    print(f"worse than the limit of its axis: {', '.join(worse) or 'none'}")
+    for title in given.only:
+        unit, sizes, _ = ROWS[title]
+        row = results["rows"].setdefault(title, {"unit": unit, "sizes": {}})
+        missing = [size for size in given.sizes or sizes if str(size) not in row["sizes"]]
+        for numbers in measured(title, missing, given.work) if missing else ():
+            size = int(numbers.pop("size"))
+            row["sizes"][str(size)] = {key: float(f"{value:.4g}") for key, value in numbers.items()}
+            row["exponent"] = exponent(row)
+            print(f"{title}, {size:,}: {numbers['seconds']:.4g} s, {numbers['peak_mib']:.0f} MiB", flush=True)
+            given.json.write_text(json.dumps(results, indent=1) + "\n")
+    print("\n".join(table(results)))
 
 
 if __name__ == "__main__":

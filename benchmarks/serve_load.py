@@ -2,26 +2,19 @@
 
     python benchmarks/serve_load.py DETECTOR.onnx [IMAGE.jpg] [--clients 1 8 64] [--rounds 3] [--seconds 5]
         [--overload-minutes 10]
-    python benchmarks/serve_load.py DETECTOR.onnx --other ANOTHER_CHECKOUT/src [--clients 1 8] [--rounds 15]
 
 Two servers run side by side on the loopback address, one with batches of up to 8 and one without; `hey` (apt install
 hey) posts the image to them in turn. The overload is 256 clients, four times what may wait: every request must be
 answered, with 200 or 503, and the server's memory must stay flat. Written to
 `benchmarks/results/serve-load-cpu.json`.
-
-With `--other`, this checkout's server and another's are asked in turn, by `POST /detect` and by TensorFlow Serving's
-protocol, without `hey`; ratios are within rounds. Written to `benchmarks/results/serve-pair-cpu.json`.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import base64
 import contextlib
 import csv
 import io
-import itertools
 import json
 import os
 import platform
@@ -42,7 +35,6 @@ from boxwright.data.image_io import encode_jpeg
 from boxwright.data.shapes import ShapesDataset
 
 RESULTS = Path(__file__).parent / "results" / "serve-load-cpu.json"
-PAIRED = RESULTS.with_name("serve-pair-cpu.json")
 OVERLOAD_CLIENTS = 256
 BURST = 4096  # requests of one call of the generator
 
@@ -61,12 +53,12 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(model: Path, *options: str, source: Path | None = None) -> Iterator[Server]:
-    """Start a server on a free port, and end it; of another checkout, where its sources are named."""
-    words = [sys.executable, "-m", "boxwright", "serve", str(model.absolute()), "--port", "0", *options]
-    environment = {**os.environ, "COLUMNS": "200", **({"PYTHONPATH": str(source.absolute())} if source else {})}
+def serving(model: Path, *options: str) -> Iterator[Server]:
+    """Start a server on a free port, and end it."""
+    words = [sys.executable, "-m", "boxwright", "serve", str(model), "--port", "0", *options]
+    environment = {**os.environ, "COLUMNS": "200"}
     with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=tempfile.gettempdir()
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         first = process.stdout.readline() if process.stdout else ""
         address = re.search(r"http://127\.0\.0\.1:\d+", first)
@@ -151,67 +143,6 @@ def overload(model: Path, image: Path, minutes: float) -> dict[str, Any]:
     return {"minutes": minutes, "asked": asked, "answered": answered, "codes": dict(codes), "memory_mib": memory}
 
 
-def post(path: str, body: bytes, kind: str) -> bytes:
-    """Return a request as it is sent."""
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-async def burst(url: str, request: bytes, clients: int, seconds: float) -> tuple[float, float]:
-    """Return requests a second, and the median of their milliseconds; each client keeps its connection."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    until, times = time.monotonic() + seconds, list[float]()
-
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection(host, int(port))
-        while time.monotonic() < until:
-            began = time.monotonic()
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
-            if not head.startswith(b"HTTP/1.1 200") or length is None:
-                raise SystemExit(head.decode())
-            await reader.readexactly(int(length[1]))
-            times.append(time.monotonic() - began)
-        writer.close()
-
-    began = time.monotonic()
-    await asyncio.gather(*(client() for _ in range(clients)))
-    return len(times) / (time.monotonic() - began), 1000 * statistics.median(times)
-
-
-def pair(model: Path, image: Path, other: Path, clients: list[int], rounds: int, seconds: float) -> list[Any]:
-    """Measure this checkout's server and another's in turn."""
-    jpeg, found = image.read_bytes(), list[Any]()
-    instances = json.dumps({"instances": [{"b64": base64.b64encode(jpeg).decode()}]}).encode()
-    requests = {
-        "detect": post("/detect", jpeg, "image/jpeg"),
-        "predict": post("/v1/models/detector:predict", instances, "application/json"),
-    }
-    here = Path(__file__).parent.parent / "src"
-    with serving(model, source=here) as ours, serving(model, source=other) as theirs:
-        for server in (ours, theirs):
-            for request in requests.values():
-                asyncio.run(burst(server.url, request, 2, 1.0))
-        for (name, request), count in itertools.product(requests.items(), clients):
-            pairs = []
-            for number in range(rounds):
-                order = (ours, theirs) if number % 2 else (theirs, ours)
-                one = {server.url: asyncio.run(burst(server.url, request, count, seconds)) for server in order}
-                pairs.append((one[ours.url], one[theirs.url]))
-            ratios = [mine[0] / other[0] for mine, other in pairs]
-            middle = [statistics.median(pair[side][1] for pair in pairs) for side in (0, 1)]
-            found.append(
-                {"request": name, "clients": count, "rounds": pairs, "ratio_median": statistics.median(ratios)}
-            )
-            print(
-                f"{name}, {count} clients: requests/s of this by the other's {statistics.median(ratios):.3f} "
-                f"(least {min(ratios):.3f}); p50 {middle[0]:.2f} and {middle[1]:.2f} ms",
-                flush=True,
-            )
-    return found
-
-
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -220,7 +151,6 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--other", type=Path, help="another checkout's src, to compare with")
     parser.add_argument("--overload-minutes", type=float, default=10)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -229,11 +159,6 @@ def main() -> None:
             image.write_bytes(encode_jpeg(ShapesDataset(1, seed=1, size=(480, 640))[0].image))
         before = os.getloadavg()[0]
         machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-        if given.other:
-            pairs = pair(given.model, image, given.other, given.clients, given.rounds, given.seconds)
-            paired = {"machine": machine, "model": given.model.name, "load before": before, "pairs": pairs}
-            PAIRED.write_text(json.dumps(paired, indent=1) + "\n")
-            return
         found = {
             "machine": machine,
             "model": given.model.name,

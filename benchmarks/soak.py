@@ -7,7 +7,7 @@ take minutes, forms within forms, lists that would be padded, shapes that are ne
 megapixels; hold connections without a word, with half a head or half a body; go away; and kill a process that decodes
 now and then. Every good request must be answered (503 and 504 while a hostile picture is being read count as an
 answer, but are few). After a quarter of the time, memory (of the server and its processes) and descriptors may not
-grow by more than is said. Written to `benchmarks/results/soak.json`, and drawn in `soak.png`.
+grow by more than is said. Written to `benchmarks/results/soak.json`.
 """
 
 from __future__ import annotations
@@ -246,22 +246,6 @@ def grown(samples: list[dict[str, float]], names: tuple[str, ...]) -> float:
     return statistics.median(totals[-quarter:]) - statistics.median(totals[quarter : 2 * quarter] or totals[:1])
 
 
-def draw(samples: list[dict[str, float]], path: Path) -> None:
-    """Draw memory and descriptors over time."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    memory, descriptors = figure.subplots(2, sharex=True)
-    minutes = [one["seconds"] / 60 for one in samples]
-    memory.plot(minutes, [one["server_mib"] for one in samples], label="server")
-    memory.plot(minutes, [one["decoders_mib"] for one in samples], label="processes that decode, together")
-    memory.set(ylabel="resident MiB", ylim=(0, None))
-    memory.legend()
-    descriptors.plot(minutes, [one["descriptors"] for one in samples], color="tab:green")
-    descriptors.set(ylabel="the server's descriptors", xlabel="minutes", ylim=(0, None))
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
     """Run, write, draw; end with an error where something failed or grew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -297,7 +281,6 @@ def main() -> None:
         "samples": samples,
     }
     given.out.write_text(json.dumps(found, indent=1) + "\n")
-    draw(samples, given.out.with_suffix(".png"))
     print({name: value for name, value in found.items() if name != "samples"})
     if soak.failures or memory > given.memory_mib or descriptors > given.descriptors or busy > 0.2 * soak.codes["200"]:
         raise SystemExit("a good request failed or was refused too often, or memory or descriptors grew")

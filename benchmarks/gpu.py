@@ -1,10 +1,10 @@
-"""Peak memory and images per second of training steps and detections on a GPU, by preset, batch and precision.
+"""Images a second and peak memory of training steps and detections on a GPU, by preset, batch and precision.
 
-    python benchmarks/gpu_memory.py [--presets NAME …] [--batches 8 16] [--precisions float32 bfloat16] [--json FILE]
+    python benchmarks/gpu.py [--presets NAME …] [--batches 8 16] [--precisions float32 bfloat16] [--json FILE]
 
 The step is the run's own, with the preset's optimizer and resizer; images are made-up shapes of 480×640 that are on the
 GPU before. Steps do not wait for one another. A batch that does not fit is listed as such. Memory is what PyTorch's
-allocator held at most, the weights and optimizer's slots included.
+allocator held at most, the weights and optimizer's slots included. Beside torchvision's: `speed.py --device cuda`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
 
+RESULTS = Path(__file__).parent / "results" / "gpu-cuda.json"
 PRESETS = (
     "ssd_mobilenet_v2_fpnlite_320",
     "ssd_resnet50_v1_fpn_640",
@@ -37,6 +38,7 @@ PRESETS = (
     "center_net_resnet101_v2_512",
     "torchvision_fasterrcnn_resnet50_fpn_coco",
     "mask_rcnn_resnet50_fpn_coco",
+    "d_fine_s_coco",
 )
 GIB = 1 << 30
 
@@ -49,7 +51,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     set_tf32(allowed=False)
     device = usable_device(arguments.device)
@@ -60,10 +62,9 @@ def main() -> None:
                 row = {"preset": preset, "precision": precision, "batch": count}
                 rows.append(row | measured(preset, precision, count, arguments.repeats, device))
                 print(json.dumps(rows[-1]), flush=True)
-    if arguments.json:
-        name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-        facts = {"device": name, "torch": torch.__version__, "cuda": torch.version.cuda, "rows": rows}
-        arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    facts = {"device": name, "torch": torch.__version__, "cuda": torch.version.cuda, "rows": rows}
+    arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def measured(preset: str, precision: str, count: int, repeats: int, device: torch.device) -> dict[str, Any]:
