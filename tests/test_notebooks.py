@@ -34,8 +34,8 @@ def test_a_notebook_is_stripped_and_its_code_is_python(path: Path) -> None:
 def test_the_family_is_that_of_the_page() -> None:
     page = (ROOT / "docs" / "add_a_detector.md").read_text()
     ours = "\n".join(cells(ROOT / "notebooks" / "add_a_detector_family.ipynb", "code"))
-    for name in ("models", "criteria", "postprocessing"):
-        (text,) = re.findall(rf'```python title="src/boxwright/{name}/cells.py"\n(.*?)```', page, re.DOTALL)
+    for name in ("network", "criterion", "postprocessor"):
+        (text,) = re.findall(rf'```python title="src/boxwright/families/cells/{name}.py"\n(.*?)```', page, re.DOTALL)
         definitions = [ast.unparse(node) for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
         assert definitions
         assert all(one in {ast.unparse(node) for node in ast.parse(ours).body} for one in definitions)

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
+from boxwright.training.log import Scalars, named_listeners
 from boxwright.training.settings import RunOptions
 from tests.api.models import STEPS, SmallRun, demo_config, small_run
 
@@ -150,6 +151,23 @@ def test_print_is_a_listener(config: Path, tmp_path: Path, capsys: pytest.Captur
     assert all("Loss/total_loss" in line for line in lines)
 
 
+def test_a_listener_with_the_former_method_is_told_its_new_name() -> None:
+    heard: list[int] = []
+
+    class Listener:
+        def hear(self, step: int, event: object) -> None:
+            heard.append(step)
+
+        def close(self) -> None:
+            heard.append(-1)
+
+    with pytest.warns(DeprecationWarning, match=r"Listener\.hear is deprecated: name the method on_event"):
+        named = named_listeners([Listener()])  # type: ignore[list-item]
+    named["Listener"].on_event(3, Scalars({}))
+    named["Listener"].close()
+    assert heard == [3, -1]
+
+
 @pytest.mark.slow
 def test_several_listeners(config: Path, tmp_path: Path) -> None:
     class Hears:
@@ -157,7 +175,7 @@ def test_several_listeners(config: Path, tmp_path: Path) -> None:
             self.steps: list[int] = []
             self.closed = False
 
-        def hear(self, step: int, event: object) -> None:
+        def on_event(self, step: int, event: object) -> None:
             self.steps.append(step)
 
         def close(self) -> None:

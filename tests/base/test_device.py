@@ -126,7 +126,7 @@ def test_one_place_decides_how_devices_round() -> None:
         for path in package.rglob("*.py")
         if any(word in path.read_text(encoding="utf-8") for word in deciding)
     }
-    assert found == {"device.py"}
+    assert found == {"base/device.py"}
 
 
 def in_parts(count: int, fits: int, most: int | None = None) -> tuple[list[tuple[int, int]], list[int]]:

@@ -121,7 +121,7 @@ def unsupported(asked: set[tuple[str, str, torch.dtype]]) -> tuple[set[str], set
     """Return what a GPU cannot do.
 
     Args:
-        asked: (operation, variant, type), as `Ledger.dtypes`.
+        asked: (operation, variant, type), as `OperationRecorder.dtypes`.
 
     Returns:
         Operations in a type that CUDA does not compute them in; and operations that the tables do not know.

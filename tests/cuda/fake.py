@@ -65,9 +65,9 @@ def fake_cuda() -> Iterator[OperationRecorder]:
     Yields:
         What a GPU would have been told.
     """
-    mode = _Mode(allow_non_fake_inputs=True)  # what is on the CPU may be real; the ledger sees where it goes
+    mode = _Mode(allow_non_fake_inputs=True)  # what is on the CPU may be real; the recorder sees where it goes
     recorder = OperationRecorder(mode)
-    event = type("Event", (_Event,), {"ledger": recorder})
+    event = type("Event", (_Event,), {"recorder": recorder})
     with (
         mode,  # first: it asks whether there is a GPU, to know whether it may talk to one
         recorder,

@@ -117,7 +117,7 @@ class FakeRun:
     """A run on a fake GPU.
 
     Attributes:
-        ledger: What the GPU is told.
+        recorder: What the GPU is told.
         learner: Takes its steps.
         batch: There already.
         previous: What the step before reported.
@@ -147,7 +147,7 @@ def fake_run(family: str, resizer: str = "own", precision: str = "float32") -> I
 
 @contextmanager
 def on_fake_gpu(whole: Learner, batch: Batch, plan: TrainingPlan, *, steps: int) -> Iterator[FakeRun]:
-    """Put a run on a fake GPU, after some steps, of which the ledger says nothing."""
+    """Put a run on a fake GPU, after some steps, of which the recorder says nothing."""
     detector = whole.state.detector
     with fake_cuda() as recorder:
         to_fake(detector, recorder.mode)

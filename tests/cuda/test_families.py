@@ -32,7 +32,7 @@ PRODUCT = [
 
 
 def check(family: str, resizer: str, precision: str) -> None:
-    """Take a step, a described one, and look at pictures; a tensor of another device is an error of the ledger's."""
+    """Take a step, a described one, and look at pictures; a tensor of another device is an error of the recorder's."""
     with fake_run(family, resizer, precision) as run:
         recorder, network = run.recorder, run.detector.network
         run.step()

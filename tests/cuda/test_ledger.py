@@ -1,4 +1,4 @@
-"""The ledger sees what it is there for: each kind of wait, another device, a type that CUDA lacks; planted, and caught."""
+"""The recorder sees what it is there for: each kind of wait, another device, a type that CUDA lacks; planted, and caught."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 Wait = tuple[str, str]
 
 _ARRIVED: Wait = ("training/step_report.py _read", "Event.synchronize")
-_SUPPRESSED: set[Wait] = {("ops/suppression/image_by_image.py all_complete", "item")}
-_GREEDY: Wait = ("ops/suppression/greedy.py suppress_classes", "nms")
-_ALL_MINED: Wait = ("ops/suppression/mining.py suppress_batch", "item")
+_SUPPRESSED: set[Wait] = {("nn/suppression/image_by_image.py all_complete", "item")}
+_GREEDY: Wait = ("nn/suppression/greedy.py suppress_classes", "nms")
+_ALL_MINED: Wait = ("nn/suppression/mining.py suppress_batch", "item")
 _MINED: set[Wait] = {_GREEDY, _ALL_MINED}
-_VALID: Wait = ("models/valid_rows.py of_valid_rows", "item")
+_VALID: Wait = ("families/two_stage/valid_rows.py of_valid_rows", "item")
 _MATCHED: Wait = ("types/packing.py fetched", "copy to the CPU")
 # Of every family: the numbers of the step before, which were sent on their way when it ended.
 ALWAYS: set[Wait] = {_ARRIVED}
@@ -33,13 +33,13 @@ STEPS: dict[str, set[Wait]] = {
 # How often a step waits at most, beside the numbers of the step before: once for each of these.
 MOST = {"faster_rcnn, options": 3, "ssd, mined": 2, "mask_rcnn": 2, "mask_rcnn, paper": 2}
 # What a step that is described for the log waits for, beside that: each hundredth.
-DESCRIBED: set[Wait] = {("criteria/anchor.py describe", "boolean mask")}
+DESCRIBED: set[Wait] = {("nn/criteria/anchor.py describe", "boolean mask")}
 
 REASONS: dict[Wait, str] = {
     _ARRIVED: "losses of the step before are read while this one runs; an update that is not finite was left out by the GPU",
     _GREEDY: "how many boxes torchvision's kernel keeps is not known before; once for up to 8,192 boxes or one image",
     (
-        "ops/suppression/image_by_image.py all_complete",
+        "nn/suppression/image_by_image.py all_complete",
         "item",
     ): "where more than the best candidates could matter, or chains of overlaps are long, images are suppressed one by one",
     _ALL_MINED: "where more than the costliest anchors could matter images are mined one by one",

@@ -181,7 +181,7 @@ import logging
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 
 class Told:
-    def hear(self, step, event): print("step", step, flush=True)
+    def on_event(self, step, event): print("step", step, flush=True)
     def close(self): pass
 
 bw.train(config, sys.argv[2], bw.RunSettings(evaluate=False, workers=1, log_every_n=1), {"told": Told()})

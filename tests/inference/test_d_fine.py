@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boxwright.weights.export_transformers import write_transformers
 
 import boxwright as bw
 from boxwright.config.load import parse_message
@@ -16,6 +15,7 @@ from boxwright.data.image_io import encode_picture
 from boxwright.exporters.export import export
 from boxwright.inference.video import open_video_for_writing
 from boxwright.pipeline import messages as m
+from boxwright.weights.export_weights import write_transformers
 from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import build, pictures
 from tests.inference.serving.test_server import b64, client_of, png

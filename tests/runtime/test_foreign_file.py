@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 import boxwright as bw
 from boxwright.base.errors import BoxwrightError, CheckpointError, ExportError
+from boxwright.config.load import parse_message
 from boxwright.runtime.foreign_file import foreign_file
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.weights.exports import open_export
@@ -98,7 +99,7 @@ def test_what_is_no_file_of_the_format_is_left_to_others(suffix: str) -> None:
 def test_all_that_opens_one_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "yolo.onnx"
     path.write_bytes(an_onnx(ULTRALYTICS))
-    detector = bw.build_detector(bw.config.parse_message(SMALL_MODEL, bw.Pipeline))
+    detector = bw.build_detector(parse_message(SMALL_MODEL, bw.Pipeline))
     openers: list[tuple[type[BoxwrightError], Callable[[], Any]]] = [
         (ExportError, lambda: bw.load(path)),
         (ExportError, lambda: bw.load(path, allow_edited=True)),
@@ -115,7 +116,7 @@ def test_all_that_opens_one_says_the_same(tmp_path: Path) -> None:
 
 
 def test_an_export_of_ours_has_no_weights_to_restore(tmp_path: Path) -> None:
-    detector = bw.build_detector(bw.config.parse_message(SMALL_MODEL, bw.Pipeline))
+    detector = bw.build_detector(parse_message(SMALL_MODEL, bw.Pipeline))
     path = copied_export(".onnx", tmp_path)
     assert onnx.load(path).metadata_props
     for call in (lambda: bw.restore_detector(path), lambda: bw.load_weights(detector, path)):

@@ -68,7 +68,7 @@ def train(
         config: The configuration: a file, "preset:NAME", or the result of `load_config`.
         model_dir: The run's folder; it is created.
         settings: Settings outside the configuration.
-        listeners: Receive events: a function of (step, numbers by name) such as `print`, an object with `hear` and
+        listeners: Receive events: a function of (step, numbers by name) such as `print`, an object with `on_event` and
             `close`, or several in a list or by name. One that fails is reported and disabled. By default a terminal or
             notebook shows a bar.
         data: A folder of annotated pictures, in any format that `boxwright init` recognizes.

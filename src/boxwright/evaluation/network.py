@@ -104,11 +104,11 @@ def detect_with_losses(
     def targets(sizes: Tensor, start: int) -> Targets:
         return _targets(detector, samples[start : start + len(sizes)], sizes)
 
-    def losses(predictions: Any, wanted: Targets, start: int) -> dict[str, Tensor]:
+    def compute(predictions: Any, wanted: Targets, start: int) -> dict[str, Tensor]:
         return _losses(detector, predictions, wanted, plan, seed=seed + start)
 
-    judge, context = EvaluationLosses(targets, losses) if plan.losses else None, stack_context(samples)
-    for detections, values in detector.detect_runs([one.image for one in samples], judge, context=context):
+    losses, context = EvaluationLosses(targets, compute) if plan.losses else None, stack_context(samples)
+    for detections, values in detector.detect_runs([one.image for one in samples], losses, context=context):
         total = {TOTAL: sum(values.values())} if values else {}
         for one in detections:
             yield one.arrays(), values | total

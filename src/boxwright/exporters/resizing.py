@@ -180,7 +180,7 @@ _IN_GRAPH: dict[type, Callable[[Any], nn.Module]] = {
 
 
 def resizing(resizer: ImageResizer) -> nn.Module:
-    """Return a module from pictures [B, H, W, 3] to `ResizedBatch`; an ExportError if it cannot be in a graph."""
+    """Return a module from pictures [B, H, W, 3] to `ResizedBatch`; ExportError if a graph cannot hold the resizer."""
     if reason := refuse_resizer(resizer):
         raise ExportError(f"image_resizer: {reason}")
     return _IN_GRAPH[type(resizer)](resizer)

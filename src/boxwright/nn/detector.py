@@ -34,15 +34,15 @@ _TRIAL_SIZE = (256, 256)
 
 @dataclass(frozen=True)
 class EvaluationLosses:
-    """Judges the predictions of a run of images by groundtruth.
+    """The losses to compute for a run of images, and the groundtruth that they take.
 
     Attributes:
         targets: Returns the groundtruth, given the true sizes (int64 [B, 2], on the CPU) and the index of the first.
-        losses: Returns numbers by name, given the raw predictions, the groundtruth and that index.
+        compute: Returns losses by name, given the raw predictions, the groundtruth and that index.
     """
 
     targets: Callable[[Tensor, int], Targets]
-    losses: Callable[[Any, Targets, int], dict[str, Tensor]]
+    compute: Callable[[Any, Targets, int], dict[str, Tensor]]
 
 
 class Detector(nn.Module):
@@ -202,7 +202,7 @@ class Detector(nn.Module):
     def detect_runs(
         self,
         images: Images,
-        judge: EvaluationLosses | None = None,
+        losses: EvaluationLosses | None = None,
         scale: Scale = "guess",
         context: ContextFeatures | None = None,
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
@@ -213,20 +213,20 @@ class Detector(nn.Module):
 
         Args:
             images: As for `detect`.
-            judge: Its numbers are yielded with the detections; the network is given its groundtruth too, as some losses
+            losses: Computed and yielded with the detections; the network is given their groundtruth too, as some losses
                 compare what is predicted for it.
             scale: As for `detect`.
             context: As for `detect`.
 
         Yields:
-            For each run of images of the same size after resizing: their detections, and the judge's numbers, empty
-            without one.
+            For each run of images of the same size after resizing: their detections, and the losses, empty if none
+            were asked for.
         """
         tensors = image_tensors(images, scale, self.image_channels)
 
         def look(start: int, stop: int) -> list[tuple[list[Detections], dict[str, float]]]:
             part = None if context is None else context.rows(start, stop)
-            return list(self._look(tensors[start:stop], judge, start, part))
+            return list(self._look(tensors[start:stop], losses, start, part))
 
         for most, found in in_halves(look, len(tensors), self._at_once):
             if most < len(tensors):
@@ -234,7 +234,7 @@ class Detector(nn.Module):
             yield from found
 
     def _look(
-        self, images: list[Tensor], judge: EvaluationLosses | None, number: int, context: ContextFeatures | None
+        self, images: list[Tensor], losses: EvaluationLosses | None, number: int, context: ContextFeatures | None
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
         """Yield as `detect_runs` for images [H, W, 3]; `number` is the index of the first."""
         # Twice: images of one size are resized together, and inputs of one size after that share a pass.
@@ -244,16 +244,16 @@ class Detector(nn.Module):
             start, stop = groups[first][0], groups[last - 1][1]
             pixels, sizes = (_joined(list(part)) for part in zip(*inputs[first:last], strict=True))
             there = without_wait(sizes, pixels.device)
-            targets = None if judge is None else judge.targets(sizes, number + start)
+            targets = None if losses is None else losses.targets(sizes, number + start)
             part = None if context is None else context.rows(start, stop).to(pixels.device)
             predictions = self.predict(pixels, there, targets, part)
-            judged = {} if judge is None or targets is None else judge.losses(predictions, targets, number + start)
+            terms = {} if losses is None or targets is None else losses.compute(predictions, targets, number + start)
             found, values = detections_with(
-                self.postprocessor, predictions, there, self.categories, list(judged.values())
+                self.postprocessor, predictions, there, self.categories, list(terms.values())
             )
             yield (
                 [_to_image(one, image) for one, image in zip(found, images[start:stop], strict=True)],
-                {name: float(value) for name, value in zip(judged, values, strict=True)},
+                {name: float(value) for name, value in zip(terms, values, strict=True)},
             )
 
 

@@ -233,17 +233,17 @@ class MultiScaleDetector:
     def detect_runs(
         self,
         images: Images,
-        judge: EvaluationLosses | None = None,
+        losses: EvaluationLosses | None = None,
         scale: Scale = "guess",
         context: ContextFeatures | None = None,
     ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
-        """Yield as `Detector.detect_runs`; `judge` takes the predictions of the unscaled image."""
+        """Yield as `Detector.detect_runs`; `losses` are of the predictions of the unscaled image."""
         tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale, self.detector.image_channels)]
         start = 0
-        for found, judged in self.detector.detect_runs(tensors, judge, "pixels", context):
+        for found, terms in self.detector.detect_runs(tensors, losses, "pixels", context):
             stop = start + len(found)
             part = None if context is None else context.rows(start, stop)
-            yield self._merged(tensors[start:stop], part), judged
+            yield self._merged(tensors[start:stop], part), terms
             start = stop
 
     def _merged(self, images: list[Tensor], context: ContextFeatures | None) -> list[Detections]:

@@ -185,7 +185,7 @@ def by_image(tables: Tables) -> Iterable[tuple[DetectionTable, ObjectTable, Obje
 
 
 def _add(totals: _ErrorTotals, errors: ImageErrors, found: DetectionTable, objects: ObjectTable) -> None:
-    """Add one image to the ledger."""
+    """Add one image to the totals."""
     # Of the errors about one object that nobody found, the best scored one is fixed; the others vanish.
     usable: dict[int, int] = {}
     for number in np.flatnonzero(np.isin(errors.types, (LOCALIZATION, CLASSIFICATION))).tolist():

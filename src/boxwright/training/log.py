@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,6 @@ from boxwright.training.trackers import Tracker
 from boxwright.types import Categories
 
 _LINES = "metrics.jsonl"
-
-
 _LOG = logging.getLogger("boxwright.run")
 
 
@@ -90,7 +89,7 @@ Event = Scalars | Evaluated | Described | Gradients | Variables | Inputs
 class Listener(Protocol):
     """Receives the events of a run; one that raises is disabled with a warning, and the run continues."""
 
-    def hear(self, step: int, event: Event) -> None:
+    def on_event(self, step: int, event: Event) -> None:
         """Handle an event, or ignore one of a kind that it has no use for."""
         ...
 
@@ -100,19 +99,21 @@ class Listener(Protocol):
 
 
 # A plain function is called with the step, and numbers by name.
-Hearing = Callable[[int, Mapping[str, float]], object]
-Listeners = Mapping[str, "Listener | Hearing"] | Sequence["Listener | Hearing"] | Listener | Hearing
+NumbersCallback = Callable[[int, Mapping[str, float]], object]
+Listeners = (
+    Mapping[str, "Listener | NumbersCallback"] | Sequence["Listener | NumbersCallback"] | Listener | NumbersCallback
+)
 
 
 class FunctionListener:
-    """Tells a function the step and the numbers of each line of the log and of each evaluation."""
+    """Calls a function with the step and the numbers of each log line and each evaluation."""
 
-    def __init__(self, function: Hearing) -> None:
+    def __init__(self, function: NumbersCallback) -> None:
         """Call `function` with the step and numbers by name."""
         self._function = function
 
-    def hear(self, step: int, event: Event) -> None:
-        """Hand numbers on."""
+    def on_event(self, step: int, event: Event) -> None:
+        """Pass the numbers to the function."""
         if isinstance(event, Scalars) and event.progress:
             self._function(step, dict(event.values))
         elif isinstance(event, Evaluated):
@@ -120,6 +121,17 @@ class FunctionListener:
 
     def close(self) -> None:
         """Do nothing: functions are not told of the end."""
+
+
+class FormerListener:
+    """A user's listener that still has `hear`, the method's name before `on_event`."""
+
+    def __init__(self, listener: Any) -> None:
+        """Call its `hear` and `close`."""
+        warnings.warn(
+            f"{type(listener).__name__}.hear is deprecated: name the method on_event", DeprecationWarning, stacklevel=4
+        )
+        self.on_event, self.close = listener.hear, listener.close
 
 
 def named_listeners(listeners: Listeners | None) -> dict[str, Listener]:
@@ -140,11 +152,13 @@ def named_listeners(listeners: Listeners | None) -> dict[str, Listener]:
     for name, one in listeners.items():
         if isinstance(one, Listener):
             named[name] = one
+        elif hasattr(one, "hear") and hasattr(one, "close"):
+            named[name] = FormerListener(one)
         elif callable(one):
             named[name] = FunctionListener(one)
         else:
             raise TrainingError(
-                f"listeners: expected a function of (step, numbers) or an object with hear and close, "
+                f"listeners: expected a function of (step, numbers) or an object with on_event and close, "
                 f"found {type(one).__name__}"
             )
     return named
@@ -167,7 +181,7 @@ class TrainingLog:
         """Tell every listener."""
         for name, listener in list(self._listeners.items()):
             with self._dropping(name, f"at step {step}"):
-                listener.hear(step, event)
+                listener.on_event(step, event)
 
     @contextmanager
     def _dropping(self, name: str, when: str) -> Iterator[None]:
@@ -214,7 +228,7 @@ class JsonLines:
         _forget_after(path, start, evaluated)
         self._file = path.open("a", encoding="utf-8")
 
-    def hear(self, step: int, event: Event) -> None:
+    def on_event(self, step: int, event: Event) -> None:
         """Write numbers."""
         if isinstance(event, Scalars) and event.progress:
             self._line({"step": step, **without_nan(dict(event.values))})
@@ -255,7 +269,7 @@ class TensorBoard:
         self._train = EventFile(model_dir / "train", purge_step=start + 1)
         self._eval: dict[str, EventFile] = {}
 
-    def hear(self, step: int, event: Event) -> None:
+    def on_event(self, step: int, event: Event) -> None:
         """Write it."""
         if isinstance(event, Evaluated):
             folder = evaluation_folder(self._folder, event.name)
@@ -299,7 +313,7 @@ class TensorBoard:
 
 
 class TrackerListener:
-    """Numbers, for a tracker of others."""
+    """Passes numbers to an experiment tracker."""
 
     def __init__(self, tracker: Tracker) -> None:
         """Remember the tracker.
@@ -310,8 +324,8 @@ class TrackerListener:
         self._tracker = tracker
         self.close = tracker.close
 
-    def hear(self, step: int, event: Event) -> None:
-        """Hand numbers on."""
+    def on_event(self, step: int, event: Event) -> None:
+        """Pass the numbers to the tracker."""
         if isinstance(event, Scalars) and event.progress:
             self._tracker.scalars(step, event.values)
         elif isinstance(event, Evaluated):

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.deep_mac import compared
 from benchmarks.official_memory import table
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+FOLDER = Path(__file__).parents[3] / "benchmarks"
 
 
 def recorded(name: str) -> Any:

@@ -33,12 +33,12 @@ def judged(image: int, labels: list[int], scores: list[float], objects: int = 3)
 @pytest.mark.parametrize("count", [0, 1, 256, 600])
 def test_what_comes_back_is_what_was_added(count: int) -> None:
     """By class; the best first, ties image by image."""
-    recorder = MatchAccumulator(SIZES, THRESHOLDS, THRESHOLDS)
+    accumulator = MatchAccumulator(SIZES, THRESHOLDS, THRESHOLDS)
     images = [judged(n, [0, 0, 2] if n % 3 else [], [0.5, 0.25, n / 600] if n % 3 else []) for n in range(count)]
     for image in images:
-        recorder.add(image)
+        accumulator.add(image)
     whole = MatchedDetections.join([*images, judged(0, [], [])])
-    found = recorder.by_class()
+    found = accumulator.by_class()
     assert len(found.best_first(1)) == 0
     for label in (0, 2):
         own = np.flatnonzero(whole.labels == label)

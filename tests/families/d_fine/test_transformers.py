@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from boxwright.weights.export_transformers import write_transformers
 
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
+from boxwright.weights.export_weights import write_transformers
 
 SIDE = 128
 MODEL = f"""model {{ d_fine {{ num_classes: 5 SHAPE

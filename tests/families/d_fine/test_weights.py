@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from boxwright.weights.export_transformers import write_transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -21,6 +20,7 @@ from boxwright.families.d_fine.weight_names import authors_name, is_ignored, our
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories, Category
 from boxwright.types.coco_classes import coco_classes
+from boxwright.weights.export_weights import write_transformers
 from tests.d_fines import D_FINE, recorded
 
 

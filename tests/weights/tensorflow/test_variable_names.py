@@ -70,7 +70,7 @@ SIZES = {
 
 def network(text: str) -> Network:
     with torch.device("meta"):
-        return build_detector(parse_message(text, bw.config.messages.DetectionModel)).network
+        return build_detector(parse_message(text, m.DetectionModel)).network
 
 
 @pytest.mark.slow_except("ssd_mobiledet_gpu")

@@ -78,7 +78,7 @@ class CocoMetrics:
         self._prefix = f"Detection{kind.name}"
         self._map = f"{self._prefix}_Precision/mAP"
         self._known = np.array(sorted(category.label for category in categories), np.int64)
-        self._ledger = MatchAccumulator(len(RANGES), len(THRESHOLDS), len(THRESHOLDS))
+        self._accumulator = MatchAccumulator(len(RANGES), len(THRESHOLDS), len(THRESHOLDS))
         self._objects: dict[int, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(RANGES), np.int64))
         self._images = self._truths = self._found = 0
         self._best = 0.0
@@ -100,11 +100,11 @@ class CocoMetrics:
         objects = Truth(truth, sample.labels, sample.areas.astype(np.float64), sample.is_crowd)
         for label, count in match_classes(judged, found, objects, self._known):
             self._objects[label] += count
-        self._ledger.add(judged)
+        self._accumulator.add(judged)
 
     def compute(self) -> MetricResult:
         """Return the metrics; -1 for a metric without ground truth."""
-        judged = self._ledger.by_class()
+        judged = self._accumulator.by_class()
         classes = {label: self._of_class(judged, label) for label in sorted(self._objects)}
         values = {f"{self._prefix}_{name}": value for name, value in self._summary(classes).items()}
         if self.by_category is not None:

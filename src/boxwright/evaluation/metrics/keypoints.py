@@ -60,7 +60,7 @@ class CocoKeypointMetrics:
         self._category, self._indices = category, list(category.keypoint_indices)
         # As pycocotools, which doubles the published standard deviations before it squares them.
         self._variances = (2 * np.array([sigmas.get(name, DEFAULT_SIGMA) for name in category.keypoints])) ** 2
-        self._ledger = MatchAccumulator(len(_RANGES), len(THRESHOLDS), 0)
+        self._accumulator = MatchAccumulator(len(_RANGES), len(THRESHOLDS), 0)
         self._objects = np.zeros(len(_RANGES), np.int64)
         self._images = 0
 
@@ -93,7 +93,7 @@ class CocoKeypointMetrics:
         spans = found.max(1, initial=-np.inf) - found.min(1, initial=np.inf) if len(found) else np.zeros((0, 2))
         outside = _outside(spans.prod(1))[:, None]
         best = chosen[order]
-        self._ledger.add(
+        self._accumulator.add(
             MatchedDetections(
                 detections.labels[best],
                 np.arange(len(best)),
@@ -149,7 +149,7 @@ class CocoKeypointMetrics:
         TF names three recalls as those of boxes: AR@1 is the mean over all similarities, AR@10 the recall at 0.5,
         AR@100 that at 0.75.
         """
-        judged, label = self._ledger.by_class(), self._category.label
+        judged, label = self._accumulator.by_class(), self._category.label
         verdicts = judged.verdicts(judged.best_first(label))
         precision = precision_at_recalls(verdicts, self._objects)
         recall = final_recall(verdicts, self._objects, _MOST)

@@ -62,7 +62,7 @@ class LvisMetrics:
         self.categories, self.kind, self.by_category = categories, kind, by_category
         self._prefix = f"Detection{kind.name}"
         self._known = np.array(sorted(category.label for category in categories), np.int64)
-        self._ledger = MatchAccumulator(len(RANGES), len(THRESHOLDS), len(THRESHOLDS))
+        self._accumulator = MatchAccumulator(len(RANGES), len(THRESHOLDS), len(THRESHOLDS))
         self._objects: dict[int, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(RANGES), np.int64))
         self._images = self._found = self._listed = 0
 
@@ -85,11 +85,11 @@ class LvisMetrics:
         for label, count in match_classes(judged, found, objects, self._known):
             self._objects[label] += count
         judged.ignored[...] |= ~judged.right & np.isin(judged.labels, sample.not_exhaustive_labels)
-        self._ledger.add(judged)
+        self._accumulator.add(judged)
 
     def compute(self) -> MetricResult:
         """Return the metrics; -1 for a metric without ground truth."""
-        judged = self._ledger.by_class()
+        judged = self._accumulator.by_class()
         classes: dict[int, _ClassResults] = {}
         for label in sorted(self._objects):
             verdicts, objects = judged.verdicts(judged.best_first(label)), self._objects[label]

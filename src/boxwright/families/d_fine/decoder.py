@@ -175,7 +175,7 @@ class BoxQuality(nn.Module):
 
 
 class DecoderLayers(nn.Module):
-    """The layers of a decoder, and the judge of each one's boxes."""
+    """The layers of a decoder, and the layer that scores the boxes of each."""
 
     def __init__(self, layout: DecoderLayout) -> None:
         """Build the layers."""
