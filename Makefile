@@ -66,11 +66,11 @@ parity: install  ## compare with every recording in the folder BOXWRIGHT_GOLDEN,
 
 # TensorFlow 2.15 is the last of the API's Keras, and Python 3.11 the last that it knows.
 RACE_ENV := .venv-race
-race: install    ## race TensorFlow's own graphs in the folder BOXWRIGHT_TF_RACE, an hour (RACE="--cpu default -- --modes detect": some)
+race: install    ## race TensorFlow's own graphs in the folder BOXWRIGHT_TF_RACE, an hour (RACE="--modes detect --ways torch": some)
 	@test -n "$$BOXWRIGHT_TF_RACE" || { echo "BOXWRIGHT_TF_RACE names no folder of TensorFlow's graphs: no race"; exit 1; }
 	test -x $(RACE_ENV)/bin/python || $(BIN)/uv venv --quiet --python 3.11 $(RACE_ENV)
 	VIRTUAL_ENV=$(RACE_ENV) $(BIN)/uv pip install --quiet --group race
-	$(BIN)/python benchmarks/race.py --tf-python $(RACE_ENV)/bin/python --json build/race.json $(RACE)
+	$(BIN)/python benchmarks/race.py --tf-python $(RACE_ENV)/bin/python $(RACE)
 
 fuzz: install    ## fuzz each reader, the commands and the server for a minute each (FUZZ="--seconds 3600": for an hour)
 	$(BIN)/python -m tests.fuzz.run $(FUZZ)
@@ -95,7 +95,7 @@ notebooks: install ## run the notebooks (some minutes); they stay without output
 # The public interface, `import boxwright`, where every argument is documented.
 PUBLIC := $(addprefix src/boxwright/, api types pipeline/detector.py pipeline/load.py weights/load_weights.py weights/restore.py \
   exporters/export.py nn/detector.py nn/postprocessing/masks.py training/settings.py training/train.py)
-check: install   ## check lint, types, layers, docstrings and the figures of the README
+check: install   ## check lint, types, layers, docstrings and the figures of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -41,19 +41,19 @@ def made_up(images: int) -> Iterator[Arrays]:
         sides = np.exp(random.uniform(np.log(8), np.log(400), (DETECTIONS, 2)))
         corners = random.uniform(0, 1, (DETECTIONS, 2)) * (SIDE - sides)
         boxes = np.concatenate([corners, corners + sides], 1)
-        found = np.minimum(random.geometric(0.05, DETECTIONS) - 1, CLASSES - 1)
+        classes = np.minimum(random.geometric(0.05, DETECTIONS) - 1, CLASSES - 1)
         about = (random.random(DETECTIONS) < 1 / 3) & (count > 0)
         moved = np.exp(random.normal(0, 0.1, (DETECTIONS, 4)))
         boxes[about] = (objects[near[about]] * moved[about]) if count else boxes[about]
         boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
-        found[about] = labels[near[about]] if count else found[about]
+        classes[about] = labels[near[about]] if count else classes[about]
         scores = np.sort(random.random(DETECTIONS).astype(np.float32) * np.where(about, 1, 0.6).astype(np.float32))
         yield {
             "objects": objects,
             "labels": labels.astype(np.int64),
             "crowd": random.random(count) < 0.02,
             "boxes": boxes.astype(np.float32),
-            "found": found.astype(np.int64),
+            "classes": classes.astype(np.int64),
             "scores": scores[::-1].astype(np.float32),
         }
 
@@ -81,7 +81,7 @@ def as_ours(image: Arrays) -> tuple[Any, Any]:
 
     pixels = np.zeros((SIDE, SIDE, 0), np.uint8)
     sample = Sample(pixels, image["objects"], image["labels"], is_crowd=image["crowd"])
-    return sample, FoundObjects(image["boxes"], image["scores"], image["found"], (SIDE, SIDE))
+    return sample, FoundObjects(image["boxes"], image["scores"], image["classes"], (SIDE, SIDE))
 
 
 def theirs(images: list[Arrays], name: str) -> Callable[[], list[float]]:
@@ -96,14 +96,16 @@ def theirs(images: list[Arrays], name: str) -> Callable[[], list[float]]:
     truth: dict[str, Any] = {"images": [], "annotations": [], "categories": []}
     truth["categories"] = [{"id": n, "name": str(n)} for n in range(CLASSES)]
     rows: list[dict[str, Any]] = []
-    for number, one in enumerate(images):
+    for number, image in enumerate(images):
         truth["images"].append({"id": number, "height": SIDE, "width": SIDE})
-        for box, label, crowd in zip(one["objects"].astype(float), one["labels"], one["crowd"], strict=True):
+        for box, label, crowd in zip(image["objects"].astype(float), image["labels"], image["crowd"], strict=True):
             x, y, width, height = box[0], box[1], box[2] - box[0], box[3] - box[1]
             row = {"image_id": number, "category_id": int(label), "bbox": [x, y, width, height], "iscrowd": int(crowd)}
             area = float(np.float32(width) * np.float32(height))
             truth["annotations"].append({**row, "id": len(truth["annotations"]) + 1, "area": area})
-        for box, label, score in zip(one["boxes"].astype(float), one["found"], one["scores"].tolist(), strict=True):
+        for box, label, score in zip(
+            image["boxes"].astype(float), image["classes"], image["scores"].tolist(), strict=True
+        ):
             x, y, width, height = box[0], box[1], box[2] - box[0], box[3] - box[1]
             row = {"image_id": number, "category_id": int(label), "bbox": [x, y, width, height], "score": score}
             rows.append({**row, "id": len(rows) + 1, "area": width * height, "iscrowd": 0})
@@ -135,7 +137,7 @@ def race(count: int, rounds: int) -> dict[str, Any]:
             began = time.perf_counter()
             values[name] = contenders[name]()
             seconds[name].append(round(time.perf_counter() - began, 3))
-    apart = {name: float(np.abs(np.subtract(found, values["boxwright"])).max()) for name, found in values.items()}
+    apart = {name: float(np.abs(np.subtract(other, values["boxwright"])).max()) for name, other in values.items()}
     return {"images": count, "seconds": seconds, "apart": apart, "AP": values["boxwright"][0]}
 
 
@@ -146,14 +148,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, default=RESULTS)
     given = parser.parse_args()
-    found = race(given.images, given.rounds)
-    for name, rounds in found["seconds"].items():
-        ratios = [own / other for own, other in zip(found["seconds"]["boxwright"], rounds, strict=True)]
+    results = race(given.images, given.rounds)
+    for name, rounds in results["seconds"].items():
+        ratios = [own / other for own, other in zip(results["seconds"]["boxwright"], rounds, strict=True)]
         print(
             f"{name:18} {statistics.median(rounds):7.2f} s; ours takes {statistics.median(ratios):.2f} of it; "
-            f"metrics {found['apart'][name]:.1e} apart"
+            f"metrics {results['apart'][name]:.1e} apart"
         )
-    given.json.write_text(json.dumps(found, indent=1) + "\n")
+    given.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

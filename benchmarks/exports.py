@@ -46,10 +46,10 @@ MADE: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
 }
 
 
-def boxwright(*words: object) -> int:
-    """Run a command as a user does; return its status."""
+def boxwright(*words: object) -> None:
+    """Run a command as a user does."""
     print("$ boxwright", *words, flush=True)
-    return subprocess.run([sys.executable, "-m", "boxwright", *map(str, words)], check=False).returncode
+    subprocess.run([sys.executable, "-m", "boxwright", *map(str, words)], check=True)
 
 
 def configuration(name: str, work: Path) -> Path:
@@ -86,8 +86,8 @@ def evaluated(model: Path, config: Path, out: Path) -> dict[str, float]:
     """Return a model's metrics on the held-out pictures."""
     if not (out / "metrics.json").exists():
         boxwright("evaluate", "--model_dir", model, "--config", config, "--out", out)
-    found: dict[str, float] = json.loads((out / "metrics.json").read_text())
-    return found
+    metrics: dict[str, float] = json.loads((out / "metrics.json").read_text())
+    return metrics
 
 
 def made(name: str, work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def made(name: str, work: Path, arguments: argparse.Namespace) -> dict[str, Any]
     steps = min(steps, arguments.most_steps)
     config, folder = configuration(name, work), work / name
     sets = [f"train_config.num_steps={steps}", RATE.format(optimizer, steps), *changes]
-    options = [word for one in sets for word in ("--set", one)]
+    options = [word for change in sets for word in ("--set", change)]
     if not (folder / f"ckpt-{steps}.pt").exists():
         boxwright("train", "--config", config, "--model_dir", folder, "--no_evaluate", *options)
     whole = folder / "pipeline.config"
@@ -107,13 +107,16 @@ def made(name: str, work: Path, arguments: argparse.Namespace) -> dict[str, Any]
         file, words = FORMATS[kind]
         path = folder / "export" / file
         path.parent.mkdir(exist_ok=True)
-        if not path.exists() and boxwright("export", folder, path, *words):
+        try:
+            if not path.exists():
+                boxwright("export", folder, path, *words)
+        except subprocess.CalledProcessError:
             rows[kind] = {"refused": True}
             continue
         metrics = evaluated(path, whole, work / "evaluated" / f"{name}-{kind}")
         report = json.loads(Path(f"{path}.parity.json").read_text())
         size = sum(
-            one.stat().st_size for one in path.parent.glob(f"{path.stem}.*") if one.suffix in (path.suffix, ".bin")
+            part.stat().st_size for part in path.parent.glob(f"{path.stem}.*") if part.suffix in (path.suffix, ".bin")
         )
         rows[kind] = {"AP": metrics[AP], "AP50": metrics[f"{AP}@.50IOU"], "bytes": size, "report": report["stages"]}
         files.append(path)
@@ -153,11 +156,11 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     if not (arguments.work / "demo" / "pipeline.config").exists():
         boxwright("demo", "--data_only", "--out", arguments.work / "demo")
-    found = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
+    results = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
     for name in arguments.only:
-        found[name] = made(name, arguments.work.resolve(), arguments)
-        arguments.json.write_text(json.dumps(found, indent=1).replace(f"{arguments.work.resolve()}/", "") + "\n")
-    print("\n".join(table(found)))
+        results[name] = made(name, arguments.work.resolve(), arguments)
+        arguments.json.write_text(json.dumps(results, indent=1).replace(f"{arguments.work.resolve()}/", "") + "\n")
+    print("\n".join(table(results)))
 
 
 if __name__ == "__main__":

@@ -26,10 +26,11 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, Literal
 
-from threads import busy
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE)]
+from threads import busy  # noqa: E402  # a script beside this one
 
 GIVEN = dict(os.environ)  # before boxwright is imported, which sets how threads wait
-HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "race-cpu.json"
 VARIABLE = "BOXWRIGHT_TF_RACE"
 # Our ways to compute, and what each is for.
@@ -115,11 +116,11 @@ class Ours:
         with np.load(path) as file:
             self.build({name: file[name] for name in file.files})
 
-    def say(self, found: Any) -> Row:
+    def say(self, result: Any) -> Row:
         """Return what must agree: losses, or the best scores."""
         if self.told["mode"] == "train":
-            return {name.split("/")[-1]: float(value) for name, value in found.losses.items()}
-        return {"found": len(found[0].boxes), "scores": [float(score) for score in found[0].scores[:5]]}
+            return {name.split("/")[-1]: float(value) for name, value in result.losses.items()}
+        return {"found": len(result[0].boxes), "scores": [float(score) for score in result[0].scores[:5]]}
 
     def version(self) -> str:
         """Return what computes."""
@@ -232,11 +233,11 @@ def processor() -> dict[str, Any]:
 def keep(row: Row, path: Path) -> None:
     """Write a row in place of the one of the same race on this processor, without the last losses."""
     row = {name: value for name, value in row.items() if not name.endswith("_last")}
-    found = json.loads(path.read_text()) if path.is_file() else {}
+    results = json.loads(path.read_text()) if path.is_file() else {}
     about = processor()
-    machine = found.setdefault(about.pop("processor"), {**about, "rows": []})
-    machine["rows"] = [one for one in machine["rows"] if _key(one) != _key(row)] + [row]
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    machine = results.setdefault(about.pop("processor"), {**about, "rows": []})
+    machine["rows"] = [known for known in machine["rows"] if _key(known) != _key(row)] + [row]
+    path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def _key(row: Row) -> tuple[Any, ...]:
@@ -265,11 +266,10 @@ def table(results: dict[str, Any]) -> list[str]:
 
 
 def _ratios(rows: list[Row], way: str, mode: str) -> str:
-    """Return the ratios of a way, of detections by the number of images where there are several."""
+    """Return the ratios of a way, of detections with the batch where it has several images."""
     some = sorted((row for row in rows if row["way"] == way and row["mode"] == mode), key=lambda row: row["batch"])
-    texts = [f"{row['ratio_median_of_rounds']:.2f}" for row in some]
-    texts[1:] = [f"{text} (batch {row['batch']})" for text, row in zip(texts[1:], some[1:], strict=True)]
-    return ", ".join(texts)
+    batches = [f" (batch {row['batch']})" if mode == "detect" and row["batch"] > 1 else "" for row in some]
+    return ", ".join(f"{row['ratio_median_of_rounds']:.2f}{batch}" for row, batch in zip(some, batches, strict=True))
 
 
 def main() -> None:

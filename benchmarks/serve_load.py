@@ -102,7 +102,7 @@ def measured(rows: list[dict[str, str]]) -> dict[str, Any]:
 
 def compare(model: Path, image: Path, clients: list[int], rounds: int, seconds: float) -> list[dict[str, Any]]:
     """Measure both servers in turn."""
-    found = []
+    measurements = []
     with serving(model, "--max_batch", "8") as batched, serving(model, "--max_batch", "1") as single:
         for server in (batched, single):
             hey(server, image, 2, "-n", "40")
@@ -113,7 +113,7 @@ def compare(model: Path, image: Path, clients: list[int], rounds: int, seconds: 
             ]
             ratios = [pair[0]["requests_per_s"] / pair[1]["requests_per_s"] for pair in pairs]
             ratio, least = statistics.median(ratios), min(ratios)
-            found.append({"clients": count, "rounds": pairs, "ratio_median": ratio, "ratio_least": least})
+            measurements.append({"clients": count, "rounds": pairs, "ratio_median": ratio, "ratio_least": least})
             best = [max(pair[side]["requests_per_s"] for pair in pairs) for side in (0, 1)]
             middle = [statistics.median(pair[0][name] for pair in pairs) for name in ("p50_ms", "p99_ms")]
             print(
@@ -121,7 +121,7 @@ def compare(model: Path, image: Path, clients: list[int], rounds: int, seconds: 
                 f"(least {least:.2f}); p50 {middle[0]:.0f} ms, p99 {middle[1]:.0f} ms",
                 flush=True,
             )
-    return found
+    return measurements
 
 
 def overload(model: Path, image: Path, minutes: float) -> dict[str, Any]:
@@ -159,14 +159,14 @@ def main() -> None:
             image.write_bytes(encode_jpeg(ShapesDataset(1, seed=1, size=(480, 640))[0].image))
         before = os.getloadavg()[0]
         machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-        found = {
+        results = {
             "machine": machine,
             "model": given.model.name,
             "load before": before,
             "by clients": compare(given.model, image, given.clients, given.rounds, given.seconds),
             "overload": overload(given.model, image, given.overload_minutes) if given.overload_minutes else None,
         }
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from boxwright.cli.benchmarking.preset_costs import read_costs
@@ -33,12 +32,7 @@ _OFFICIAL = (
     ("faster_rcnn|mask_rcnn|rfcn", "faster_rcnn"),
     ("ssd|efficientdet", "ssd"),
 )
-# Trainings of a family's ideas from scratch, AP over seeds: file and command.
-_ABLATIONS = {
-    "refinedet": ("refinedet-ablation-shapes-800", "ablation.py --data shapes --steps 800"),
-    "srn": ("srn-ablation-crowds-300", "ablation.py --family srn --data crowds --steps 300"),
-    "align_det": ("align_det-ablation-crowds-1000", "ablation.py --family align_det --data crowds --steps 1000"),
-}
+_THEIRS = "torchvision's ms"
 Row = tuple[object, ...]
 
 
@@ -47,9 +41,9 @@ def section(page: str) -> str:
     family = PAGES.get(page)
     if family is None:
         return ""
-    parts = ["\n## Presets, and weights that fit\n", *presets_of(family), "\n## Measured\n"]
-    measured = (_ablation(family), _recipe(family), _against_torchvision(family), _memory(family))
-    return "\n".join([*parts, *(f"{text}\n" for text in measured if text)])
+    parts = ["\n## Presets, and weights that fit\n", *presets_of(family)]
+    measured = [f"{text}\n" for text in (_against_torchvision(family), _memory(family)) if text]
+    return "\n".join([*parts, *(["\n## Measured\n"] if measured else []), *measured])
 
 
 def presets_of(family: str) -> Iterator[str]:
@@ -106,58 +100,16 @@ def _memory(family: str) -> str:
     return "\n".join((f"{about} [how](memory.md)):\n", *_table(head, rows)))
 
 
-def _ablation(family: str) -> str:
-    if family not in _ABLATIONS:
-        return ""
-    name, command = _ABLATIONS[family]
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for run, values in _read(name).items():
-        found.setdefault(run.split("/")[0], []).append(values)
-    rows = [
-        (variant, len(runs), *(f"{mean(run[key] for run in runs):.3f}" for key in ("AP", "AP50")))
-        for variant, runs in found.items()
-    ]
-    machine = next(iter(found.values()))[0]["machine"]
-    about = f"Trained from scratch on made-up pictures, mean over seeds (`python benchmarks/{command}`, {machine};"
-    return "\n".join((
-        f"{about} [what the variants are](benchmarks.md)):\n", *_table(("variant", "seeds", "AP", "AP50"), rows)
-    ))  # fmt: skip
-
-
-def _recipe(family: str) -> str:
-    if family != "d_fine":
-        return ""
-    recipe = _read("d-fine-recipe-h200")
-    rows = [(row["recipe"], row["AP"], row["AP50"]) for row in recipe["rows"]]
-    machine = f"{recipe['device']}, torch {recipe['torch']}"
-    about = f"Blood cells, {recipe['steps']} steps from scratch (`{recipe['command']}`, {machine}):\n"
-    return "\n".join((about, *_table(("recipe", "AP", "AP50"), rows)))
-
-
 def _against_torchvision(family: str) -> str:
-    if family == "ssd":
-        found = _read("detectors-cpu")
-        machine = f"`python benchmarks/detectors.py`, {found.pop('machine')}"
-        rows = [
-            (f"`{name}`", *(_ms(values["milliseconds"], key) for key in ("infer 1", "torchvision infer 1")))
-            for name, values in found.items()
-            if "infer 1" in values.get("milliseconds", {})
-        ]
-    elif family == "faster_rcnn":
-        machine = "`python benchmarks/two_stage.py`, two threads of a CPU, the same weights"
-        rows = [
-            (name, f"{row['ours_ms']:.0f} ms", f"{row['theirs_ms']:.0f} ms")
-            for name, row in _read("two_stage_cpu").items()
-            if isinstance(row, dict) and "ours_ms" in row
-        ]
-    else:
+    rows = [
+        (f"`{row['preset']}`", f"{row['what']}, batch {row['batch']}", f"{row['ms']:.0f} ms", f"{row[_THEIRS]:.0f} ms")
+        for row in _read("speed-cpu")["rows"]
+        if _family(row["preset"]) == family
+    ]
+    if not rows:
         return ""
-    head = ("one image" if family == "ssd" else "what", "here", "torchvision's closest detector")
-    return "\n".join((f"Times beside torchvision's ({machine}):\n", *_table(head, rows)))
-
-
-def _ms(values: Mapping[str, float], key: str) -> str:
-    return f"{values[key]:.0f} ms" if key in values else ""
+    about = "Times beside torchvision's closest detector, two threads of a CPU (`python benchmarks/speed.py`):\n"
+    return "\n".join((about, *_table(("preset", "", "here", "torchvision"), rows)))
 
 
 def _table(head: Row, rows: Iterable[Row]) -> Iterator[str]:

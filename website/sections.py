@@ -69,7 +69,6 @@ SECTIONS: dict[str, dict[str, str]] = {
         "Versions": "versioning.md",
         "Security": "security.md",
         "Benchmarks": "benchmarks.md",
-        "Earlier benchmarks": "benchmarks_archive.md",
         "Contributing": "contributing.md",
         "Conduct": "conduct.md",
     },
@@ -83,6 +82,5 @@ ELSEWHERE = {
     "contributing.md": "CONTRIBUTING.md",
     "conduct.md": "CODE_OF_CONDUCT.md",
     "benchmarks.md": "benchmarks/README.md",
-    "benchmarks_archive.md": "benchmarks/archive/README.md",
     "parity.md": "tests/golden/README.md",
 }
