@@ -25,9 +25,9 @@ from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.training import build_training
-from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
+from boxwright.training.step_report import check_previous_step
 
 RESULTS = Path(__file__).parent / "results" / "gpu-cuda.json"
 PRESETS = (

@@ -38,7 +38,7 @@ from boxwright.families.center_net.criteria.keypoints import KeypointTask
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.training import build_training
-from boxwright.training.recompute import recompute_blocks
+from boxwright.training.losses import recompute_blocks
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 from boxwright.types import Targets

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from boxwright.config.load import parse_message
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.messages import DetectionModel
 from boxwright.types import Targets

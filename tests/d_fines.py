@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from boxwright.families.d_fine.decoder import DecoderLayout, DistributionDecoder
+from boxwright.families.d_fine.decoder import DecoderLayout, DistributionDecoder, QuerySelection
 from boxwright.families.d_fine.encoder import EncoderLayout, HybridEncoder
 from boxwright.families.d_fine.network import DFine
 from boxwright.families.d_fine.predictions import NoisyQueries
-from boxwright.families.d_fine.query_selection import QuerySelection
-from boxwright.families.d_fine.weight_names import from_transformers
+from boxwright.families.d_fine.weights import from_transformers
 from boxwright.nn.backbones.hgnetv2 import HgNetLayout, HgNetV2
 from boxwright.types import Targets
 from tests.parity.recordings import FOLDERS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from boxwright.base.child_process import child_environment
+from boxwright.base.worker_pools import child_environment
 
 # What a program has: read without PyTorch, and what it says of PyTorch where that is imported.
 LOOK = """

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from boxwright.api.progress import ProgressBar, is_watched
+from boxwright.api.train import ProgressBar, is_watched
 from boxwright.training.log import Evaluated, Scalars
 
 
@@ -27,7 +27,7 @@ def test_it_shows_steps_loss_and_evaluations() -> None:
 
 
 def test_a_notebook_without_widgets_has_lines_and_no_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("boxwright.api.progress.find_spec", lambda _: None)
+    monkeypatch.setattr("boxwright.api.train.find_spec", lambda _: None)
     console = Console(file=io.StringIO(), force_jupyter=True, width=80)
     shown: list[str] = []
     monkeypatch.setattr(console, "print", lambda text, **_: shown.append(text))

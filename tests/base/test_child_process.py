@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.base.child_process import child_environment, module_command
+from boxwright.base.worker_pools import child_environment, module_command
 
 
 def test_a_module_of_the_working_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ from boxwright.runtime import sessions
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.trial import try_in_child
 from boxwright.types import Sample
-from boxwright.weights.tensorflow.saved_slices import SavedSlices
+from boxwright.weights.tensorflow.checkpoint import SavedSlices
 from boxwright.weights.tensorflow.sstable import read_table, write_table
 from boxwright.weights.zoo_archive import unpacked
 from tests.exporters.tiny_exports import tiny_export

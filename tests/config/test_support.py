@@ -19,20 +19,17 @@ from boxwright.data.label_map import load_label_map
 from boxwright.evaluation.build import _METRICS, build_evaluation
 from boxwright.families.center_net.build_feature_extractor import CENTER_NET_EXTRACTORS
 from boxwright.families.center_net.build_tasks import _RANKINGS
-from boxwright.families.refinedet.build_feature_extractor import REFINEDET_EXTRACTORS
+from boxwright.families.refinedet.build import REFINEDET_EXTRACTORS
 from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS
 from boxwright.families.two_stage.build_feature_extractor import FASTER_RCNN_EXTRACTORS
 from boxwright.nn.necks.bifpn import COMBINERS
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.groundtruth import build_groundtruth
-from boxwright.pipeline.input_reader import build_dataset
-from boxwright.pipeline.input_sizes import build_input_sizes
+from boxwright.pipeline.input_reader import build_dataset, build_groundtruth, build_input_sizes
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
-from boxwright.pipeline.pretrained import wants_pretrained
-from boxwright.pipeline.training import _SCOPES, build_training
+from boxwright.pipeline.training import _SCOPES, build_training, wants_pretrained
 from tests.center_nets import KEYPOINT_LABEL_MAP, deep_mask_variants
 from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder, nothing_drawn

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 import boxwright as bw
 from boxwright.base.distributed import Processes
 from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
-from boxwright.training.finite_guard import check_previous_step
+from boxwright.training.examples import on_device
+from boxwright.training.step_report import check_previous_step
 from boxwright.training.train import _device
-from boxwright.training.transfer import on_device
 from tests.cuda.dtypes import KNOWN_BETTER, unsupported
 from tests.cuda.fake import CUDA, fake_cuda
 from tests.cuda.families import fake_run, learner_of

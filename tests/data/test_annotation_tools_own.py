@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxwright.data.annotation_tools import Tool
 from boxwright.data.open_dataset import open_dataset
-from boxwright.data.tool_files import write_for_tool
+from boxwright.data.tool_files import Tool, write_for_tool
 from tests.data.test_annotation_tools import TASKS, pictures
 
 LABEL_STUDIO, FIFTYONE = "BOXWRIGHT_LABEL_STUDIO_PYTHON", "BOXWRIGHT_FIFTYONE_PYTHON"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from boxwright.data.class_names import near_equal_names
+from boxwright.data.account import near_equal_names
 
 
 @pytest.mark.parametrize(

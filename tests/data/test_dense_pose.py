@@ -19,15 +19,14 @@ from boxwright.base.drawing import Captions, color_of
 from boxwright.base.errors import DataError
 from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions
-from boxwright.data.augmentation.albumentations_transform import albumentations_transform
-from boxwright.data.augmentation.copy_paste import CopyPaste
 from boxwright.data.augmentation.crop import crop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
 from boxwright.data.augmentation.functional import warp
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import pad, resize
 from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
-from boxwright.data.augmentation.torchvision_transform import TorchvisionTransform
+from boxwright.data.augmentation.mosaic import CopyPaste
+from boxwright.data.augmentation.user_transforms import TorchvisionTransform, albumentations_transform
 from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset, coco_annotation
 from boxwright.data.convert import write_tfrecords, write_voc
@@ -46,7 +45,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Categories, Category, FoundObjects, Sample
-from boxwright.types.dense_pose import KNOWN, MIRRORED_PARTS, PARTS
+from boxwright.types.masks import KNOWN, MIRRORED_PARTS, PARTS
 from tests.conftest import GOLDEN
 
 RNG = np.random.default_rng(0)

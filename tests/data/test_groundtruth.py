@@ -16,7 +16,7 @@ from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.nn.ops.matcher import ArgmaxMatcher
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
-from boxwright.pipeline.groundtruth import build_groundtruth
+from boxwright.pipeline.input_reader import build_groundtruth
 from boxwright.pipeline.training import build_training
 
 RNG = np.random.default_rng(0)

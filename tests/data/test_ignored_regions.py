@@ -11,7 +11,7 @@ import pytest
 import boxwright as bw
 from boxwright.data.ignored_regions import with_regions_hidden
 from boxwright.pipeline.input_reader import build_dataset
-from boxwright.training.autoconfig.settings import InitSettings
+from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config
 from boxwright.types import Sample
 from tests.brought.layouts import coco, kitti, visdrone

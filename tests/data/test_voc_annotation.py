@@ -8,7 +8,7 @@ import pytest
 
 from boxwright.base.errors import DataError
 from boxwright.data.notices import Notices
-from boxwright.data.voc_annotation import VocObject, read_voc_annotation
+from boxwright.data.voc_pictures import VocObject, read_voc_annotation
 
 BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40</ymax></bndbox>"
 OTHER = "<bndbox><xmin>5</xmin><ymin>6</ymin><xmax>7.5</xmax><ymax>8</ymax></bndbox>"

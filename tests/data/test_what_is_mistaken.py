@@ -13,11 +13,10 @@ import pytest
 from boxwright.base.errors import DataError
 from boxwright.base.read_settings import LabelConvention
 from boxwright.data.account import take_account
-from boxwright.data.annotation_tools import Tool
 from boxwright.data.coordinates import look_like_sizes, problem_of
 from boxwright.data.open_dataset import open_recognized
 from boxwright.data.recognize import recognize
-from boxwright.data.tool_files import write_for_tool
+from boxwright.data.tool_files import Tool, write_for_tool
 from boxwright.data.yolo_labels import read_rows, row_meaning
 from tests.brought.check import boxes_on_their_colors
 from tests.brought.layouts import coco, raccoon, voc, xywh

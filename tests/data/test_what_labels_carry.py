@@ -17,13 +17,12 @@ from boxwright.base.drawing import color_of, draw_boxes, with_tracks
 from boxwright.base.errors import DataError
 from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions
-from boxwright.data.augmentation.albumentations_transform import albumentations_transform
 from boxwright.data.augmentation.crop import crop
 from boxwright.data.augmentation.functional import warp
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import mirror, pad, quarter_turn, resize
-from boxwright.data.augmentation.torchvision_transform import TorchvisionTransform
 from boxwright.data.augmentation.transform import Chain
+from boxwright.data.augmentation.user_transforms import TorchvisionTransform, albumentations_transform
 from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset
 from boxwright.data.groundtruth import MergeLabels
@@ -34,8 +33,7 @@ from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.groundtruth import build_groundtruth
-from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.input_reader import build_dataset, build_groundtruth
 from boxwright.types import Categories, Category, Sample
 from tests.conftest import GOLDEN
 

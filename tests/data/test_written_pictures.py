@@ -12,11 +12,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.data.coco import CocoDataset
-from boxwright.data.convert import write_coco, write_tfrecords, write_voc, write_yolo
+from boxwright.data.convert import (
+    stored_file,
+    upright_file,
+    without_orientation,
+    write_coco,
+    write_tfrecords,
+    write_voc,
+    write_yolo,
+)
 from boxwright.data.image_io import decode_image, encode_png, header_of
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
-from boxwright.data.written_pictures import stored_file, upright_file, without_orientation
 from boxwright.types import Categories, Category, Sample
 
 CLASSES = Categories((Category(0, 1, "red"), Category(1, 2, "blue")))

@@ -9,8 +9,8 @@ import pytest
 
 from boxwright.base.errors import DataError
 from boxwright.data.convert import write_yolo
-from boxwright.data.outlines import crosses_itself
 from boxwright.data.yolo import YoloConvention, YoloDataset
+from boxwright.data.yolo_labels import crosses_itself
 from tests.data.yolo_folders import folder, picture, row
 
 # In a picture of 20 × 10: x from 5 to 15, y from 4 to 6.

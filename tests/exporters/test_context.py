@@ -12,7 +12,7 @@ from boxwright.base.errors import ConfigError, DataError
 from boxwright.exporters.export import export
 from boxwright.runtime.exported import open_exported
 from boxwright.types.context_features import ContextFeatures
-from boxwright.weights.memory import remember
+from boxwright.weights.open_model import remember
 from tests.exporters.small_detectors import build, pictures
 from tests.two_stage_models import FASTER_RCNN
 

@@ -13,8 +13,7 @@ import pytest
 
 from boxwright.base.errors import OutputError
 from boxwright.exporters.export import FORMATS, _naming
-from boxwright.exporters.onnx_file import onnx_model
-from boxwright.exporters.openvino_file import openvino_model
+from boxwright.exporters.onnx_file import onnx_model, openvino_model
 from tests.exporters.test_litert import lite
 from tests.exporters.tiny_exports import ABOUT, LITERT_ABOUT, Tiny, program_of
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from boxwright.exporters.graph import INPUT
-from boxwright.exporters.int8 import Quantizer
-from boxwright.exporters.int8_errors import measure_errors
+from boxwright.exporters.int8 import Quantizer, measure_errors
 
 
 def convolutions(*middle: Any) -> Any:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from boxwright.exporters.int8_search import smallest
+from boxwright.exporters.int8 import smallest
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 50])

@@ -4,7 +4,7 @@ from typing import Any
 
 from onnx import helper
 
-from boxwright.exporters.onnx_links import GraphLinks
+from boxwright.exporters.int8 import GraphLinks
 
 
 def graph(*nodes: tuple[str, str, str, str]) -> Any:

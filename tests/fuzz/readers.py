@@ -421,8 +421,7 @@ def _bundle() -> Reader:
 def _graph() -> Reader:
     from google.protobuf.message import DecodeError
 
-    from boxwright.weights.tensorflow.object_graph import ObjectGraph
-    from boxwright.weights.tensorflow.protos import ObjectGraphProto
+    from boxwright.weights.tensorflow.object_graph import ObjectGraph, ObjectGraphProto
 
     def seeds() -> list[bytes]:
         from boxwright.weights.tensorflow.object_graph import build_graph
@@ -454,7 +453,7 @@ def _snappy() -> Reader:
 
 def _slices() -> Reader:
     """Entries of a checkpoint of the first format, in a table whose checksums hold."""
-    from boxwright.weights.tensorflow.saved_slices import SavedSlices
+    from boxwright.weights.tensorflow.checkpoint import SavedSlices
     from tests.weights.tensorflow.test_first_formats import saved_slices
 
     arrays = {"a": np.arange(24, dtype=np.float32).reshape(4, 6), "b": np.ones(3, np.float16), "c": np.array(7)}
@@ -474,7 +473,7 @@ def _slices() -> Reader:
 
 
 def _frozen() -> Reader:
-    from boxwright.weights.tensorflow.frozen_graph import FrozenGraph
+    from boxwright.weights.tensorflow.checkpoint import FrozenGraph
     from tests.weights.tensorflow.test_first_formats import frozen_graph
 
     arrays = {

@@ -17,8 +17,8 @@ from pycocotools.coco import COCO
 
 from boxwright.data.coco import CocoDataset
 from boxwright.data.image_io import decode_image, encode_png
-from boxwright.inference.parquet_rows import parquet_bytes, row_of
-from boxwright.inference.result_files import ResultFiles
+from boxwright.inference.predict import ResultFiles
+from boxwright.inference.shards import parquet_bytes, row_of
 from boxwright.inference.sources import Frame
 from boxwright.types import Categories, Category, FoundObjects
 

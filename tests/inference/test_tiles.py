@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 import boxwright as bw
 from boxwright.config.load import parse_message
-from boxwright.inference.merging import MERGES, View, fused_boxes, suppressed
-from boxwright.inference.tiles import Window, in_tiles, tile_windows
+from boxwright.inference.finders import MERGES, View, Window, fused_boxes, in_tiles, suppressed, tile_windows
 from boxwright.pipeline import messages as m
 from boxwright.types import FoundObjects
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task

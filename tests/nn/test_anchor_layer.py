@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from boxwright.nn import anchor_layer
+from boxwright.nn.anchor_grids import GridAnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer, _ShapesOnly
-from boxwright.nn.anchors.grid import GridAnchorGenerator
 
 GENERATOR = GridAnchorGenerator((0.5, 1.0), (1.0, 2.0), (32.0, 32.0))
 

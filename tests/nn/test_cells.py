@@ -8,8 +8,15 @@ from torch import nn
 
 from boxwright.config.load import parse_message
 from boxwright.families.two_stage.nasnet import NASNET
-from boxwright.nn.backbones.cells import CellLayout, CellNetwork, JoinedCells, LaterCells, overridden_settings
-from boxwright.nn.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
+from boxwright.nn.backbones.cells import (
+    PNASNET,
+    PNASNET_SETTINGS,
+    CellLayout,
+    CellNetwork,
+    JoinedCells,
+    LaterCells,
+    overridden_settings,
+)
 from boxwright.nn.batch_norm import BatchNormSettings
 from boxwright.nn.drop_path import DropPath, drop_paths
 from boxwright.nn.layers import AvgPool2d, ConvSettings

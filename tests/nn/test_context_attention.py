@@ -24,7 +24,7 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.types import Proposals, Targets
 from boxwright.types.context_features import ContextFeatures
 from boxwright.weights.load_weights import load_weights
-from boxwright.weights.tensorflow.variable_names import tf1_variables
+from boxwright.weights.tensorflow.variables import tf1_variables
 from tests.conftest import assert_close
 from tests.two_stage_models import ONE_MAP
 

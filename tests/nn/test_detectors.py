@@ -11,7 +11,7 @@ from boxwright.config.load import parse_message
 from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS, build_feature_extractor
 from boxwright.families.shared.hyperparams import variance_scaling
 from boxwright.nn.batch_norm import BatchNorm2d
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.layers import Conv2d, ConvSettings, KernelRule, make_conv
 from boxwright.nn.necks.bifpn import COMBINERS, BiFpn
 from boxwright.pipeline import messages as m

@@ -22,8 +22,7 @@ from boxwright.nn.initial_statistics import (
 )
 from boxwright.nn.network import Network
 from boxwright.pipeline.training import build_training
-from boxwright.training.losses import LossModule
-from boxwright.training.recompute import recompute_blocks
+from boxwright.training.losses import LossModule, recompute_blocks
 from tests.center_nets import CENTER_NET
 from tests.d_fines import D_FINE
 from tests.exporters.small_detectors import FAMILIES, SRN, build, some_first

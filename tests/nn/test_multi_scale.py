@@ -12,7 +12,7 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.nn.multi_scale import MULTI_SCALE, InputSize, MultiScale, MultiScaleDetector, at_scales
 from boxwright.nn.postprocessing.nms import Voting
-from boxwright.nn.suppression.voting import soft_vote, vote
+from boxwright.nn.suppression.image_by_image import soft_vote, vote
 from boxwright.pipeline import messages as m
 from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, of_one_class
 

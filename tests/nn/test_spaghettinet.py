@@ -16,7 +16,7 @@ from boxwright.nn.backbones.spaghettinet import SpaghettiNet
 from boxwright.nn.fake_quantized import FakeQuantized
 from boxwright.pipeline import messages as m
 from boxwright.weights.export_weights import write_tensorflow_checkpoint
-from boxwright.weights.tensorflow.variable_names import tf1_variables
+from boxwright.weights.tensorflow.variables import tf1_variables
 from tests.nn.shapes import only_shapes
 
 # As TF's own test has them at 320 pixels: channels, and sides 20, 10, 5, 3 and 3.

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.ops import stochastic_depth
 
-from boxwright.nn.stochastic_depth import StochasticDepth
+from boxwright.nn.drop_path import StochasticDepth
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.7])

@@ -18,13 +18,12 @@ from boxwright.config.load import parse_message
 from boxwright.families.center_net.network import CenterNet
 from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import STRIDE, CenterPredictions, EmbeddingMaps, StageMaps, SurfaceMaps
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.types import RawDetections, Targets
-from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE, SURFACE
-from boxwright.types.masks import InstanceMasks
+from boxwright.types.masks import COLUMNS, KNOWN, PART, PLACE, SURFACE, InstanceMasks
 from boxwright.weights.load_weights import LoadReport, load_weights
 from boxwright.weights.tensorflow.variables import from_tensorflow, to_tensorflow
 from tests.conftest import GOLDEN, assert_close, xyxy

@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.config.load import parse_message
-from boxwright.families.center_net.cells import CellBoxes, valid_cells
-from boxwright.families.center_net.criteria.boxes import BoxTargets
-from boxwright.families.center_net.criteria.centers import CentersOfBoxes, CentersOfKeypoints
+from boxwright.families.center_net.cells import CellBoxes, deviations_of, valid_cells
+from boxwright.families.center_net.criteria.centers import BoxTargets, CentersOfBoxes, CentersOfKeypoints
 from boxwright.families.center_net.criteria.keypoints import KeypointHeatmap, KeypointTargets, KeypointVectors
 from boxwright.families.center_net.criteria.masks import class_masks, mask_weights
-from boxwright.families.center_net.heatmaps import deviations_of
-from boxwright.families.center_net.postprocessing.keypoint_tasks import in_frame
 from boxwright.families.center_net.postprocessing.keypoints import (
     Candidates,
     GaussianWeighted,
@@ -27,6 +24,7 @@ from boxwright.families.center_net.postprocessing.keypoints import (
     ScoreByDistance,
     ScoreByScaledDistance,
     Snapping,
+    in_frame,
     regressed_at,
 )
 from boxwright.families.center_net.postprocessing.masks import MaskDecoder, own_maps

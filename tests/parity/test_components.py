@@ -22,7 +22,7 @@ from boxwright.families.shared.post_processing import build_nms, build_score_con
 from boxwright.families.shared.target_assigner import build_box_coder, build_matcher, build_similarity
 from boxwright.families.two_stage.masks import reframe_masks
 from boxwright.families.two_stage.position_sensitive_crops import position_sensitive_crop
-from boxwright.families.two_stage.pyramid_level import by_relative_size
+from boxwright.families.two_stage.region_crop import by_relative_size
 from boxwright.nn.criteria.class_index_losses import NO_COLUMN, as_rows
 from boxwright.nn.criteria.classification_losses import Dice
 from boxwright.nn.criteria.example_sampler import BalancedSampler, MinibatchSampler
@@ -33,8 +33,7 @@ from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.nn.ops.roi import crop_and_resize, grid_align
 from boxwright.nn.optimization.optimizers import Optimizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.learning_rate import build_schedule
-from boxwright.pipeline.optimizer import build_optimizer
+from boxwright.pipeline.optimizer import build_optimizer, build_schedule
 from boxwright.types import FoundObjects, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.parity.recordings import FOLDER, Case, components, unsupported

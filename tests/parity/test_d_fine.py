@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import boxwright as bw
-from boxwright.families.d_fine.attention import sine_positions
+from boxwright.families.d_fine.boxes import (
+    bin_distances,
+    boxes_of_distances,
+    distances_of_boxes,
+    from_corners,
+    neighboring_bins,
+)
 from boxwright.families.d_fine.criterion import (
     ClassificationLoss,
     DFineCriterion,
@@ -21,21 +27,14 @@ from boxwright.families.d_fine.criterion import (
     Varifocal,
     objects_of,
 )
-from boxwright.families.d_fine.decoder import BoxQuality, DecoderLayout, DeformableAttention
-from boxwright.families.d_fine.distributions import (
-    bin_distances,
-    boxes_of_distances,
-    distances_of_boxes,
-    neighboring_bins,
-)
+from boxwright.families.d_fine.decoder import BoxQuality, DecoderLayout, DeformableAttention, cell_boxes
+from boxwright.families.d_fine.encoder import sine_positions
 from boxwright.families.d_fine.matching import MatchingCosts, match
 from boxwright.families.d_fine.network import DFine
 from boxwright.families.d_fine.postprocessor import QueryPostprocessor
 from boxwright.families.d_fine.predictions import DecoderOutputs, DFinePredictions, QueryOutputs
-from boxwright.families.d_fine.query_selection import cell_boxes
-from boxwright.families.d_fine.relative_boxes import from_corners
-from boxwright.families.d_fine.weight_names import authors_name, is_ignored, transformers_names
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.families.d_fine.weights import authors_name, is_ignored, transformers_names
+from boxwright.nn.criteria.criterion import LossTerm
 from tests.d_fines import arrays, in_float64, network_of, noisy_of, recorded, recorded_json, targets_of
 from tests.parity.recordings import FOLDERS
 

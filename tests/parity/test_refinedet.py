@@ -16,7 +16,7 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.nn.criteria.cascade import CascadeCriterion
 from boxwright.nn.ops.matcher import UNMATCHED
-from boxwright.nn.postprocessing.cascade import CascadePostprocessor
+from boxwright.nn.postprocessing.anchor import CascadePostprocessor
 from boxwright.pipeline import messages as m
 from boxwright.types import CascadePredictions, Targets
 from tests.conftest import GOLDEN, assert_close

@@ -24,7 +24,7 @@ from boxwright.families.two_stage.masks import masks_of_classes
 from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
 from boxwright.families.two_stage.second_stage import BoxClassifier
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops.boxes import pairwise_iou
 from boxwright.pipeline import messages as m

@@ -8,8 +8,7 @@ import pytest
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import dump_message, parse_message
-from boxwright.pipeline.layers import lay_over
-from boxwright.pipeline.load import load_config
+from boxwright.pipeline.load import lay_over, load_config
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 
 FOUR_LINES = """preset: "ssd_mobilenet_v2_fpnlite_320"

@@ -4,7 +4,7 @@ import pytest
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import dump_message, parse_message
-from boxwright.pipeline.layers import lay_over
+from boxwright.pipeline.load import lay_over
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.pipeline.messages import DetectionModel, Srn
 from boxwright.pipeline.overrides import apply_override

@@ -6,7 +6,7 @@ import pytest
 
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.pretrained import wants_pretrained
+from boxwright.pipeline.training import wants_pretrained
 
 
 @pytest.mark.parametrize(("field", "wanted"), [("pretrained: true", True), ("pretrained: false", False), ("", False)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from boxwright.pipeline.load import load_config
-from boxwright.pipeline.rates import scaled_rate
+from boxwright.pipeline.run_length import scaled_rate
 
 
 @pytest.mark.parametrize(

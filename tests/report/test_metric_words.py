@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.report.metric_words import sentence
+from boxwright.report.content import sentence
 from boxwright.report.sources import source_of_files
 from boxwright.report.write import write_report
 from tests.report import made

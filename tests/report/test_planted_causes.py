@@ -22,8 +22,7 @@ from PIL import Image
 from boxwright.config.load import dump_message
 from boxwright.evaluation.about import DATA_SETTINGS
 from boxwright.evaluation.data import open_evaluation_data
-from boxwright.evaluation.evaluate import counted_categories
-from boxwright.evaluation.exported import samples_by_threads
+from boxwright.evaluation.evaluate import counted_categories, samples_by_threads
 from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.images import evaluate_images
 from boxwright.evaluation.settings import EvaluationSettings

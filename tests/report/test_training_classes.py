@@ -12,7 +12,7 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.pipeline import messages as m
 from boxwright.report.factors import factors_of
 from boxwright.report.pictures import without_photos
-from boxwright.report.training_classes import training_objects
+from boxwright.report.write import training_objects
 from boxwright.types import Categories, Category
 from tests.report import made
 

@@ -9,9 +9,9 @@ import pytest
 
 from boxwright.base.errors import ExportError
 from boxwright.runtime.export_file import check_seal, read_export_file
+from boxwright.runtime.metadata import UNSEALED, seal
 from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.runtime.pt2_members import packed_members, unpacked_members
-from boxwright.runtime.seal import UNSEALED, seal
 from boxwright.weights.exports import open_export
 from tests.exporters.tiny_exports import PICTURE, copied_export
 

@@ -9,7 +9,7 @@ import torch
 
 import boxwright as bw
 from boxwright.config.load import parse_message
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.types import Targets
 

@@ -17,13 +17,13 @@ from boxwright.data.batch import Batch
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.shapes import ShapesDataset
-from boxwright.nn.criteria.terms import TOTAL
+from boxwright.nn.criteria.criterion import TOTAL
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 from boxwright.types import Targets
-from boxwright.weights.weights_digest import weights_sha256
+from boxwright.weights.weights_folder import weights_sha256
 from tests.d_fines import D_FINE
 from tests.training.test_distributed import lines, run_two
 from tests.training.test_refinedet import run

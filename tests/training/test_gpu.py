@@ -14,10 +14,10 @@ import boxwright as bw
 from boxwright.base.device import set_tf32
 from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch
-from boxwright.nn.stochastic_depth import StochasticDepth
+from boxwright.nn.drop_path import StochasticDepth
 from boxwright.pipeline import messages as m
-from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.step import Learner
+from boxwright.training.step_report import check_previous_step
 from boxwright.types.context_features import ContextFeatures
 from boxwright.weights.store import read_checkpoint
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
@@ -105,7 +105,7 @@ def test_batches_arrive_whole(small_config: Path, tmp_path: Path) -> None:
     from boxwright.data.batch import collate, to_input
     from boxwright.data.shapes import ShapesDataset
     from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
-    from boxwright.training.transfer import on_device
+    from boxwright.training.examples import on_device
 
     dataset = ShapesDataset(24, seed=0)
     batches = [collate([to_input(dataset[n], FixedShapeResizer(256, 256))]).pin_memory() for n in range(24)]
@@ -122,7 +122,7 @@ def test_profile(small_config: Path, tmp_path: Path) -> None:
 
 def test_network_criterion_and_gradients_wait_for_nothing() -> None:
     """Nothing between the inputs and the gradients asks the GPU for a number."""
-    from boxwright.nn.criteria.terms import LossTerm
+    from boxwright.nn.criteria.criterion import LossTerm
     from boxwright.types import Targets
     from tests.conftest import SMALL_MODEL
 

@@ -18,7 +18,7 @@ from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.image_results import rows_of
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
 from boxwright.types import Categories, Category, Sample

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
-from boxwright.training import profile
+from boxwright.training import loop as profile
 from tests.conftest import Silent
 from tests.exporters.small_detectors import with_few_layers
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import boxwright as bw
-from boxwright.training.recompute import recompute_blocks
+from boxwright.training.losses import recompute_blocks
 from boxwright.weights.store import read_checkpoint
 from tests.exporters.small_detectors import FAMILIES, build, some_first
 from tests.training.test_step import learner

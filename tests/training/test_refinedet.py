@@ -24,9 +24,8 @@ from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
-from boxwright.training.gradient_accumulation import counts_of
 from boxwright.training.state import new_state
-from boxwright.training.step import Learner
+from boxwright.training.step import Learner, counts_of
 
 OWN_INITIALIZERS = True
 

@@ -13,13 +13,13 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
 from boxwright.pipeline.training import build_training
-from boxwright.training.resume_tensorflow import resume_tensorflow
+from boxwright.training.initialize import resume_tensorflow
 from boxwright.training.state import TrainingState, new_state
 from boxwright.weights.store import read_checkpoint
 from boxwright.weights.tensorflow.bundle import Bundle
 from boxwright.weights.tensorflow.bundle_writer import write_bundle
 from boxwright.weights.tensorflow.checkpoint import find_training
-from boxwright.weights.tensorflow.variable_names import tf1_variables, tf2_variables
+from boxwright.weights.tensorflow.variables import tf1_variables, tf2_variables
 from tests.conftest import GOLDEN, SMALL_MODEL
 
 RECORDED = GOLDEN / "checkpoint" / "tf2_checkpoint"

@@ -24,8 +24,7 @@ import boxwright as bw
 from boxwright.base.distributed import Processes, gathered
 from boxwright.nn.regularization import add_penalty_gradients
 from boxwright.pipeline.training import build_training
-from boxwright.training.losses import LossModule
-from boxwright.training.recompute import recompute_blocks
+from boxwright.training.losses import LossModule, recompute_blocks
 from boxwright.training.sharding import shard_state, whole_weights
 from boxwright.training.state import new_state
 from boxwright.training.train import _check_shards
@@ -206,7 +205,7 @@ from boxwright.base.distributed import join_processes
 from boxwright.training.examples import training_examples
 from boxwright.base.distributed import gathered, local
 from boxwright.training.state import new_state
-from boxwright.training.finite_guard import NotFiniteError, check_previous_step
+from boxwright.training.step_report import NotFiniteError, check_previous_step
 from boxwright.training.step import Learner
 
 config = bw.load_config(sys.argv[1])

@@ -14,13 +14,13 @@ from boxwright.base.distributed import ALONE
 from boxwright.data.augmentation.transform import Chain
 from boxwright.data.batch import Batch
 from boxwright.data.loader import TrainingExamples, training_batches
-from boxwright.nn.criteria.terms import TOTAL
+from boxwright.nn.criteria.criterion import TOTAL
 from boxwright.nn.drop_path import DropPath
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
-from boxwright.training.finite_guard import NotFiniteError, check_previous_step
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
+from boxwright.training.step_report import NotFiniteError, check_previous_step
 from tests.conftest import Silent
 
 FROZEN = "model.ssd.freeze_batchnorm=true"

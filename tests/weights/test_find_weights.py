@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import boxwright as bw
-from boxwright.training.autoconfig.settings import InitSettings
+from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config
 from boxwright.weights.find_weights import find_weights
 

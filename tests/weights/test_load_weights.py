@@ -18,8 +18,7 @@ from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
 from boxwright.pipeline import messages as m
 from boxwright.weights.export_weights import write_safetensors, write_tensorflow_checkpoint
 from boxwright.weights.tensorflow.bundle import Bundle
-from boxwright.weights.tensorflow.variable_names import tf1_variables, tf2_variables
-from boxwright.weights.tensorflow.variables import to_tensorflow
+from boxwright.weights.tensorflow.variables import tf1_variables, tf2_variables, to_tensorflow
 from tests.conftest import GOLDEN, SMALL_MODEL, Silent
 from tests.nn.test_detectors import KINDS, config
 from tests.two_stage_models import ONE_MAP, PYRAMID, RFCN

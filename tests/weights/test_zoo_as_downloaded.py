@@ -19,7 +19,7 @@ from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.pipeline.data_paths import placeholder_of_data
 from boxwright.pipeline.overrides import with_overrides
-from boxwright.types.coco_classes import coco_classes, coco_classes_by_id
+from boxwright.types.categories import coco_classes, coco_classes_by_id
 from boxwright.weights.restore import stored_config
 from tests.weights.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, write
 

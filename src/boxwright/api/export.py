@@ -21,8 +21,7 @@ from boxwright.nn.detector import Detector
 from boxwright.pipeline.data_paths import placeholder_of_data
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.weights.configuration import run_folder
-from boxwright.weights.open_model import OpenModel
+from boxwright.weights.open_model import OpenModel, run_folder
 
 _COLORS = 3
 # Made pictures: how many of each (height, width).

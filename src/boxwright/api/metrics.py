@@ -15,8 +15,7 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import with_overrides
-from boxwright.weights.configuration import configuration_of
-from boxwright.weights.open_model import OpenModel
+from boxwright.weights.open_model import OpenModel, configuration_of
 
 # A process that reads images pays off in long evaluations only.
 _DEFAULTS = EvaluationSettings(workers=0)

@@ -12,8 +12,7 @@ from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
 from boxwright.runtime.devices import require_runtime
 from boxwright.types.categories import Categories
-from boxwright.weights.memory import remember
-from boxwright.weights.open_model import OpenModel, open_model
+from boxwright.weights.open_model import OpenModel, open_model, remember
 
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector

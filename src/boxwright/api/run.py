@@ -2,16 +2,110 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
+from boxwright.api.evaluated import open_evaluated
 from boxwright.api.model import Model, load
 from boxwright.base.errors import CheckpointError, DataError, TrainingError
 from boxwright.base.files import write_whole
+from boxwright.base.settings import with_options
+from boxwright.config.load import dump_message
+from boxwright.evaluation.about import about_evaluation
+from boxwright.evaluation.evaluate import evaluate_on_data
+from boxwright.evaluation.image_results import ImageResults
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.evaluation.write import write_evaluation
+from boxwright.report.settings import ReportSettings
+from boxwright.report.sources import source_of_evaluation
+from boxwright.report.write import write_report
 from boxwright.training.log import read_lines
+from boxwright.weights.open_model import configuration_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from PIL.Image import Image as PilImage
+
+
+_TOTAL = "Loss/total_loss"
+_SIZE, _DPI = (9.0, 3.6), 110
+
+
+def draw_history(history: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> Image.Image:
+    """Return two plots side by side: the loss terms, and the evaluated metrics.
+
+    Args:
+        history: Lines of a run's log, each with its step; those of evaluations have `evaluation`.
+        metrics: The metrics to draw; if none of them was evaluated, the first that was.
+
+    Returns:
+        The picture.
+    """
+    # Not pyplot, which keeps figures and opens windows.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    training = [row for row in history if "evaluation" not in row]
+    evaluations = [row for row in history if "evaluation" in row]
+    figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    terms = sorted(
+        {name for row in training for name in row if name.startswith("Loss/")}, key=lambda n: (n != _TOTAL, n)
+    )
+    _draw(left, training, terms, "loss")
+    known = [name for name in metrics if any(name in row for row in evaluations)]
+    others = [name for row in evaluations[-1:] for name in row if name not in ("step", "evaluation", "learning_rate")]
+    _draw(right, evaluations, known or others[:1], "evaluation")
+    with io.BytesIO() as file:
+        FigureCanvasAgg(figure).print_png(file)
+        return Image.open(io.BytesIO(file.getvalue())).convert("RGB")
+
+
+def _draw(axes: Axes, rows: Sequence[Mapping[str, Any]], names: Sequence[str], title: str) -> None:
+    for name in names:
+        points = [(row["step"], row[name]) for row in rows if isinstance(row.get(name), int | float)]
+        # Markers for few points: a line through a single evaluation would be invisible.
+        axes.plot(*zip(*points, strict=True), label=name.rpartition("/")[2], marker="." if len(points) < 20 else "")
+    axes.set_title(title if names else f"{title}: nothing was logged")
+    axes.set_xlabel("step")
+    axes.grid(visible=True, alpha=0.3)
+    if names:
+        axes.legend(fontsize="small")
+
+
+def report_on(model: Path, folder: Path, out: Path | None = None, **settings: Any) -> Path:
+    """Evaluate a model, write the evaluation and its report, and return the report's page.
+
+    Args:
+        model: A run's folder, a checkpoint or an exported file.
+        folder: Where the evaluation is written.
+        out: The report's folder; by default `report` in that of the evaluation.
+        **settings: Fields of `EvaluationSettings` and `ReportSettings`.
+
+    Returns:
+        The path of `index.html`.
+
+    Raises:
+        BoxwrightError: If model, configuration or data cannot be used, or a file cannot be written.
+    """
+    shown = {spec.name for spec in fields(ReportSettings)}
+    reporting = with_options(ReportSettings(), {k: v for k, v in settings.items() if k in shown}, "report")
+    others = {name: value for name, value in settings.items() if name not in shown}
+    chosen = with_options(EvaluationSettings(workers=0), others, "report", sorted(shown))
+    config = configuration_of(model, None, ["eval_config.include_metrics_per_category=true"])
+    evaluated = open_evaluated(model, config.message, chosen)
+    with ImageResults(folder) as results:
+        evaluation = evaluate_on_data(evaluated.data, evaluated.model.opened, chosen, keep=results.add)
+        about = about_evaluation(evaluated.model, chosen, config.path, evaluated.runtime)
+        write_evaluation(evaluation, results, folder, evaluated.model.step, about=about)
+    write_whole(folder / "pipeline.config", dump_message(config.message))
+    return write_report(source_of_evaluation(folder), out or folder / "report", reporting)
+
 
 # What stands beside the metrics in a line of the log.
 _NO_METRICS = ("step", "evaluation", "learning_rate")
@@ -100,8 +194,6 @@ class Run:
         Raises:
             BoxwrightError: If model, configuration or data cannot be used.
         """
-        from boxwright.api.report import report_on
-
         return report_on(self.folder, self.folder / "eval", None if out is None else Path(out), **settings)
 
     def plot_history(self, path: str | Path | None = None) -> PilImage:
@@ -116,7 +208,6 @@ class Run:
         Raises:
             DataError: If the run has no log, or the file another ending.
         """
-        from boxwright.api.history import draw_history
         from boxwright.data.image_io import encode_picture
 
         history = self.history

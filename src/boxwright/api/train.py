@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from boxwright.api.own import copied_config, use_own_data, use_own_detector
-from boxwright.api.progress import ProgressBar, is_watched
 from boxwright.api.run import Run
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
@@ -21,11 +22,56 @@ from boxwright.nn.detector import Detector
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.run_length import set_num_steps
-from boxwright.training.autoconfig.settings import InitSettings
+from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.length import steps_of_epochs
-from boxwright.training.log import Listeners, named_listeners
+from boxwright.training.log import Evaluated, Event, Listeners, Scalars, named_listeners
 from boxwright.training.settings import RunOptions, RunSettings
 from boxwright.training.train import train as train_run
+
+_AP = "DetectionBoxes_Precision/mAP"
+
+
+def is_watched(console: Console) -> bool:
+    """Whether output goes to a terminal or a notebook, not to a file."""
+    return console.is_terminal or console.is_jupyter
+
+
+class ProgressBar:
+    """Shows steps, time left, loss, and a line for each evaluation; notebooks without ipywidgets have lines alone."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        """Create the bar, hidden until the first step.
+
+        Args:
+            total: The number of steps.
+            console: Where it is shown.
+        """
+        columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"))
+        # Rich draws a notebook's bar with ipywidgets; without them it would warn at every step.
+        hidden = console.is_jupyter and find_spec("ipywidgets") is None
+        self._progress = Progress(TextColumn("train"), *columns, console=console, transient=True, disable=hidden)
+        self._total = total
+        self._task: TaskID | None = None  # starts with the first step, so that an earlier error leaves no bar
+
+    def on_event(self, step: int, event: Event) -> None:
+        """Advance the bar, or print an evaluation's first metric."""
+        if isinstance(event, Scalars) and "steps_per_sec" in event.values:
+            loss = event.values.get("Loss/total_loss")
+            text = "" if loss is None else f"loss {loss:.3f}"
+            if self._task is None:
+                self._task = self._progress.add_task("train", total=self._total, loss=text)
+                self._progress.start()
+            self._progress.update(self._task, completed=step, loss=text)
+        elif isinstance(event, Evaluated) and event.metrics:
+            name = _AP if _AP in event.metrics else next(iter(event.metrics))
+            self._progress.console.print(
+                f"step {step}: {name} {event.metrics[name]:.4f}", markup=False, highlight=False
+            )
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._progress.stop()
+
 
 _LOG = logging.getLogger("boxwright.run")
 _READING = ("ignore_exif", "allow_paths_outside", "most_lost")

@@ -103,7 +103,7 @@ def _here(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Itera
 
 def _each(title: str, make: Callable[[], Work], tasks: Sequence[int], *, engine: Engine, workers: int) -> list[Any]:
     """Return the results of tasks, with a progress bar."""
-    from boxwright.cli.progress import progress_bar
+    from boxwright.cli.ui import progress_bar
 
     results = []
     with progress_bar() as bar:

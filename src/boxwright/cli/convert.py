@@ -13,8 +13,8 @@ from boxwright.base.read_settings import LABELS_ARE, ReadSettings, labels_are_of
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.inspect import print_account
-from boxwright.cli.paths import require_data
-from boxwright.data.annotation_tools import Tool
+from boxwright.cli.ui import require_data
+from boxwright.data.tool_files import Tool
 
 if TYPE_CHECKING:
     from boxwright.data.dataset import Dataset

@@ -11,15 +11,15 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.cli.console import ap_line, console, count_progress, importing, print_evaluation, suggest
 from boxwright.cli.options import CheckpointOption
-from boxwright.cli.paths import require_checkpoint
 from boxwright.cli.process import prepare_inference
+from boxwright.cli.ui import require_checkpoint
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.report.settings import ReportSettings
 from boxwright.runtime.formats import AUTO, TORCH
 
 if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
-    from boxwright.weights.configuration import Configuration
+    from boxwright.weights.open_model import Configuration
 
 Config = Annotated[
     Path | None,
@@ -101,9 +101,8 @@ def _evaluate(
         from boxwright.evaluation.evaluate import evaluate_on_data
         from boxwright.evaluation.image_results import ImageResults
         from boxwright.evaluation.write import write_evaluation
-        from boxwright.pipeline.learning_rate import learning_rates
-        from boxwright.weights.configuration import run_folder
-        from boxwright.weights.open_model import require_adjustable
+        from boxwright.pipeline.optimizer import learning_rates
+        from boxwright.weights.open_model import require_adjustable, run_folder
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
     found = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
@@ -148,7 +147,7 @@ def _progress(items: Iterable[int], title: str) -> Iterable[int]:
 
 def _configuration(model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False) -> Configuration:
     """Return the configuration to evaluate with, and print its path."""
-    from boxwright.weights.configuration import configuration_of
+    from boxwright.weights.open_model import configuration_of
 
     changes = [*changes, "eval_config.include_metrics_per_category=true"]
     config = configuration_of(model, given, changes, allow_edited=allow_edited)

@@ -12,7 +12,7 @@ import typer
 
 from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.ui import require_checkpoint
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def export_command(
 
 def _of_repository(source: Path, target: Path | None, settings: ExportSettings, verify: Path | None) -> ExportSettings:
     """Return the settings of an export to ONNX from which Triton's repository is made."""
-    from boxwright.weights.configuration import run_folder
+    from boxwright.weights.open_model import run_folder
 
     if verify is not None:
         raise ExportError(
@@ -159,8 +159,7 @@ def _write_export(
     from boxwright.config.load import dump_message
     from boxwright.exporters.export import ExportDescription, export, report_path
     from boxwright.pipeline.load import load_config
-    from boxwright.weights.configuration import run_folder
-    from boxwright.weights.memory import remember
+    from boxwright.weights.open_model import remember, run_folder
     from boxwright.weights.restore import restore_detector
 
     path = target or run_folder(source) / "export" / _NAMES[chosen]
@@ -194,7 +193,7 @@ def _verify(source: Path, file: Path, config_path: Path | None, images: list[Pat
     """Compare an exported file with its detector on this machine."""
     from boxwright.exporters.export import verify
     from boxwright.pipeline.load import load_config
-    from boxwright.weights.memory import remember
+    from boxwright.weights.open_model import remember
     from boxwright.weights.restore import restore_detector
 
     detector, config, _ = restore_detector(source, config=load_config(config_path) if config_path else None)

@@ -17,7 +17,7 @@ from boxwright.base.threads import prepare_threads
 from boxwright.cli.commands import Commands
 from boxwright.cli.console import console, errors, show_log
 from boxwright.cli.options import CONTEXT
-from boxwright.cli.termination import Terminated, raise_on_sigterm
+from boxwright.cli.process import Terminated, raise_on_sigterm
 
 app = typer.Typer(
     cls=Commands,

@@ -6,13 +6,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
 
 from boxwright.runtime.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
     from boxwright.training.settings import RunSettings
+
+
+# Seconds until a lost signal is sent again.
+_AGAIN_S = 0.02
+
+
+class Terminated(BaseException):
+    """Raised on SIGTERM."""
+
+
+def raise_on_sigterm() -> None:
+    """Make SIGTERM raise `Terminated` in the main thread; a second one ends the process at once."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _unraisable
+
+
+def _terminate(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise Terminated
+
+
+def _unraisable(lost: Any) -> None:
+    """Resend a signal that arrived in a destructor, where Python drops exceptions: exporting spends much time there."""
+    if not issubclass(lost.exc_type, Terminated | KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    number = signal.SIGINT
+    if issubclass(lost.exc_type, Terminated):
+        number = signal.SIGTERM
+        signal.signal(number, _terminate)
+    # Later, from another thread: sent at once it would be lost like the first.
+    again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def prepare_inference(*, tf32: bool = False) -> None:
@@ -28,7 +66,7 @@ def prepare_training(config: TrainEvalPipelineConfig, settings: RunSettings) -> 
     import torch
 
     from boxwright.base.device import set_tf32
-    from boxwright.pipeline.input_sizes import has_one_input_size
+    from boxwright.pipeline.input_reader import has_one_input_size
 
     set_tf32(allowed=settings.tf32)
     # Of inputs of one size, cuDNN's trials of its algorithms are over after a step; each new size would have its own.

@@ -178,7 +178,7 @@ def train_command(
         for reader in config.eval_input_reader:
             reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples
     with importing():
-        from boxwright.cli.progress import progress_bar
+        from boxwright.cli.ui import progress_bar
         from boxwright.training.train import train
 
     if not flags.record_summaries:
@@ -221,11 +221,11 @@ def _configuration_of(
             raise ConfigError("name the run's folder with --model_dir")
         return config, model_dir
     with importing():
-        from boxwright.training.autoconfig.settings import InitSettings
+        from boxwright.training.autoconfig.choices import InitSettings
         from boxwright.training.autoconfig.start import start_run
     from boxwright.cli.console import progress_of
     from boxwright.cli.init import print_choices
-    from boxwright.cli.paths import require_data
+    from boxwright.cli.ui import require_data
 
     require_data(str(data))
     init = InitSettings(
@@ -267,7 +267,7 @@ def _configured(
 
         require_for_training(config)
         with importing():
-            from boxwright.training.batch_size import fitting_batch
+            from boxwright.training.length import fitting_batch
         size, measured = fitting_batch(config, MOST_BATCH, device)
         console.print(f"a batch of {size} fits in the {measured.device}'s memory", markup=False)
         config = load_config(path, [*overrides, f"train_config.batch_size={size}"])

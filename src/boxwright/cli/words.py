@@ -81,7 +81,7 @@ def batch_override(words: FieldOptions) -> list[str]:
     Raises:
         ConfigError: If it is neither a number of images nor auto.
     """
-    from boxwright.training.autoconfig.settings import batch_of
+    from boxwright.training.autoconfig.choices import batch_of
 
     size = batch_of(words.batch or "auto", "--batch")
     return [] if size is None else [f"train_config.batch_size={size}"]
@@ -158,7 +158,7 @@ def _model(config: TrainEvalPipelineConfig) -> tuple[str, Message]:
 
 
 def _input_size(config: TrainEvalPipelineConfig, text: str) -> list[str]:
-    from boxwright.training.autoconfig.settings import size_of
+    from boxwright.training.autoconfig.choices import size_of
 
     height, width = size_of(text)
     side = min(height, width)

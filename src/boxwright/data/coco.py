@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
 from boxwright.data.coco_content import (
+    CocoUnits,
     annotation_name,
     annotations_by_image,
     category_number,
@@ -26,7 +27,6 @@ from boxwright.data.coco_content import (
     rows_of,
 )
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
-from boxwright.data.coco_units import CocoUnits
 from boxwright.data.coordinates import BoxesAre
 from boxwright.data.cvat import read_cvat
 from boxwright.data.dense_pose import coco_lists, coco_points

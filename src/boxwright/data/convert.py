@@ -9,24 +9,159 @@ import itertools
 import json
 import os
 import re
+import struct
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, make_folder, open_whole, read_file, unfinished, write_whole
 from boxwright.data.coco import coco_annotation, coco_category
 from boxwright.data.dataset import Dataset
+from boxwright.data.image_io import decode_image, encode_png, encode_whole_jpeg, header_of
 from boxwright.data.label_map import load_label_map, write_label_map
 from boxwright.data.lvis import searched_lists
+from boxwright.data.picture_files import picture_format
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records_to
 from boxwright.data.voc import write_voc_annotation
-from boxwright.data.written_pictures import stored_file, upright_file
-from boxwright.data.yolo_writer import write_yolo_labels, write_yolo_yaml
 from boxwright.types import Categories, Sample
+
+
+def write_yolo_labels(sample: Sample, path: Path) -> None:
+    """Write the objects of a sample: class from 0, center, width and height; an empty file if it has none."""
+    height, width = sample.image.shape[:2]
+    lines = []
+    for label, (x1, y1, x2, y2) in zip(sample.labels.tolist(), sample.boxes.astype(float).tolist(), strict=True):
+        # Enough digits to restore the float32 exactly.
+        place = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height, (x2 - x1) / width, (y2 - y1) / height)
+        lines.append(" ".join([str(label), *(f"{number:.10g}" for number in place)]) + "\n")
+    write_whole(path, "".join(lines))
+
+
+@contextmanager
+def write_yolo_yaml(path: Path, split: str, names: Sequence[str]) -> Iterator[None]:
+    """Add a split to a `data.yaml`, or create the file, when the block ends without an error.
+
+    Args:
+        names: Names of the classes, in order.
+
+    Yields:
+        Control, while images and labels are written.
+
+    Raises:
+        DataError: If the file exists with other classes.
+    """
+    there = yaml.safe_load(read_file(path)) if is_file(path) else {}
+    if not isinstance(there, dict) or there.get("names", list(names)) != list(names):
+        raise DataError(f"{path} already exists and has other classes; write to another folder")
+    yield
+    lists = {name: there[name] for name in ("train", "val", "test") if name in there} | {split: f"images/{split}"}
+    content = {"path": ".", **lists, "nc": len(names), "names": list(names)}
+    write_whole(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+_ORIENTATION, _SHORT = 0x0112, 3
+_ENTRY = 12
+# What is before EXIF's data in the files of each format.
+_BEFORE = {"JPEG": b"Exif\0\0", "PNG": b"eXIf", "WEBP": b"EXIF"}
+_JPEG_NAMES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif"})
+
+
+def upright_file(image: NDArray[Any], data: bytes, name: str) -> tuple[bytes, str]:
+    """Return a file that gives an image to readers that turn pictures upright, and its name.
+
+    Args:
+        image: A sample's, uint8 [H, W, 3].
+        data: The file that it was read from.
+        name: Of that file.
+    """
+    if header_of(data, name).orientation == 1 or _gives(image, data, name, upright=True):
+        return data, name
+    plain = without_orientation(data)
+    if plain is not None and _gives(image, plain, name, upright=True):
+        return plain, name
+    return _encoded(image, data, name)
+
+
+def stored_file(image: NDArray[Any], data: bytes, name: str) -> bytes:
+    """Return a file whose pixels are an image as they are stored, for readers that ignore EXIF.
+
+    Args:
+        image: A sample's, uint8 [H, W, 3].
+        data: The file that it was read from.
+        name: Of that file.
+    """
+    if header_of(data, name).orientation == 1 or _gives(image, data, name, upright=False):
+        return data
+    return _encoded(image, data, name)[0]
+
+
+def _gives(image: NDArray[Any], data: bytes, name: str, *, upright: bool) -> bool:
+    try:
+        return np.array_equal(decode_image(data, name, upright=upright), image)
+    except DataError:
+        return False
+
+
+def _encoded(image: NDArray[Any], data: bytes, name: str) -> tuple[bytes, str]:
+    if picture_format(data[:32]) == "JPEG":
+        suffix = Path(name).suffix
+        return encode_whole_jpeg(image), name if suffix.lower() in _JPEG_NAMES else f"{name}.jpg"
+    return encode_png(image), name if name.lower().endswith(".png") else f"{name.removesuffix(Path(name).suffix)}.png"
+
+
+def without_orientation(data: bytes) -> bytes | None:
+    """Return an image file whose EXIF orientation says that pixels are upright as stored; None if it is not found."""
+    kind = picture_format(data[:32])
+    if kind == "TIFF":
+        start = 0
+    elif kind in _BEFORE and (place := data.find(_BEFORE[kind])) >= 0:
+        # WebP's chunk has its length before the data, and some programs write JPEG's mark in other formats, too.
+        start = place + len(_BEFORE[kind]) + (4 if kind == "WEBP" else 0)
+        start += 6 if kind != "JPEG" and data[start : start + 6] == _BEFORE["JPEG"] else 0
+    else:
+        return None
+    value = _place_of_orientation(data, start)
+    if value is None:
+        return None
+    order = "<" if data[start : start + 2] == b"II" else ">"
+    changed = bytearray(data)
+    struct.pack_into(f"{order}H", changed, value, 1)
+    if kind == "PNG":
+        _sign_chunk(changed, data.find(_BEFORE["PNG"]))
+    return bytes(changed)
+
+
+def _place_of_orientation(data: bytes, start: int) -> int | None:
+    """Return where the orientation's value is in TIFF's table that starts somewhere; None if it has none."""
+    order = {b"II": "<", b"MM": ">"}.get(data[start : start + 2])
+    if order is None:
+        return None
+    try:
+        table = start + struct.unpack_from(f"{order}I", data, start + 4)[0]
+        (count,) = struct.unpack_from(f"{order}H", data, table)
+        for place in range(table + 2, table + 2 + count * _ENTRY, _ENTRY):
+            if struct.unpack_from(f"{order}HH", data, place) == (_ORIENTATION, _SHORT):
+                return place + 8 if place + _ENTRY <= len(data) else None
+    except struct.error:  # the table leads out of the file
+        return None
+    return None
+
+
+def _sign_chunk(png: bytearray, name: int) -> None:
+    """Update the checksum of a PNG's chunk, whose name is at a place."""
+    (length,) = struct.unpack_from(">I", png, name - 4)
+    if name + 4 + length + 4 <= len(png):
+        struct.pack_into(">I", png, name + 4 + length, zlib.crc32(png[name : name + 4 + length]))
+
 
 Progress = Callable[[Iterable[int]], Iterable[int]]
 # Keeps a name with suffix and number below the 255 bytes of common file systems.

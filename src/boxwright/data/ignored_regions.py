@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from boxwright.data.augmentation.functional.regions import covered
+from boxwright.data.augmentation.functional.compose import covered
 from boxwright.data.dataset import Dataset
 from boxwright.types import Categories, Sample
 

@@ -33,8 +33,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
-from boxwright.data.augmentation.stages import Stages
-from boxwright.data.augmentation.transform import Chain
+from boxwright.data.augmentation.transform import Chain, Stages
 from boxwright.data.batch import Batch, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset, source_sizes
 from boxwright.data.image_io import image_size

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import make_folder
 from boxwright.data.annotated import AnnotatedDataset, AnnotatedImage, AnnotatedObject
-from boxwright.data.annotation_tools import Tool
 from boxwright.data.coco import CocoDataset
 from boxwright.data.cvat import write_cvat
 from boxwright.data.dataset import Dataset
@@ -18,6 +18,15 @@ from boxwright.data.fiftyone import write_fiftyone
 from boxwright.data.label_studio import LOCAL_FILES, write_label_studio
 from boxwright.data.reading import finite_number
 from boxwright.types import Sample
+
+
+class Tool(str, Enum):
+    """An annotation tool."""
+
+    CVAT = "cvat"
+    LABEL_STUDIO = "label_studio"
+    FIFTYONE = "fiftyone"
+
 
 _ENDINGS = {Tool.CVAT: ".xml", Tool.LABEL_STUDIO: ".json", Tool.FIFTYONE: ".json"}
 

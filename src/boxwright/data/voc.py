@@ -27,8 +27,14 @@ from boxwright.data.notices import Notices
 from boxwright.data.picture_files import PictureFiles, files_below
 from boxwright.data.reading import checked_sample, inside, labels_of, numbered_lines, reading
 from boxwright.data.rotated import Box
-from boxwright.data.voc_annotation import PRESERVED, VocAnnotation, read_voc_annotation
-from boxwright.data.voc_pictures import Picture, PictureNames, match_pictures
+from boxwright.data.voc_pictures import (
+    PRESERVED,
+    Picture,
+    PictureNames,
+    VocAnnotation,
+    match_pictures,
+    read_voc_annotation,
+)
 from boxwright.data.xml_files import NOT_XML
 from boxwright.types import Categories, Category, Sample
 

@@ -11,6 +11,8 @@
 | 4 + 2 K or 4 + 3 K      | a box and K keypoints, by `kpt_shape`, or where an outline would cross itself      |
 
 A single row may be of several kinds, so all rows of a data set decide; rows of boxes may lie among outlines.
+
+Dimensions: N outlines, P points of each.
 """
 
 from __future__ import annotations
@@ -20,14 +22,32 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.data.outlines import crosses_itself
 from boxwright.data.reading import read_text
+
+
+def crosses_itself(points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which outlines, [N, P, 2], have two edges that cross; edges that only touch do not.
+
+    Memory grows with N · P².
+    """
+    ends = np.roll(points, -1, axis=1)
+    # side[n, i, j]: on which side of edge i the start of edge j lies.
+    starts = points[:, None, :, :] - points[:, :, None, :]
+    along = (ends - points)[:, :, None, :]
+    side = np.sign(_cross(along, starts))
+    opposite = side * np.roll(side, -1, axis=2) < 0
+    return np.asarray((opposite & opposite.transpose(0, 2, 1)).any((1, 2)))
+
+
+def _cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> Any:
+    return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+
 
 BOX = 4
 _LARGEST_CLASS = 2**31

@@ -2,27 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxwright.base.errors import ConfigError
+from boxwright.data.dataset import Dataset
 from boxwright.evaluation.data import EvaluationData, counted_categories, open_evaluation_data
-from boxwright.evaluation.exported import export_on_samples, samples_by_threads
 from boxwright.evaluation.image_results import Keep, keep_nothing
-from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
+from boxwright.evaluation.images import (
+    EvaluatedImage,
+    Progress,
+    SampleDetector,
+    Share,
+    all_batches,
+    evaluate_images,
+    silent,
+)
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import summarize
 from boxwright.pipeline import messages as m
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
+from boxwright.types import FoundObjects, Sample
 from boxwright.weights.open_model import OpenModel, open_model
 
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector
+
+
+def export_on_samples(detector: ExportedDetector, settings: EvaluationSettings) -> SampleDetector:
+    """Return a function that detects in samples, without losses; several scales are a ConfigError."""
+    if settings.multi_scale:
+        raise ConfigError("multi_scale: an exported detector has one scale; evaluate its checkpoint instead")
+
+    def detect(samples: list[Sample], _: int) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+        for found in detector.detect([sample.image for sample in samples]):
+            yield found, {}
+
+    return detect
+
+
+def samples_by_threads(dataset: Dataset, indices: Sequence[int], workers: int) -> Generator[Sample]:
+    """Yield samples in order, prefetched by `workers` threads, if any: decoding images releases Python's lock."""
+    if not workers:
+        yield from (dataset[index] for index in indices)
+        return
+    waiting: deque[Future[Sample]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for index in indices:
+                waiting.append(pool.submit(dataset.__getitem__, index))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
 
 _DEFAULTS = EvaluationSettings(workers=0)
 

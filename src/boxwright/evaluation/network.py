@@ -24,7 +24,7 @@ from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize
-from boxwright.nn.criteria.terms import REGULARIZATION, TOTAL, LossTerm
+from boxwright.nn.criteria.criterion import REGULARIZATION, TOTAL, LossTerm
 from boxwright.nn.detector import Detector, EvaluationLosses
 from boxwright.nn.multi_scale import MultiScaleDetector
 from boxwright.nn.network import evaluation_mode

@@ -12,7 +12,7 @@ from boxwright.base.drawing import NAME_AND_SCORE, Captions, Details, draw_boxes
 from boxwright.data.pictures import draw_sample
 from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.types import Categories, FoundObjects, Sample
-from boxwright.types.dense_pose import COLUMNS, KNOWN, PART
+from boxwright.types.masks import COLUMNS, KNOWN, PART
 
 if TYPE_CHECKING:
     from boxwright.evaluation.build import EvaluationPlan
@@ -73,7 +73,7 @@ def surface_points(boxes: NDArray[np.float32], parts: NDArray[np.uint8]) -> NDAr
         parts: uint8 [D, h, w]; the part at each place of a box, from 1; 0 for none.
 
     Returns:
-        float32 [D, h × w, 6], in the columns of `types/dense_pose.py`.
+        float32 [D, h × w, 6], in the columns of `types/masks.py`.
     """
     count, height, width = parts.shape
     points = np.zeros((count, height, width, COLUMNS), np.float32)

@@ -16,7 +16,7 @@ from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.nn.multi_scale import at_scales
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.learning_rate import learning_rates
+from boxwright.pipeline.optimizer import learning_rates
 from boxwright.weights.open_model import OpenModel
 from boxwright.weights.sources import is_tensorflow
 from boxwright.weights.store import CheckpointStore

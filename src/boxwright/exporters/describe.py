@@ -13,7 +13,7 @@ from boxwright.nn.postprocessing.nms import Nms, operator_arguments
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS
-from boxwright.weights.weights_digest import weights_sha256
+from boxwright.weights.weights_folder import weights_sha256
 
 _COLORS = 3
 _OUTPUTS = {

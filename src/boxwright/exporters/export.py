@@ -20,15 +20,12 @@ from boxwright.base.files import make_folder, write_whole
 from boxwright.exporters.accuracy import Accuracy, compared_accuracy
 from boxwright.exporters.describe import describe
 from boxwright.exporters.graph import PREPROCESSED
-from boxwright.exporters.int8 import Quantizer
-from boxwright.exporters.int8_search import precise_enough
+from boxwright.exporters.int8 import Quantizer, precise_enough
 from boxwright.exporters.litert_file import litert_input, litert_model, litert_session, save_litert
-from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, with_output
-from boxwright.exporters.openvino_file import openvino_model, save_openvino
+from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, openvino_model, save_openvino, with_output
 from boxwright.exporters.parity import Report, compare
 from boxwright.exporters.pictures import Pictures
-from boxwright.exporters.program import Suppression, detection_program
-from boxwright.exporters.pt2_file import save_pt2
+from boxwright.exporters.program import Suppression, detection_program, save_pt2
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
 from boxwright.runtime.export_file import ExportFile, read_checked
@@ -37,8 +34,8 @@ from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
-from boxwright.weights.pt2_session import Pt2Session
-from boxwright.weights.weights_digest import weights_sha256
+from boxwright.weights.pt2_archive import Pt2Session
+from boxwright.weights.weights_folder import weights_sha256
 
 Format = Literal["onnx", "openvino", "litert", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]

@@ -15,7 +15,7 @@ from boxwright.exporters.resizing import ResizedBatch, resizing
 from boxwright.nn.detector import Detector
 from boxwright.types import PaddedDetections, RawDetections
 from boxwright.types.detection_outputs import outputs_of
-from boxwright.types.raw_detections import normalized
+from boxwright.types.detections import normalized
 
 INPUT = "input_tensor"
 PREPROCESSED = "preprocessed_inputs"

@@ -7,9 +7,11 @@ scale. Each tensor's range is its minimum and maximum on the calibration picture
 
 from __future__ import annotations
 
+import logging
 import platform
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,76 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.quiet import quiet
+from boxwright.exporters.accuracy import compared_accuracy
 from boxwright.exporters.graph import INPUT
-from boxwright.exporters.onnx_links import GraphLinks
-from boxwright.exporters.pictures import Pictures
+from boxwright.exporters.pictures import Pictures, spread
 from boxwright.runtime.optional import require_library
+
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+# What computes maps from maps. Everything else, such as the selection of regions between two stages, is no part of the
+# way from one convolution to the next.
+_OF_MAPS = {
+    *("Add", "Sub", "Mul", "Div", "BatchNormalization", "Concat", "Split", "Slice", "Pad", "Resize"),
+    *("Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Swish", "Tanh", "Softplus", "Gelu", "Erf"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean"),
+}
+
+
+class GraphLinks:
+    """The makers and readers of a graph's values; nodes are known by their names."""
+
+    def __init__(self, graph: Any) -> None:
+        """Read an `onnx.GraphProto`, whose nodes have names."""
+        self.nodes: dict[str, Any] = {node.name: node for node in graph.node}
+        self.makers: dict[str, str] = {value: node.name for node in graph.node for value in node.output}
+        self.readers: dict[str, list[str]] = {}
+        for node in graph.node:
+            for value in node.input:
+                self.readers.setdefault(value, []).append(node.name)
+
+    def below(self, names: Iterable[str]) -> set[str]:
+        """Return the nodes that depend on some nodes, and these."""
+        return _reached(names, self._readers_of)
+
+    def made_by(self, name: str) -> list[str]:
+        """Return the nodes whose values a node reads."""
+        return [self.makers[value] for value in self.nodes[name].input if value in self.makers]
+
+    def read_by(self, value: str) -> list[str]:
+        """Return the nodes that read a value."""
+        return self.readers.get(value, [])
+
+    def between_convolutions(self) -> set[str]:
+        """Return all convolutions, and the nodes on ways between two of them that compute maps from maps."""
+        convolutions = {name for name, node in self.nodes.items() if node.op_type in CONVOLUTIONS}
+        maps = convolutions | {name for name, node in self.nodes.items() if node.op_type in _OF_MAPS}
+        below = _reached(convolutions, lambda name: maps.intersection(self._readers_of(name)))
+        return below & _reached(convolutions, lambda name: maps.intersection(self.made_by(name)))
+
+    def leaving(self, inside: Collection[str]) -> list[str]:
+        """Return the values that nodes of a part make and others read, in the graph's order."""
+        return [
+            value
+            for name, node in self.nodes.items()
+            if name in inside
+            for value in node.output
+            if any(reader not in inside for reader in self.read_by(value))
+        ]
+
+    def _readers_of(self, name: str) -> list[str]:
+        return [one for value in self.nodes[name].output for one in self.read_by(value)]
+
+
+def _reached(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
+    """Return the names that steps from some names lead to, and these."""
+    left = list(start)
+    names = set(left)
+    while left:
+        for name in step(left.pop()):
+            if name not in names:
+                names.add(name)
+                left.append(name)
+    return names
 
 
 class _Reader:
@@ -104,3 +172,240 @@ def _products_saturate() -> bool:
         return False
     about = Path("/proc/cpuinfo")
     return not (about.is_file() and "vnni" in about.read_text())
+
+
+_FLAGS = "boxwright_rounded"
+# ONNX Runtime's quantizer removes these where the range of 8 bits already cuts values off.
+_REMOVED = ("Relu", "Clip")
+# A network may round 600 tensors, and each takes a run of it for a picture; the quiet half never mattered.
+_MOST = 64
+
+
+@dataclass(frozen=True)
+class RoundedTensor:
+    """A tensor that the quantized network rounds.
+
+    Attributes:
+        name: In the float network.
+        nodes: Those that make and read it; it is rounded unless all of them stay in float.
+        scale: The names of its scale and zero point in the quantized network.
+        error: The mean square of what rounding it alone changes in what leaves the quantized part, relative to the
+            variance there, summed over these outputs.
+    """
+
+    name: str
+    nodes: frozenset[str]
+    scale: tuple[str, str]
+    error: float = 0.0
+
+
+def measure_errors(quantizer: Quantizer, whole: Any, images: Pictures) -> list[RoundedTensor]:
+    """Return the tensors that a quantized model rounds, with their errors on some pictures, the largest first.
+
+    The float network is run with one tensor rounded at a time, the 64 whose own rounding errors are largest relative to
+    their variance. Outputs that depend on others by way of suppression
+    count only for tensors that do not change these others: other regions are other crops, whatever their errors.
+
+    Args:
+        quantizer: Which made the model.
+        whole: The quantized `onnx.ModelProto`.
+        images: uint8 [H, W, 3].
+    """
+    links = GraphLinks(quantizer.prepared.graph)
+    outputs = links.leaving(quantizer.inside)
+    tensors = _noisiest(quantizer.prepared, whole, list(_rounded(quantizer, links, whole.graph)), images)
+    session = _session(_switched(quantizer.prepared, whole, tensors, outputs))
+    changed = [_first_changed(links, quantizer.inside, one, outputs) for one in tensors]
+    errors = np.zeros(len(tensors))
+    for image in images:
+        expected = _run(session, image, np.zeros(len(tensors), np.bool_))
+        variances = [max(float(np.var(value)), 1e-12) for value in expected]
+        for number in range(len(tensors)):
+            found = _run(session, image, np.arange(len(tensors)) == number)
+            errors[number] += sum(
+                float(np.mean(np.square(found[place] - expected[place]))) / variances[place]
+                for place in changed[number]
+                if found[place].size and found[place].shape == expected[place].shape
+            )
+    measured = [
+        RoundedTensor(one.name, one.nodes, one.scale, float(error) / len(images))
+        for one, error in zip(tensors, errors, strict=True)
+    ]
+    return sorted(measured, key=lambda one: -one.error)
+
+
+def _noisiest(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], images: Pictures) -> list[RoundedTensor]:
+    """Return the tensors with the largest rounding errors, relative to their variance."""
+    onnx = require_library("onnx", "onnx")
+    model = onnx.ModelProto()
+    model.CopyFrom(prepared)
+    del model.graph.output[:]
+    for one in tensors:
+        model.graph.output.append(onnx.helper.make_tensor_value_info(one.name, onnx.TensorProto.FLOAT, None))
+    values = {one.name: onnx.numpy_helper.to_array(one) for one in whole.graph.initializer}
+    session, noise = _session(model), np.zeros(len(tensors))
+    for image in images:
+        for number, (one, value) in enumerate(zip(tensors, session.run(None, {INPUT: image[None]}), strict=True)):
+            step = float(values[one.scale[0]])
+            noise[number] += step**2 / 12 / max(float(np.var(value)), 1e-12) if value.size else 0.0
+    chosen = sorted(np.argsort(-noise, kind="stable")[:_MOST].tolist())
+    return [tensors[number] for number in chosen]
+
+
+def _rounded(quantizer: Quantizer, links: GraphLinks, quantized: Any) -> Iterator[RoundedTensor]:
+    known = {value for node in quantized.node if node.op_type == "QuantizeLinear" for value in node.input[:1]}
+    for node in quantized.node:
+        if node.op_type != "QuantizeLinear" or node.input[0] not in {*links.makers, *links.readers}:
+            continue
+        name = node.input[0]
+        readers = links.read_by(name)
+        if len(readers) == 1 and links.nodes[readers[0]].op_type in _REMOVED:
+            after = links.nodes[readers[0]].output[0]
+            name = name if after in known else after
+        makers = {links.makers[name]} if name in links.makers else set()
+        # Such an activation and the convolution before it are one in 8 bits.
+        makers |= {one for maker in makers if links.nodes[maker].op_type in _REMOVED for one in links.made_by(maker)}
+        yield RoundedTensor(
+            name, frozenset(quantizer.inside & {*makers, *links.read_by(name)}), (node.input[1], node.input[2])
+        )
+
+
+def _first_changed(links: GraphLinks, inside: set[str], tensor: RoundedTensor, outputs: Sequence[str]) -> list[int]:
+    """Return the places of the outputs that a tensor changes, but those that depend on another one of them."""
+    readers = links.read_by(tensor.name)
+    below = links.below(readers)
+    changed = [place for place, value in enumerate(outputs) if value == tensor.name or links.makers[value] in below]
+    behind: set[str] = set()
+    for place in changed:
+        behind |= links.below(reader for reader in links.read_by(outputs[place]) if reader not in inside)
+    return [place for place in changed if links.makers[outputs[place]] not in behind]
+
+
+def _switched(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], outputs: Sequence[str]) -> Any:
+    """Return the float model with a switch at each tensor, which rounds it, and with other outputs."""
+    onnx = require_library("onnx", "onnx")
+    helper = onnx.helper
+    model = onnx.ModelProto()
+    model.CopyFrom(prepared)
+    graph = model.graph
+    scales = {name for one in tensors for name in one.scale}
+    graph.initializer.extend(one for one in whole.graph.initializer if one.name in scales)
+    graph.input.append(helper.make_tensor_value_info(_FLAGS, onnx.TensorProto.BOOL, [len(tensors)]))
+    numbers = {one.name: number for number, one in enumerate(tensors)}
+    nodes = list(graph.node)
+    del graph.node[:]
+    for name in (value.name for value in prepared.graph.input if value.name in numbers):
+        graph.node.extend(_switch(onnx, graph, name, tensors[numbers[name]].scale, numbers[name]))
+    for node in nodes:
+        for place, name in enumerate(node.input):
+            if name in numbers:
+                node.input[place] = _rounded_name(name)
+        graph.node.append(node)
+        for name in node.output:
+            if name in numbers:
+                graph.node.extend(_switch(onnx, graph, name, tensors[numbers[name]].scale, numbers[name]))
+    del graph.output[:]
+    for name in outputs:
+        chosen = _rounded_name(name) if name in numbers else name
+        graph.output.append(helper.make_tensor_value_info(chosen, onnx.TensorProto.FLOAT, None))
+    return model
+
+
+def _switch(onnx: Any, graph: Any, name: str, scale: tuple[str, str], number: int) -> Iterator[Any]:
+    """Yield nodes that round a tensor where its flag is set."""
+    node, place = onnx.helper.make_node, f"{name}/number"
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(number, np.int64), place))
+    yield node("QuantizeLinear", [name, *scale], [f"{name}/quantized"])
+    yield node("DequantizeLinear", [f"{name}/quantized", *scale], [f"{name}/dequantized"])
+    yield node("Gather", [_FLAGS, place], [f"{name}/flag"])
+    yield node("Where", [f"{name}/flag", f"{name}/dequantized", name], [_rounded_name(name)])
+
+
+def _rounded_name(name: str) -> str:
+    return f"{name}/switched"
+
+
+def _session(model: Any) -> Any:
+    runtime = require_library("onnxruntime", "onnx")
+    return runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, image: NDArray[np.uint8], flags: NDArray[np.bool_]) -> list[NDArray[np.float32]]:
+    found: list[NDArray[np.float32]] = session.run(None, {INPUT: image[None], _FLAGS: flags})
+    return found
+
+
+_LOG = logging.getLogger("boxwright")
+# Errors hardly depend on the pictures, and each costs a run of the network for every tensor.
+_PICTURES = 4
+
+
+@dataclass(frozen=True)
+class MixedPrecisionModel:
+    """A quantized model of which some layers are in float.
+
+    Attributes:
+        model: An `onnx.ModelProto`.
+        layers: The names of the layers in float.
+        accuracy: As `compared_accuracy` returns it.
+    """
+
+    model: Any
+    layers: tuple[str, ...]
+    accuracy: dict[str, Any]
+
+
+def precise_enough(
+    quantizer: Quantizer, whole: Any, before: float, measure: Callable[[Any], float]
+) -> MixedPrecisionModel | None:
+    """Return a quantized model that keeps the average precision; None if with half of the network in float it does not.
+
+    Tensors are ranked by what rounding each alone does to the outputs. The nodes around the worst 1, 2, 4 … stay in
+    float until the precision is kept; then fewer are tried, by halves.
+
+    Args:
+        quantizer: Which made the model.
+        whole: The model that is quantized whole, an `onnx.ModelProto`.
+        before: The detector's average precision.
+        measure: Returns a model's.
+    """
+    images = quantizer.images
+    _LOG.info("measuring what each layer costs in 8 bits")
+    tensors = measure_errors(quantizer, whole, [images[number] for number in spread(len(images), _PICTURES)])
+    # Each has fewer layers in float than the one before.
+    passed: list[MixedPrecisionModel] = []
+
+    def good(count: int) -> bool:
+        kept = frozenset().union(*(one.nodes for one in tensors[:count]))
+        model, layers = quantizer.quantized(kept), float_layers(quantizer, kept)
+        found = MixedPrecisionModel(model, layers, compared_accuracy(before, measure(model)))
+        _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", found.accuracy["export"], len(layers), before)
+        if found.accuracy["passed"]:
+            passed.append(found)
+        return bool(found.accuracy["passed"])
+
+    smallest(good, len(tensors) // 2)
+    return passed[-1] if passed else None
+
+
+def smallest(good: Callable[[int], bool], most: int) -> int | None:
+    """Return the smallest count from 1 to `most` that is good, if larger ones are too; None if none tried is."""
+    low, high = 0, 1
+    while not good(min(high, most)):
+        if high >= most:
+            return None
+        low, high = high, 2 * high
+    high = min(high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if good(middle) else (middle, high)
+    return high
+
+
+def float_layers(quantizer: Quantizer, kept: Collection[str]) -> tuple[str, ...]:
+    """Return the convolutions among nodes, by the names of their weights."""
+    return tuple(
+        node.input[1].removeprefix("whole.").removesuffix(".weight")
+        for node in quantizer.prepared.graph.node
+        if node.name in kept and node.op_type in CONVOLUTIONS
+    )

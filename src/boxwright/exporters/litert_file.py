@@ -39,8 +39,7 @@ from boxwright.nn.postprocessing.nms import PerClass, operator_arguments
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.litert_session import ANTIALIASED, IN_GRAPH, INPUT, LABELS, OUTPUTS, LitertSession
-from boxwright.runtime.metadata import KEY, Metadata
-from boxwright.runtime.seal import seal
+from boxwright.runtime.metadata import KEY, Metadata, seal
 
 # Names the interpreter that has litert-torch.
 PYTHON = "BOXWRIGHT_LITERT_PYTHON"

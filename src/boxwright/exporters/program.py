@@ -5,17 +5,35 @@ Dimensions: B batch, H W image, C channels.
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import ExportError
+from boxwright.base.files import write_whole
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import PREPROCESSED, DetectionGraph
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.postprocessing.nms import decompositions, pair_decompositions
+from boxwright.runtime.metadata import Metadata, seal
+from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
+from boxwright.weights.pt2_archive import plain_members
+
+
+def save_pt2(program: torch.export.ExportedProgram, metadata: Metadata, path: Path) -> None:
+    """Write a program without custom operators as a .pt2; OutputError if that fails."""
+    buffer = io.BytesIO()  # PyTorch's own writer aborts the process if the disk is full
+    with quiet():
+        torch.export.save(program, buffer)
+    members = plain_members(unpacked_members(buffer.getvalue(), "the program"))
+    members[ABOUT] = metadata.to_json().encode()
+    members[ABOUT] = seal(sealed_parts(members))[-1]
+    write_whole(path, packed_members(members))
+
 
 LARGEST_BATCH, LARGEST_SIDE = 1024, 16384
 # All different and above 1: torch.export would treat equal sides as one, and a side of 1 as a constant.

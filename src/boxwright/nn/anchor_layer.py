@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from boxwright.base.device import without_wait
-from boxwright.nn.anchors.grid import AnchorGenerator, Size
+from boxwright.nn.anchor_grids import AnchorGenerator, Size
 
 T = TypeVar("T")
 # Input sizes whose anchors are cached; RetinaNet's at 800 × 1344 take 4 MB each.

@@ -9,6 +9,26 @@ import torch
 from torch import Tensor, nn
 
 
+class StochasticDepth(nn.Module):
+    """Drops the rows of a batch at random in training."""
+
+    def __init__(self, rate: float) -> None:
+        """Store the share of images for which a block is skipped, in [0, 1)."""
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """Return a block's outputs [B, …], without its shortcut; 0 for images that skip it."""
+        if not self.training or self.rate == 0:
+            return outputs
+        kept = outputs.new_empty([outputs.shape[0]] + [1] * (outputs.ndim - 1)).bernoulli_(1 - self.rate)
+        return outputs * kept.div_(1 - self.rate)
+
+    def extra_repr(self) -> str:
+        """Return the rate, for printing."""
+        return f"rate={self.rate:g}"
+
+
 class DropPath(nn.Module):
     """Zeroes whole examples of a batch in training, and scales the others so that the expected value stays.
 

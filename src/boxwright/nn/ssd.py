@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer
-from boxwright.nn.anchors.grid import AnchorGenerator
 from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.heads.outputs import AnchorHead
+from boxwright.nn.heads.convolutional import AnchorHead
 from boxwright.nn.network import ClassLayer, Network, Parts
 from boxwright.nn.ops.padding import padded_to_multiple
 from boxwright.types import AnchorPredictions, Targets

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import as_here, is_file
 from boxwright.config.preset import packaged
 from boxwright.config.support import refuse_unsupported
+from boxwright.data.augmentation.transform import Transform
 from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
+from boxwright.data.groundtruth import (
+    ClassScores,
+    KeepFirst,
+    MergeLabels,
+    WeighClasses,
+    without_class_scores,
+    without_verified_labels,
+)
 from boxwright.data.ignored_regions import HiddenRegionsDataset
+from boxwright.data.input_sizes import DrawnSizes
 from boxwright.data.keypoint_names import KeypointNames
 from boxwright.data.label_map import load_label_map
 from boxwright.data.listed import ListedDataset, read_sample_list
@@ -24,10 +38,78 @@ from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloDataset
-from boxwright.families.shared.choice import build_chosen
+from boxwright.families.shared.choice import build_chosen, require
+from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.data_paths import is_placeholder, require_data
 from boxwright.types import Categories
+
+
+def build_groundtruth(
+    config: m.TrainEvalPipelineConfig, categories: Categories, num_classes: int
+) -> tuple[Transform, ...]:
+    """Return the transforms after augmentation, in order; `num_classes` counts foreground classes."""
+    train = require(config.train_config, config, "train_config")
+    reader = require(config.train_input_reader, config, "train_input_reader")
+    steps: list[Transform] = []
+    if reader.class_weight:
+        steps.append(_weigher(reader, categories))
+    if train.merge_multiple_label_boxes:
+        steps.append(MergeLabels(num_classes))
+    if train.use_multiclass_scores:
+        steps.append(ClassScores(num_classes))
+    elif reader.load_multiclass_scores:
+        steps.append(without_class_scores)
+    if "max_number_of_boxes" in reader.present():
+        steps.append(KeepFirst(reader.max_number_of_boxes))
+    center_net = config.model.center_net if config.model else None
+    centers = center_net.object_center_params if center_net else None
+    if centers is None or not centers.use_labeled_classes:
+        steps.append(without_verified_labels)
+    return tuple(steps)
+
+
+def _weigher(reader: m.InputReader, categories: Categories) -> WeighClasses:
+    weights = np.ones(categories.num_slots, np.float32)
+    for item in reader.class_weight:
+        category = categories.by_name(item.name)
+        if category is None:
+            known = ", ".join(category.name for category in categories)
+            raise item.refusal("name", f"unknown class {item.name!r}; known: {known}")
+        weights[category.label] = item.weight
+    return WeighClasses(weights)
+
+
+def has_one_input_size(config: m.TrainEvalPipelineConfig) -> bool:
+    """Return whether all inputs of a training have the same size."""
+    model, train = require(config.model, config, "model"), require(config.train_config, config, "train_config")
+    member = getattr(model, model.which("model") or "", None)
+    resizer = None if member is None else member.image_resizer
+    return resizer is not None and train.multi_scale is None and build_image_resizer(resizer).output_size is not None
+
+
+def build_input_sizes(config: m.TrainEvalPipelineConfig, resizer: ImageResizer, seed: int) -> DrawnSizes | None:
+    """Return the sizes that batches have in turn; None where all have the resizer's."""
+    scales = config.train_config.multi_scale if config.train_config is not None else None
+    if scales is None or not isinstance(resizer, FixedShapeResizer):  # a rule of the table refuses other resizers
+        return None
+    own = (resizer.height, resizer.width)
+    sizes = sorted([*(size for size in _sizes(scales, own) if size != own), *[own] * scales.own_size_weight] or [own])
+    drawn = [replace(resizer, height=height, width=width) for height, width in sizes]
+    return DrawnSizes(resizer, drawn, seed, scales.from_step, scales.until_step)
+
+
+def _sizes(config: m.MultiScale, own: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return every (height, width) whose longer side is a multiple within the range; the other side follows it."""
+    each, longer = config.multiple_of, max(own)
+    low, high = math.ceil(config.min_scale * longer / each), math.floor(config.max_scale * longer / each)
+    sides = [number * each for number in range(max(low, 1), high + 1)]
+    return [(_nearest(own[0] * side / longer, each), _nearest(own[1] * side / longer, each)) for side in sides]
+
+
+def _nearest(side: float, each: int) -> int:
+    return max(round(side / each), 1) * each
 
 
 def check_reader(config: m.InputReader | None, path: str, *, known: bool = False) -> m.InputReader:

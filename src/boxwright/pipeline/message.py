@@ -9,12 +9,10 @@ import re
 from boxwright.config.field import UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.eval import EvalConfig
-from boxwright.config.messages.graph_rewriter import GraphRewriter
 from boxwright.config.messages.input_reader import InputReader
 from boxwright.config.messages.preprocessor import ANY_CHANNELS
-from boxwright.config.messages.train import TrainConfig
-from boxwright.config.reasons import QUANTIZATION
-from boxwright.config.rules import Rule, refuse
+from boxwright.config.messages.train import GraphRewriter, TrainConfig
+from boxwright.config.rules import QUANTIZATION, Rule, refuse
 from boxwright.families.table import DetectionModel
 
 

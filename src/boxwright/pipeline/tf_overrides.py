@@ -14,7 +14,7 @@ from typing import Any
 from boxwright.base.errors import ConfigError
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import apply_override
-from boxwright.pipeline.rates import SCHEDULE_RATES
+from boxwright.pipeline.run_length import SCHEDULE_RATES
 
 # The original's first part of a path → ours.
 _ROOTS = {

@@ -5,22 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from boxwright.config.preset import folder_of
-from boxwright.config.support import broken_rules, refuse_unsupported
+from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
 from boxwright.data.order import StreamSettings
 from boxwright.families.shared.choice import require
 from boxwright.families.table import family_of
-from boxwright.nn.optimization.gradient_clipping import Clip, clip_by_global_norm, clip_each_by_norm
+from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation.steps import build_augmentation
 from boxwright.pipeline.missing import can_be_endless
 from boxwright.pipeline.optimizer import OptimizerPlan, build_optimizer
-from boxwright.pipeline.pretrained import wants_pretrained
 from boxwright.pipeline.tensorflow_version import tensorflow_version
 from boxwright.types.scopes import ChannelOrder, Scope
+
+
+def wants_pretrained(model: m.DetectionModel) -> bool:
+    """Return whether the backbone's weights are fetched for a run without a checkpoint."""
+    family = getattr(model, model.which("model") or "", None)
+    extractor: Any = getattr(family, "feature_extractor", None)
+    if not getattr(extractor, "pretrained", False):
+        return False
+    refuse_contradictions(extractor)
+    return True
+
 
 Precision = Literal["float32", "bfloat16", "float16"]
 

@@ -1,17 +1,30 @@
-"""Writing a report's folder."""
+"""Writing a report's folder.
+
+Dimensions: N objects, A anchors.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from boxwright.base.errors import BoxwrightError
 from boxwright.base.files import make_folder, unfinished, write_whole
 from boxwright.config.load import dump_message
+from boxwright.data.coco import CocoDataset
+from boxwright.data.dataset import Dataset
+from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.pipeline import messages as m
+from boxwright.pipeline.detector import build_detector
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.report.analysis import Analysis, analyze
-from boxwright.report.anchors import count_anchors
 from boxwright.report.calibration import calibration_message, fit
 from boxwright.report.content import page_content
 from boxwright.report.events import (
@@ -32,8 +45,93 @@ from boxwright.report.settings import ReportSettings
 from boxwright.report.shapes import IMAGES_A_PART, has_shapes, shape_part
 from boxwright.report.sources import Source
 from boxwright.report.suspects import as_coco, suspects
-from boxwright.report.training_classes import training_objects
+from boxwright.report.tables import Indices, Tables
 from boxwright.runtime.thresholds import Thresholds
+from boxwright.training.preflight.anchors import AnchorLayouts, InputFrame, anchors_of
+from boxwright.training.preflight.records import Record, spread
+from boxwright.types import Categories, Sample
+
+# Objects that are compared with all anchors at a time.
+_BLOCK = 128
+
+
+def count_anchors(config: m.TrainEvalPipelineConfig, tables: Tables) -> Indices | None:
+    """Return how many anchors reach the matcher's overlap with each object, int64 [N]; None without anchors."""
+    found = anchors_of(config.model)
+    if found is None or config.model is None:
+        return None
+    detector = build_detector(config.model)
+    frame, layouts, threshold = InputFrame(detector), AnchorLayouts(detector), found[1]
+    counts = np.zeros(len(tables.objects), np.int64)
+    by_size: dict[tuple[int, int], tuple[list[Indices], list[np.ndarray]]] = {}
+    bounds = np.searchsorted(tables.objects.images, np.arange(len(tables.ids) + 1))
+    for image in np.flatnonzero(np.diff(bounds)).tolist():
+        rows = np.arange(bounds[image], bounds[image + 1])
+        rows = rows[_usable(tables, rows, image)]
+        boxes, size = frame.boxes(_record(tables, rows, image))
+        numbers, kept = by_size.setdefault(size, ([], []))
+        numbers.append(rows[: len(boxes)])
+        kept.append(boxes)
+    for size, (numbers, parts) in by_size.items():
+        anchors, joined, places = layouts.own(size), torch.from_numpy(np.concatenate(parts)), np.concatenate(numbers)
+        for start in range(0, len(joined), _BLOCK):
+            overlap = pairwise_iou(joined[start : start + _BLOCK], anchors)
+            counts[places[start : start + _BLOCK]] = (overlap >= threshold).sum(1).numpy()
+    return counts
+
+
+def _usable(tables: Tables, rows: Indices, image: int) -> np.ndarray:
+    """Return which objects have an area within their image, and are no crowd: the others match no anchor."""
+    height, width = tables.sizes[image].tolist()
+    boxes = np.clip(tables.objects.boxes[rows], 0, [width, height, width, height])
+    return np.asarray((boxes[:, 2:] - boxes[:, :2] > 1e-3).all(axis=1) & ~tables.objects.crowd[rows])
+
+
+def _record(tables: Tables, rows: Indices, image: int) -> Record:
+    height, width = tables.sizes[image].tolist()
+    return Record(
+        name=tables.names[image],
+        size=(height, width),
+        boxes=tables.objects.boxes[rows].astype(np.float32),
+        labels=tables.objects.labels[rows],
+        crowd=tables.objects.crowd[rows],
+        left_out=0,
+    )
+
+
+# Samples that are read where labels cannot be had without pixels: shares of classes need no more.
+MOST_READ = 2000
+
+
+def training_objects(config: TrainEvalPipelineConfig, categories: Categories, threads: int) -> Indices | None:
+    """Return the objects of each class in the training data, or in a sample of them, int64 [K].
+
+    None if the data cannot be read, or have none of the classes, as where all count as one.
+
+    Args:
+        categories: The report's, matched by name.
+    """
+    if config.train_input_reader is None:
+        return None
+    try:
+        dataset = build_dataset(config.train_input_reader, "train_input_reader", categories)
+        counts = np.zeros(dataset.categories.num_slots, np.int64)
+        for sample in _samples(dataset, threads):
+            counts += np.bincount(sample.labels[~sample.is_crowd], minlength=len(counts))[: len(counts)]
+    except BoxwrightError:
+        return None
+    of_name = {category.name: int(counts[category.label]) for category in dataset.categories}
+    found = np.array([of_name.get(category.name, 0) for category in categories], np.int64)
+    return found if found.any() else None
+
+
+def _samples(dataset: Dataset, threads: int) -> Iterator[Sample]:
+    if isinstance(dataset, CocoDataset):
+        yield from (dataset.truth(index) for index in range(len(dataset)))
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(dataset.__getitem__, spread(len(dataset), MOST_READ))
+
 
 # A place for the message that follows.
 _CALIBRATION = (

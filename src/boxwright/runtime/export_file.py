@@ -12,8 +12,8 @@ from pathlib import Path
 from boxwright.base.errors import ExportError
 from boxwright.base.files import is_file, read_file, shown
 from boxwright.runtime.foreign_file import foreign_file
+from boxwright.runtime.metadata import is_whole, seals_in
 from boxwright.runtime.pt2_members import sealed_parts, unpacked_members
-from boxwright.runtime.seal import is_whole, seals_in
 
 _TRUST = "open it with --allow_edited (in Python allow_edited=True) if you trust it"
 _WEIGHTS = {".xml": ".bin"}

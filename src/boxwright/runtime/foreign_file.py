@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable
 
 from boxwright.base.errors import shortened
-from boxwright.base.wrong_file import diagnose_wrong_file
+from boxwright.base.files import diagnose_wrong_file
 from boxwright.runtime.metadata import KEY
 from boxwright.runtime.onnx_wire import described
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.base.child_process import child_environment, limit_memory, module_command
 from boxwright.base.errors import BoxwrightError, ExportError
 from boxwright.base.limits import TRIAL_BYTES, TRIAL_SECONDS
+from boxwright.base.worker_pools import child_environment, limit_memory, module_command
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.optional import require_library
 

@@ -23,16 +23,16 @@ from boxwright.data.batch import Batch
 from boxwright.data.image_io import encode_png
 from boxwright.evaluation.metrics.metric import without_nan
 from boxwright.nn.batch_norm import SyncBatchNorm2d
-from boxwright.nn.criteria.terms import TOTAL
+from boxwright.nn.criteria.criterion import TOTAL
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.content import Content
-from boxwright.training.finite_guard import NotFiniteError
 from boxwright.training.log import draw_inputs
 from boxwright.training.losses import LossModule
 from boxwright.training.state import TrainingState, seed_step
+from boxwright.training.step_report import NotFiniteError
 from boxwright.types import Categories, Targets
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks

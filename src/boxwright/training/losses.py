@@ -2,19 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
+from torch.utils.checkpoint import checkpoint
 
-from boxwright.nn.criteria.terms import REGULARIZATION, LossTerm
+from boxwright.base.distributed import is_sharded_module
+from boxwright.nn.criteria.criterion import REGULARIZATION, LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.types import Targets
 from boxwright.types.packing import each_tensor
+
+
+def data_parallel(losses: nn.Module) -> DistributedDataParallel:
+    """Return losses whose gradients are averaged over the processes."""
+    # Depthwise kernels lie in memory the same under two strides; nothing is copied.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    device = next(losses.parameters()).device
+    return DistributedDataParallel(
+        losses,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        # Gradients lie in the buffers that are exchanged; otherwise each process holds them twice.
+        gradient_as_bucket_view=True,
+        # Statistics are read in evaluations and checkpoints alone, which take the leader's; training reads a batch's.
+        broadcast_buffers=False,
+    )
+
+
+def exchanging_gradients(module: nn.Module, *, enabled: bool) -> AbstractContextManager[None]:
+    """Return the context of a forward and backward pass: its gradients are exchanged, or stay in this process."""
+    # FSDP2 has a switch that stays as it is set, where DistributedDataParallel has a context.
+    if is_sharded_module(module):
+        module.set_requires_gradient_sync(enabled)
+    return module.no_sync() if isinstance(module, DistributedDataParallel) and not enabled else nullcontext()
+
+
+def recompute_blocks(backbone: nn.Module) -> int:
+    """Let each block of a backbone in training keep its input alone; return how many blocks there are.
+
+    Losses, gradients and statistics are the same to the last bit: the second computation does not update statistics.
+
+    Args:
+        backbone: Its blocks' `forward` is replaced.
+    """
+    blocks = _blocks(backbone)
+    for block in blocks:
+        block.forward = partial(_forward, block, block.forward)
+    return len(blocks)
+
+
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    """Return the smallest modules that hold several convolutions; where there is but one in another, that other."""
+    within = [block for child in module.children() for block in _blocks(child)]
+    if len(within) > 1 or isinstance(module, nn.ModuleList) or _convolutions(module) < 2:
+        return within
+    return [module]
+
+
+def _convolutions(module: nn.Module) -> int:
+    return sum(isinstance(one, nn.Conv2d) for one in module.modules())
+
+
+def _forward(block: nn.Module, plain: Any, *given: Any) -> Any:
+    if not block.training:
+        return plain(*given)
+    # The reentrant form computes no gradients where no input needs one, as in the block that gets the image.
+    return checkpoint(plain, *given, use_reentrant=False, context_fn=partial(_contexts, block))
+
+
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of the first computation and of the second."""
+    return nullcontext(), _statistics_unchanged(block)
+
+
+@contextmanager
+def _statistics_unchanged(block: nn.Module) -> Iterator[None]:
+    """Let normalization update copies of its statistics."""
+    kept = [(part, dict(part._buffers)) for part in block.modules() if isinstance(part, nn.BatchNorm2d)]
+    for part, buffers in kept:
+        part._buffers.update({name: None if value is None else value.clone() for name, value in buffers.items()})
+    try:
+        yield
+    finally:
+        for part, buffers in kept:
+            part._buffers.update(buffers)
+
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

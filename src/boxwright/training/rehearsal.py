@@ -29,10 +29,10 @@ from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
 from boxwright.training.examples import training_examples
-from boxwright.training.finite_guard import check_previous_step
 from boxwright.training.preflight.finding import Finding
 from boxwright.training.state import new_state, placed
 from boxwright.training.step import Learner
+from boxwright.training.step_report import check_previous_step
 from boxwright.types import Sample
 
 _FULL = 0.9  # of the memory that there is

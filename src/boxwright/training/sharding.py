@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.distributed import is_sharded, is_sharded_module
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.network import Network
 from boxwright.training.losses import ForwardResult, LossModule
 from boxwright.training.state import TrainingState

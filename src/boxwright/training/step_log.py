@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,15 +13,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.distributed import Processes
+from boxwright.base.files import write_whole
 from boxwright.data.batch import Batch
-from boxwright.nn.criteria.criterion import Description
-from boxwright.nn.criteria.terms import TOTAL
+from boxwright.nn.criteria.criterion import TOTAL, Description
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog, Variables
-from boxwright.training.performance_summary import write_performance_summary
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
 from boxwright.training.step_report import StepReport
+
+
+def write_performance_summary(
+    folder: Path, speeds: Sequence[float], last_loss: float, plan: TrainingPlan, processes: int
+) -> None:
+    """Write what TF's `performance_summary_exporter` is given.
+
+    Args:
+        speeds: Steps a second, as they were logged; at least one.
+        last_loss: The total loss of the last batch.
+    """
+    summary = {
+        "metrics": {
+            "steps_per_sec": statistics.fmean(speeds),
+            "steps_per_sec_p50": statistics.median(speeds),
+            "steps_per_sec_max": max(speeds),
+            "last_batch_loss": last_loss,
+        },
+        "mixed_precision": {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[plan.precision],
+        "images_per_sec": statistics.fmean(speeds) * plan.stream.batch_size,
+        "processes": processes,
+    }
+    write_whole(folder / "performance_summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 class StepLog:

@@ -33,13 +33,12 @@ from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
-from boxwright.training.initialize import initialize, with_classes
+from boxwright.training.initialize import initialize, resume_tensorflow, with_classes
 from boxwright.training.lock import run_lock
 from boxwright.training.log import JsonLines, Listener, TensorBoard, TrackerListener, TrainingLog, tf1_tag
 from boxwright.training.loop import Loop
+from boxwright.training.losses import recompute_blocks
 from boxwright.training.preflight.examine import examine_quickly
-from boxwright.training.recompute import recompute_blocks
-from boxwright.training.resume_tensorflow import resume_tensorflow
 from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState, new_state, placed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from boxwright.types.categories import Categories, Category
-    from boxwright.types.detections import Detections, PaddedDetections
+    from boxwright.types.detections import Detections, PaddedDetections, RawDetections
     from boxwright.types.found import Finder, FoundObjects
     from boxwright.types.predictions import (
         AnchorPredictions,
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         RegionPredictions,
         TwoStagePredictions,
     )
-    from boxwright.types.raw_detections import RawDetections
     from boxwright.types.sample import Sample
     from boxwright.types.targets import Targets
 
@@ -47,7 +46,7 @@ __all__ = [
 # Module of each name. Names are imported lazily: some need PyTorch, which the runtime of exported detectors avoids.
 _HOMES = {
     "boxwright.types.categories": ("Categories", "Category"),
-    "boxwright.types.detections": ("Detections", "PaddedDetections"),
+    "boxwright.types.detections": ("Detections", "PaddedDetections", "RawDetections"),
     "boxwright.types.found": ("Finder", "FoundObjects"),
     "boxwright.types.predictions": (
         "AnchorPredictions",
@@ -58,7 +57,6 @@ _HOMES = {
         "RegionPredictions",
         "TwoStagePredictions",
     ),
-    "boxwright.types.raw_detections": ("RawDetections",),
     "boxwright.types.sample": ("Sample",),
     "boxwright.types.targets": ("Targets",),
 }

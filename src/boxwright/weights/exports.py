@@ -37,6 +37,6 @@ def session_of(file: ExportFile, threads: int = 0, device: str = CPU) -> Session
     if file.suffix in RUNTIMES:
         return sessions.session_of(file, threads, device)
     require_cpu(device, "a PyTorch program")
-    from boxwright.weights.pt2_session import Pt2Session
+    from boxwright.weights.pt2_archive import Pt2Session
 
     return Pt2Session(file)

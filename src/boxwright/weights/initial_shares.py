@@ -25,9 +25,8 @@ from boxwright.nn.optimization.moving_average import average_decay
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.optimizer import build_optimizer
-from boxwright.pipeline.pretrained import wants_pretrained
 from boxwright.pipeline.tensorflow_version import tensorflow_version
-from boxwright.pipeline.training import fine_tune_of
+from boxwright.pipeline.training import fine_tune_of, wants_pretrained
 
 SHARES, AVERAGE_SHARES = "initial_shares", "average_initial_shares"
 # Nothing has to be taken out of statistics that hold less.

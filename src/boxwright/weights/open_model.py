@@ -5,15 +5,28 @@ PyTorch is imported only for checkpoints and for its own programs (.pt2).
 
 from __future__ import annotations
 
+import copy
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxwright.base.errors import CheckpointError, ConfigError, ExportError
-from boxwright.base.files import is_file, is_folder, shown
+import numpy as np
+import torch
+
+from boxwright.base.errors import CheckpointError, ConfigError, DataError, ExportError
+from boxwright.base.files import is_file, is_folder, read_file, shown
+from boxwright.config.load import parse_message
+from boxwright.nn.detector import Detector
+from boxwright.pipeline.load import load_config
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.pipeline.overrides import with_overrides
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.measure import measure
+from boxwright.runtime.metadata_reader import read_metadata
 from boxwright.types.categories import Categories
 from boxwright.types.found import Finder
 from boxwright.weights.exports import open_export
@@ -22,6 +35,122 @@ from boxwright.weights.hub import fetch, hub_address
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
+
+
+def remember(detector: Detector, path: str | Path) -> None:
+    """Let a Context R-CNN attend to the features of a file wherever a picture comes without context.
+
+    Args:
+        path: A .npy file of float32 [M, F], as `boxwright context build --banks` writes for each camera.
+
+    Raises:
+        ConfigError: For a detector of single images.
+        DataError: If the file cannot be read, or its features do not fit the detector.
+    """
+    import io
+
+    import torch
+
+    attention = detector.network.attention
+    if attention is None:
+        raise ConfigError(f"context {shown(path)}: this detector has no context_config; it looks at single images")
+    content = read_file(path)
+    try:
+        features = np.load(io.BytesIO(content), allow_pickle=False)
+        if features.dtype != np.float32 or not np.isfinite(features).all():
+            raise ValueError(f"expected finite float32 numbers, found {features.dtype}")
+    except (ValueError, EOFError, OSError, AttributeError) as error:
+        raise DataError(f"{shown(path)}: not a .npy file of context features: {error}") from None
+    try:
+        attention.remember(torch.from_numpy(features))
+    except DataError as error:
+        raise DataError(f"{shown(path)}: {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Configuration:
+    """A configuration with its overrides, and its file; None if the model contains it."""
+
+    message: TrainEvalPipelineConfig
+    path: Path | None
+
+
+def run_folder(path: Path) -> Path:
+    """Return the folder of a run, given the folder or a checkpoint in it."""
+    return path if path.is_dir() else path.parent
+
+
+def configuration_of(
+    model: Path, given: str | Path | None = None, overrides: Sequence[str] = (), *, allow_edited: bool = False
+) -> Configuration:
+    """Return the given configuration, or `pipeline.config` beside a checkpoint, or the model's own.
+
+    For exported files PyTorch is not imported.
+
+    Args:
+        model: The path of a run, a checkpoint or an exported file.
+        allow_edited: Whether to read an exported file that was changed after it was written.
+
+    Raises:
+        BoxwrightError: If there is none, or it cannot be read.
+    """
+    if given is None and model.suffix not in EXPORTS:
+        given = _beside(model)
+    if given is not None:
+        return Configuration(load_config(given, overrides), Path(given))
+    return Configuration(with_overrides(_own(model, allow_edited=allow_edited), overrides), None)
+
+
+def _beside(model: Path) -> Path | None:
+    from boxwright.weights.zoo_archive import is_archive
+
+    beside = run_folder(model) / "pipeline.config"
+    # An archive has a configuration of its own; what is beside it belongs to something else.
+    return beside if is_file(beside) and not is_archive(model) else None
+
+
+def _own(model: Path, *, allow_edited: bool) -> TrainEvalPipelineConfig:
+    if model.suffix in EXPORTS:
+        metadata = read_metadata(model, allow_edited=allow_edited)
+        return parse_message(metadata.config, TrainEvalPipelineConfig, file=str(model))
+    from boxwright.weights.restore import stored_config
+
+    return stored_config(model)
+
+
+_PRECISIONS = ("float32", "bfloat16", "fastest")
+
+_LOG = logging.getLogger("boxwright")
+_ROUNDS = 5
+# Of pictures for a network whose inputs may have any size.
+_SIZE = (480, 640)
+# Bfloat16 changes scores, which is not worth a small speedup.
+_WORTH = 0.9
+
+
+def optimized(detector: Detector, precision: str, *, compile: bool) -> Detector:
+    """Return a detector that is optimized on its device for inference only; the given one is changed.
+
+    Args:
+        precision: float32, bfloat16, or fastest: bfloat16 if it is measured to be at least a tenth faster here.
+        compile: Whether the network is compiled at its first use.
+    """
+    if precision not in _PRECISIONS:
+        raise ConfigError(f"--precision {precision}: expected {', '.join(_PRECISIONS)}")
+    if precision == "bfloat16":
+        return detector.optimize(compile=compile, dtype=torch.bfloat16)
+    if precision == "float32":
+        return detector.optimize(compile=compile)
+    # Copied first, as optimizing cannot be undone.
+    rounded = copy.deepcopy(detector).optimize(compile=compile, dtype=torch.bfloat16)
+    whole = detector.optimize(compile=compile)
+    height, width = detector.preprocessor.resizer.output_size or _SIZE
+    pictures = [np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)]
+    calls = {"float32": lambda: whole.detect(pictures), "bfloat16": lambda: rounded.detect(pictures)}
+    ratio = measure(calls, 1, _ROUNDS)[1].ratio
+    chosen = "bfloat16" if ratio < _WORTH else "float32"
+    _LOG.info("bfloat16 takes %.2f of float32's time here: %s", ratio, chosen)
+    return rounded if chosen == "bfloat16" else whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +216,7 @@ class OpenModel:
     def _sha256(self) -> str:
         if isinstance(self.opened, ExportedDetector):
             return self.opened.metadata.weights_sha256
-        from boxwright.weights.weights_digest import weights_sha256
+        from boxwright.weights.weights_folder import weights_sha256
 
         return weights_sha256(self.opened)
 
@@ -101,7 +230,6 @@ class OpenModel:
         if isinstance(self.opened, ExportedDetector):
             require_adjustable(self.path, precision, compile=compile)
             return self
-        from boxwright.weights.optimized import optimized
 
         # Before batch normalization is folded into the convolutions.
         digest = self.weights_sha256()

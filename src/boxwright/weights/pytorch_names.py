@@ -11,7 +11,10 @@ Dimensions: A anchors per location, C channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -19,17 +22,221 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
-from boxwright.families.shared.source_weights import Names, SourceWeights, map_names
+from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged
 from boxwright.families.shared.vgg_names import both, reduced_vgg, stages
 from boxwright.families.table import family_of_network
+from boxwright.nn.anchor_grids import MultiscaleAnchorGenerator
+from boxwright.nn.backbones.efficientnet import EfficientNet
 from boxwright.nn.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.backbones.vgg16 import Vgg16
-from boxwright.nn.ops.box_coder import BoxCoder
-from boxwright.nn.row_order import unchanged
+from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.nn.necks.bifpn import BiFpn, BiFpnNode
+from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.ssd import SSD
+from boxwright.types import Categories
+from boxwright.types.categories import coco_classes_by_id
 from boxwright.weights.archive import load_archive
-from boxwright.weights.effdet_names import effdet, effdet_classes, is_effdet, with_biases
-from boxwright.weights.timm_names import timm_classifier
+from boxwright.weights.timm_names import efficientnet_names, timm_classifier
+
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")
+# The longer side of an anchor of ratio 2 or 1/2, in sides of the square one; TF's is the root of 2.
+_LONGER = 1.4
+_COCO_OUTPUTS = 9 * 90  # anchors and ids
+# A bias before normalization, which only its models of TF's padding have.
+_BIAS = "fpn.cell.0.fnode.0.after_combine.conv.conv_pw.bias"
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A network of the shape that its files are of."""
+
+    backbone: EfficientNet | TimmBackbone
+    neck: BiFpn
+    head: WeightSharedHead
+    class_tower: Tower
+    anchors: MultiscaleAnchorGenerator
+    coder: FasterRcnnBoxCoder
+
+
+def is_effdet(names: Mapping[str, Tensor]) -> bool:
+    """Return whether tensors have effdet's names."""
+    return "class_net.predict.conv_pw.weight" in names
+
+
+def effdet_classes(state: Mapping[str, Tensor]) -> Categories | None:
+    """Return the classes of effdet's published files, which have COCO's 90 ids; None for another number."""
+    outputs = len(state["class_net.predict.conv_pw.weight"])
+    return coco_classes_by_id() if outputs == _COCO_OUTPUTS else None
+
+
+def effdet(network: nn.Module, coder: BoxCoder | None, state: Mapping[str, Tensor], path: Path) -> Names:
+    """Yield our names, effdet's, and conversions of tensors.
+
+    Args:
+        state: As in the file.
+
+    Raises:
+        CheckpointError: If the network is not such an EfficientDet, or its maps are of other blocks.
+    """
+    parts = _parts(network, coder)
+    if parts is None:
+        raise CheckpointError(
+            f"{path}: effdet's EfficientDet fits an SSD with bifpn, multiscale anchors of ratios 1, 2 and 0.5 and a "
+            "weight shared predictor, such as preset:efficientdet_d0"
+        )
+    if isinstance(parts.backbone, EfficientNet) and not parts.backbone.taps_ends:
+        raise CheckpointError(
+            f"{path}: effdet takes its maps from the last block of a stage, and TF's EfficientDet-D1 and larger from "
+            'one before; use its backbone, as in feature_extractor { type: "timm/tf_efficientnet_b1" bifpn { … } }'
+        )
+    if (_BIAS in state) != (parts.neck.padding == "same"):
+        raise CheckpointError(
+            f"{path}: is of effdet's efficientdet_*, which pads as PyTorch does; take tf_efficientdet_*, or "
+            'feature_extractor { type: "timm/efficientnet_b0" bifpn { … } use_explicit_padding: true }'
+            if _BIAS not in state
+            else f"{path}: is of effdet's tf_efficientdet_*, which pads as TF does; remove use_explicit_padding"
+        )
+    names = [*_backbone(parts.backbone), *_pyramid(parts.neck), *_head(parts, state)]
+    used = {theirs for _, theirs, _ in names}
+    # Another kind of pyramid begins alike: all that is learned must have a place.
+    more = next((name for name in state if name.endswith(".weight") and name not in used), None)
+    if more is not None:
+        raise CheckpointError(f"{path}: its {more} has no place in the network: another size, or another pyramid")
+    yield from names
+
+
+def with_biases(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with biases of 0 where a file leaves out those before normalization, as effdet's own models do."""
+    found = dict(state)
+    if not isinstance(network, SSD):
+        return found
+    for ours, theirs, _ in (*_pyramid(network.neck), *_towers(network.head, state)):
+        if theirs not in state and theirs.endswith((".conv.bias", ".conv_pw.bias")) and ours.endswith(".bias"):
+            found[theirs] = torch.zeros_like(network.get_parameter(ours))
+    return found
+
+
+def _parts(network: nn.Module, coder: BoxCoder | None) -> _Parts | None:
+    if not isinstance(network, SSD) or not isinstance(coder, FasterRcnnBoxCoder):
+        return None
+    backbone, neck, head, anchors = network.backbone, network.neck, network.head, network.anchors.generator
+    if not isinstance(backbone, EfficientNet | TimmBackbone) or not isinstance(neck, BiFpn):
+        return None
+    if not isinstance(head, WeightSharedHead) or head.class_tower is None:
+        return None
+    if not isinstance(anchors, MultiscaleAnchorGenerator) or anchors.aspect_ratios != (1.0, 2.0, 0.5):
+        return None
+    return _Parts(backbone, neck, head, head.class_tower, anchors, coder)
+
+
+def _backbone(backbone: EfficientNet | TimmBackbone) -> Names:
+    if isinstance(backbone, EfficientNet):
+        yield from efficientnet_names(backbone, "backbone.")
+        return
+    for name in backbone.body.state_dict():
+        yield f"backbone.body.{name}", f"backbone.{name}", unchanged
+
+
+def _pyramid(neck: nn.Module) -> Names:
+    if not isinstance(neck, BiFpn):
+        return
+    levels = len(neck.channels)
+    given, nodes = levels - len(neck.extra), 2 * (levels - 1)  # of a pass: down, then up
+    for number, layers in enumerate(neck.extra):
+        if isinstance(layers, nn.Sequential) and len(layers) > 1:
+            yield from _resampled(f"neck.extra.{number}", f"fpn.resample.{given + number}")
+    for number, node in enumerate(neck.nodes):
+        ours, theirs = f"neck.nodes.{number}", f"fpn.cell.{number // nodes}.fnode.{number % nodes}"
+        if not isinstance(node, BiFpnNode):
+            continue
+        if node.weights is not None:
+            yield f"{ours}.weights", f"{theirs}.combine.edge_weights", _as_column
+        for place, (source, layers) in enumerate(zip(node.inputs, node.resample, strict=True)):
+            if isinstance(layers, nn.Sequential) and any(isinstance(layer, nn.Conv2d) for layer in layers):
+                yield from _resampled(f"{ours}.resample.{place}", f"{theirs}.combine.resample.{source}")
+        yield from _separable(f"{ours}.conv", f"{theirs}.after_combine.conv")
+        yield from _normalized(f"{ours}.norm", f"{theirs}.after_combine.conv.bn")
+
+
+def _head(parts: _Parts, state: Mapping[str, Tensor]) -> Names:
+    yield from _towers(parts.head, state)
+    for part, theirs in (("boxes", "box_net"), ("classes", "class_net")):
+        yield f"head.{part}.0.weight", f"{theirs}.predict.conv_dw.weight", unchanged
+    scales = parts.anchors.scales_per_octave
+    for kind in ("weight", "bias"):
+        yield f"head.classes.1.{kind}", f"class_net.predict.conv_pw.{kind}", lambda value: _by_ratio(value, scales)
+    weight, bias = "box_net.predict.conv_pw.weight", "box_net.predict.conv_pw.bias"
+    yield "head.boxes.1.weight", weight, lambda value: _rescaled(_by_ratio(value, scales), parts)
+    yield "head.boxes.1.bias", bias, lambda value: _shifted(_rescaled(_by_ratio(value, scales), parts), parts)
+
+
+def _towers(head: nn.Module, state: Mapping[str, Tensor]) -> Names:
+    if not isinstance(head, WeightSharedHead):
+        return
+    # Files of its later models list normalization level by level, without a name for the layer.
+    by_layer = "class_net.bn_rep.0.0.bn.weight" in state
+    for part, theirs in (("box_tower", "box_net"), ("class_tower", "class_net")):
+        tower = getattr(head, part)
+        if not isinstance(tower, Tower):
+            continue
+        layers = len(tower.convs)
+        for layer in range(layers):
+            yield from _separable(f"head.{part}.convs.{layer}", f"{theirs}.conv_rep.{layer}")
+        for level, layer in product(range(len(tower.norms) // max(layers, 1)), range(layers)):
+            place = f"{layer}.{level}.bn" if by_layer else f"{level}.{layer}"
+            yield from _normalized(f"head.{part}.norms.{level * layers + layer}", f"{theirs}.bn_rep.{place}")
+
+
+def _separable(ours: str, theirs: str) -> Names:
+    yield f"{ours}.0.weight", f"{theirs}.conv_dw.weight", unchanged
+    for kind in ("weight", "bias"):
+        yield f"{ours}.1.{kind}", f"{theirs}.conv_pw.{kind}", unchanged
+
+
+def _resampled(ours: str, theirs: str) -> Names:
+    for kind in ("weight", "bias"):
+        yield f"{ours}.0.{kind}", f"{theirs}.conv.conv.{kind}", unchanged
+    yield from _normalized(f"{ours}.1", f"{theirs}.conv.bn")
+
+
+def _normalized(ours: str, theirs: str) -> Names:
+    yield from ((f"{ours}.{kind}", f"{theirs}.{kind}", unchanged) for kind in _STATISTICS)
+
+
+def _as_column(value: Tensor) -> Tensor:
+    return value[:, None]
+
+
+def _by_ratio(value: Tensor, scales: int) -> Tensor:
+    """Reorder a predictor's outputs from scale by scale, each in all ratios, to ratio by ratio: 0 3 6 1 4 7 2 5 8."""
+    ratios = 3
+    numbers = value.shape[0] // (scales * ratios)
+    return value.reshape(scales, ratios, numbers, *value.shape[1:]).transpose(0, 1).reshape(value.shape)
+
+
+def _growth(parts: _Parts) -> Tensor:
+    """Return how much longer the sides of our anchors are than effdet's, [R, 1, 1] for S scales and codes."""
+    longer = [1.0 if ratio == 1 else math.sqrt(2) / _LONGER for ratio in parts.anchors.aspect_ratios]
+    return torch.tensor(longer)[:, None, None]
+
+
+def _rescaled(value: Tensor, parts: _Parts) -> Tensor:
+    """Convert offsets in sides of effdet's anchors to ours, and all codes to the coder's scales."""
+    coder, growth = parts.coder, _growth(parts)
+    codes = torch.tensor([coder.y_scale, coder.x_scale, coder.height_scale, coder.width_scale])
+    factors = codes / torch.cat([growth, growth, torch.ones_like(growth), torch.ones_like(growth)], dim=-1)
+    factors = factors.expand(-1, parts.anchors.scales_per_octave, -1).reshape(-1, *[1] * (value.ndim - 1))
+    return value * factors
+
+
+def _shifted(bias: Tensor, parts: _Parts) -> Tensor:
+    """Convert the logarithms of sides in effdet's anchors to those in ours."""
+    coder, growth = parts.coder, _growth(parts).log()
+    still = torch.zeros_like(growth)
+    shifts = torch.cat([still, still, growth * coder.height_scale, growth * coder.width_scale], dim=-1)
+    return bias - shifts.expand(-1, parts.anchors.scales_per_octave, -1).reshape(-1)
+
 
 _DEVIATION = (0.229, 0.224, 0.225)  # of torchvision's preprocessing, red, green and blue
 

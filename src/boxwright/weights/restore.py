@@ -16,7 +16,7 @@ from boxwright.pipeline.load import load_config
 from boxwright.pipeline.tensorflow_version import tensorflow_version, with_version_of
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
-from boxwright.types.coco_classes import coco_classes_by_id
+from boxwright.types.categories import coco_classes_by_id
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.load_weights import check_finite, load_weights
 from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source

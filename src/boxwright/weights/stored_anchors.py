@@ -16,7 +16,7 @@ from typing import Any
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
 from boxwright.families.shared.anchor_generator import build_anchor_generator
-from boxwright.nn.anchors.ssd import SsdAnchorGenerator
+from boxwright.nn.anchor_grids import SsdAnchorGenerator
 from boxwright.nn.ssd import SSD
 from boxwright.pipeline import messages as m
 from boxwright.weights.tensorflow.graph_anchors import Levels, anchors_beside, are_same

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, is_folder, read_file, shown
@@ -17,6 +20,17 @@ from boxwright.data.label_map import label_map_text
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.weights.export_weights import safetensors_of
+
+
+def weights_sha256(detector: Detector) -> str:
+    """Return the SHA-256 of a detector's weights, by name, shape and value."""
+    digest = hashlib.sha256()
+    for name, value in sorted(detector.network.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        # As bytes, since NumPy has no bfloat16.
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
 
 WEIGHTS, CONFIG, LABELS, KEYPOINTS, ABOUT = (
     *("model.safetensors", "pipeline.config", "label_map.pbtxt"),

@@ -13,9 +13,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import is_file, shown
+from boxwright.base.files import diagnose_wrong_file, is_file, shown
 from boxwright.base.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
-from boxwright.base.wrong_file import diagnose_wrong_file
 
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
 # Reads of members' content are far smaller, as is any honest header.

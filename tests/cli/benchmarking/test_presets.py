@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights, MaskRCNN_ResNet50_FPN_Weights
 
-from boxwright.cli.benchmarking.preset_costs import PresetCost, read_costs, write_costs
-from boxwright.cli.benchmarking.presets import count_preset
+from boxwright.cli.benchmarking.presets import PresetCost, count_preset, read_costs, write_costs
 from boxwright.config.preset import preset_names
 
 OWN_INITIALIZERS = True  # how many regions are computed follows from the weights
@@ -58,6 +57,6 @@ def test_numbers_that_others_have_published() -> None:
 def test_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"b": PresetCost(1, 2, 3, 4), "a": PresetCost(5, 6, 7, 8)}
     write_costs(tmp_path / "costs.json", wanted)
-    monkeypatch.setattr("boxwright.cli.benchmarking.preset_costs.COSTS", tmp_path / "costs.json")
+    monkeypatch.setattr("boxwright.cli.benchmarking.presets.COSTS", tmp_path / "costs.json")
     assert read_costs() == wanted
     assert list(read_costs()) == ["a", "b"]

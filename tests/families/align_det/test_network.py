@@ -14,7 +14,7 @@ from boxwright.families.align_det.network import AlignDet
 from boxwright.nn.criteria.anchor import AnchorCriterion
 from boxwright.nn.criteria.cascade import CascadeCriterion
 from boxwright.nn.heads.aligned import AlignedHead, AlignmentConvHead
-from boxwright.nn.heads.outputs import HeadOutput
+from boxwright.nn.heads.convolutional import HeadOutput
 from boxwright.nn.heads.roi_conv import GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
 from boxwright.nn.layers import ConvSettings
 from boxwright.nn.ops.matcher import IGNORED

@@ -18,7 +18,7 @@ from boxwright.families.center_net.deep_masks import BoxCrops, DeepMasks, WholeM
 from boxwright.families.center_net.network import CenterNet
 from boxwright.families.center_net.predictions import EmbeddingMaps
 from boxwright.families.center_net.random_view import RandomView, View
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector

@@ -16,10 +16,9 @@ from boxwright.config.support import refuse_unsupported
 from boxwright.data.batch import collate, to_input
 from boxwright.data.shapes import ShapesDataset
 from boxwright.families.center_net.build_feature_extractor import CENTER_NET_EXTRACTORS, build_feature_extractor
-from boxwright.families.center_net.criteria.boxes import BoxTargets
-from boxwright.families.center_net.criteria.centers import CentersOfBoxes
+from boxwright.families.center_net.criteria.centers import BoxTargets, CentersOfBoxes
 from boxwright.families.center_net.predictions import CenterPredictions, StageMaps
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
@@ -27,11 +26,9 @@ from boxwright.pipeline.load import load_config
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.pipeline.training import build_training
 from boxwright.types import Categories, Category, Targets
-from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE
-from boxwright.types.masks import InstanceMasks
+from boxwright.types.masks import COLUMNS, KNOWN, PART, PLACE, InstanceMasks
 from boxwright.weights.load_weights import load_weights
-from boxwright.weights.tensorflow.variable_names import tf2_variables
-from boxwright.weights.tensorflow.variables import from_tensorflow, to_tensorflow
+from boxwright.weights.tensorflow.variables import from_tensorflow, tf2_variables, to_tensorflow
 from tests.center_nets import (
     CENTER_NET,
     KEYPOINT_LABEL_MAP,

@@ -16,10 +16,10 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.safetensors_file import read_safetensors
 from boxwright.config.load import parse_message
 from boxwright.families.d_fine.layouts import SIZES
-from boxwright.families.d_fine.weight_names import authors_name, is_ignored, our_name, to_transformers
+from boxwright.families.d_fine.weights import authors_name, is_ignored, our_name, to_transformers
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories, Category
-from boxwright.types.coco_classes import coco_classes
+from boxwright.types.categories import coco_classes
 from boxwright.weights.export_weights import write_transformers
 from tests.d_fines import D_FINE, recorded
 
@@ -88,7 +88,7 @@ def test_classes_are_kept_by_name(tmp_path: Path) -> None:
     """Rows of every classifier and of the embedding, whose row for padding comes last and stays 0."""
     source, target = small(), small(seed=1, names=("d", "new", "b"))
     fresh = {name: value.clone() for name, value in state_of(target).items()}
-    from boxwright.weights.class_surgery import ClassSurgery, map_classes
+    from boxwright.weights.load_weights import ClassSurgery, map_classes
 
     assert source.categories is not None
     assert target.categories is not None

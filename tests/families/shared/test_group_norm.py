@@ -13,7 +13,7 @@ from boxwright.nn.batch_norm import GroupNormSettings, make_norm
 from boxwright.nn.heads.weight_shared import WeightSharedHead
 from boxwright.nn.ssd import SSD
 from boxwright.pipeline import messages as m
-from boxwright.weights.tensorflow.variable_names import tf1_variables
+from boxwright.weights.tensorflow.variables import tf1_variables
 
 GROUPS = "conv_hyperparams { activation: RELU_6 group_norm { } }"
 HEAD = "convolutional_box_predictor { min_depth: 64 max_depth: 64 num_layers_before_predictor: 1 CONV }"

@@ -12,15 +12,13 @@ from torch import Tensor
 import boxwright as bw
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
-from boxwright.families.srn.head import ReceptiveFieldEnhancement
-from boxwright.families.srn.network import SRN
+from boxwright.families.srn.network import SRN, ReceptiveFieldEnhancement
 from boxwright.nn.criteria.anchor import AnchorCriterion
 from boxwright.nn.criteria.cascade import CascadeCriterion
 from boxwright.nn.layers import ConvSettings
-from boxwright.nn.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep
 from boxwright.nn.ops.box_coder import PixelCenterBoxCoder
-from boxwright.nn.postprocessing.cascade import CascadePostprocessor
-from boxwright.nn.postprocessing.level_candidates import BestOfLevel
+from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep
+from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.ssd import SSD
 from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, Targets

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import uvicorn
 
-from boxwright.inference.serving.connections import RateLimitFilter
-from boxwright.inference.serving.server import Server, connection_limit
+from boxwright.inference.serving.server import RateLimitFilter, Server, connection_limit
 from boxwright.inference.serving.settings import ServerSettings
 from tests.inference.serving.running import HEALTH, answer_of, post, served_by_command, serving, status
 from tests.inference.serving.test_server import PICTURES, png

@@ -4,7 +4,7 @@ import httpx
 import pytest
 import requests
 
-from boxwright.inference.serving.forms import file_of_form
+from boxwright.inference.serving.pictures import file_of_form
 from boxwright.inference.serving.requests import BadRequest
 
 KIND = "multipart/form-data; boundary=x"

@@ -15,8 +15,8 @@ from boxwright.base.errors import ExportError
 from boxwright.inference.serving.model import ServedModel
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.export_file import read_export_file
+from boxwright.runtime.metadata import UNSEALED, seal
 from boxwright.runtime.metadata_reader import read_metadata
-from boxwright.runtime.seal import UNSEALED, seal
 from boxwright.weights import exports
 from tests.exporters.tiny_exports import PICTURE, copied_export
 from tests.runtime.test_trial import crashing_litert, endless

@@ -32,8 +32,8 @@ from boxwright.inference.serving.guard import Counters
 from boxwright.inference.serving.model import ServedModel
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.exported import open_exported
+from boxwright.runtime.metadata import UNSEALED
 from boxwright.runtime.metadata_reader import read_metadata
-from boxwright.runtime.seal import UNSEALED
 from boxwright.weights import exports
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import pictures

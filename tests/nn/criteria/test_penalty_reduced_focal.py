@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from boxwright.nn.criteria import class_index_losses
-from boxwright.nn.criteria.penalty_reduced_focal import penalty_reduced_focal_loss
+from boxwright.nn.criteria.classification_losses import penalty_reduced_focal_loss
 
 CLIP = 1e-4
 

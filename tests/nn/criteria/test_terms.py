@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 
 
 def test_a_term_is_divided_by_what_its_counts_give() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from boxwright.nn.criteria.hard_example_miner import suppress_batch
 from boxwright.nn.ops.box_coder import (
     BoxCoder,
     FasterRcnnBoxCoder,
@@ -23,7 +24,6 @@ from boxwright.nn.ops.matcher import (
 )
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.nn.suppression.greedy import suppress_classes
-from boxwright.nn.suppression.mining import suppress_batch
 from tests.conftest import GOLDEN, assert_close
 
 

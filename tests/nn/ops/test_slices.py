@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from boxwright.nn.ops import boxes as geometry
-from boxwright.nn.ops.slices import rows_at_once
+from boxwright.nn.ops.boxes import rows_at_once
 
 
 def test_rows_at_once() -> None:

@@ -10,8 +10,7 @@ from boxwright.config.load import parse_message
 from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, RMSProp
 from boxwright.nn.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule, mismatch
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.learning_rate import build_schedule
-from boxwright.pipeline.optimizer import build_optimizer
+from boxwright.pipeline.optimizer import build_optimizer, build_schedule
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from torch import nn
 import boxwright as bw
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
-from boxwright.nn.optimization.optimizers import AdamW, Momentum, Optimizer, UpdateRule
-from boxwright.nn.optimization.weight_groups import WeightGroup, grouped
+from boxwright.nn.optimization.optimizers import AdamW, Momentum, Optimizer, UpdateRule, WeightGroup, grouped
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.optimizer import build_optimizer
 from tests.conftest import Silent

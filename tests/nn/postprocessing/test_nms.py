@@ -12,6 +12,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.families.shared.post_processing import build_nms, build_score_converter
 from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.nn.postprocessing.anchor import ScoreConverter
 from boxwright.nn.postprocessing.nms import (
     BestOfClass,
     BestOfImage,
@@ -28,7 +29,6 @@ from boxwright.nn.postprocessing.nms import (
     pair_decompositions,
     suppress_on_cuda,
 )
-from boxwright.nn.postprocessing.score_converters import ScoreConverter
 from boxwright.nn.suppression import fixed_shape, greedy, image_by_image
 from boxwright.nn.suppression.fixed_shape import fits_on_gpu
 from boxwright.nn.suppression.greedy import suppress_pairs

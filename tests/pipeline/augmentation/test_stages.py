@@ -10,9 +10,7 @@ import torch
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.data.augmentation.mosaic import Mosaic
-from boxwright.data.augmentation.others import DrawnOthers
-from boxwright.data.augmentation.stages import Stages
-from boxwright.data.augmentation.transform import Chain
+from boxwright.data.augmentation.transform import Chain, DrawnOthers, Stages
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.config.load import parse_message
-from boxwright.data.augmentation.functional.regions import mask_boxes
+from boxwright.data.augmentation.functional.compose import mask_boxes
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline import messages as m

@@ -12,7 +12,7 @@ from PIL import Image
 import boxwright as bw
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_coco
-from boxwright.training.autoconfig.split import choose_held_out, split_dataset
+from boxwright.training.autoconfig.write import choose_held_out, split_dataset
 from boxwright.training.preflight.images import near_groups, read_fingerprints
 from boxwright.types import Categories, Category, Sample
 from tests.training.autoconfig.datasets import shapes

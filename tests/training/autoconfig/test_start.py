@@ -22,7 +22,7 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.training import rehearsal
-from boxwright.training.autoconfig.settings import InitSettings
+from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config, start_run
 from tests import forked
 from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo

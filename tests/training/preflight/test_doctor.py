@@ -619,8 +619,7 @@ def test_a_configuration_that_cannot_be_built(planted: Planted) -> None:
 def test_looking_at_anchors_leaves_the_network_as_it_is(shapes_data: Path) -> None:
     """On another device than the boxes: `meta` stands for a GPU, as nothing on it can be compared with what is not."""
     from boxwright.nn.anchor_layer import AnchorLayer
-    from boxwright.training.preflight.anchors import check_anchors
-    from boxwright.training.preflight.input_frame import InputFrame
+    from boxwright.training.preflight.anchors import InputFrame, check_anchors
     from boxwright.training.preflight.records import read_records
     from tests.conftest import SMALL_MODEL, small_config_text
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.weights.tensorflow.protos import GraphDef
+from boxwright.weights.tensorflow.object_graph import GraphDef
 
 Levels = Sequence[Sequence[tuple[float, float]]]
 SCOPE = "MultipleGridAnchorGenerator"

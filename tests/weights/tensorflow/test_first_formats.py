@@ -19,10 +19,8 @@ from boxwright.config.load import parse_message
 from boxwright.weights.sources import is_tensorflow
 from boxwright.weights.tensorflow.bundle import slice_key
 from boxwright.weights.tensorflow.bundle_writer import write_bundle
-from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow, step_of
-from boxwright.weights.tensorflow.frozen_graph import FrozenGraph
-from boxwright.weights.tensorflow.protos import GraphDef, SavedTensorSlices
-from boxwright.weights.tensorflow.saved_slices import SavedSlices
+from boxwright.weights.tensorflow.checkpoint import FrozenGraph, SavedSlices, find_tensorflow, open_tensorflow, step_of
+from boxwright.weights.tensorflow.object_graph import GraphDef, SavedTensorSlices
 from boxwright.weights.tensorflow.sstable import write_table
 from tests.conftest import GOLDEN
 from tests.golden.weights import weight
@@ -362,7 +360,7 @@ def test_the_newest_of_the_first_format(tmp_path: Path) -> None:
 
 
 def test_a_prefix_is_enough_for_a_command(tmp_path: Path) -> None:
-    from boxwright.cli.paths import require_checkpoint
+    from boxwright.cli.ui import require_checkpoint
 
     path = write(WEIGHTS, "bundle", tmp_path).with_name("model.ckpt-200")
     require_checkpoint(path)

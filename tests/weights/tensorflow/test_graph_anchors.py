@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from boxwright.weights.tensorflow.graph_anchors import anchors_beside, anchors_in, are_same
-from boxwright.weights.tensorflow.protos import GraphDef, MetaGraphDef
+from boxwright.weights.tensorflow.object_graph import GraphDef, MetaGraphDef
 from tests.weights.tensorflow.graphs import SCOPE, constant, graph_of
 
 LEVELS = (((0.1, 1.0), (0.2, 2.0), (0.2, 0.5)), ((0.35, 1.0), (0.418, 1.0), (0.35, 2.0)))

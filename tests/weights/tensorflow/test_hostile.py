@@ -16,8 +16,13 @@ from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
 from boxwright.weights.sources import is_tensorflow
 from boxwright.weights.tensorflow.bundle import Bundle, find_bundle
 from boxwright.weights.tensorflow.bundle_writer import write_bundle
-from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
-from boxwright.weights.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
+from boxwright.weights.tensorflow.object_graph import (
+    GRAPH_KEY,
+    BundleEntry,
+    BundleHeader,
+    ObjectGraph,
+    ObjectGraphProto,
+)
 from boxwright.weights.tensorflow.sstable import read_table, write_table
 from boxwright.weights.tensorflow.variables import from_tensorflow
 from tests.fuzz.guard import guarded

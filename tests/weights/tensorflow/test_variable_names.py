@@ -9,14 +9,20 @@ import torch
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.families.two_stage.nasnet import NASNET, NASNET_SETTINGS
-from boxwright.nn.backbones.cells import CellLayout, CellNetwork, CellSettings, JoinedCells, LaterCells
-from boxwright.nn.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
+from boxwright.nn.backbones.cells import (
+    PNASNET,
+    PNASNET_SETTINGS,
+    CellLayout,
+    CellNetwork,
+    CellSettings,
+    JoinedCells,
+    LaterCells,
+)
 from boxwright.nn.network import Network
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.weights.export_weights import write_tensorflow_checkpoint
-from boxwright.weights.tensorflow.variable_names import tf1_variables, tf2_variables
-from boxwright.weights.tensorflow.variables import from_tensorflow, names_of
+from boxwright.weights.tensorflow.variables import from_tensorflow, names_of, tf1_variables, tf2_variables
 from tests.center_nets import CENTER_NET
 from tests.conftest import SMALL_MODEL
 from tests.two_stage_models import ONE_MAP
@@ -101,8 +107,7 @@ CLASSIFIERS = {
 def test_classifiers_of_slim(name: str) -> None:
     """The totals of TF-Slim's own tests; 896 variables are also those of TF's Keras Inception-ResNet v2."""
     from boxwright.families.two_stage.inception_resnet_v2 import inception_resnet_v2
-    from boxwright.nn.backbones.inception import Inception
-    from boxwright.nn.backbones.inception_v3 import INCEPTION_V3
+    from boxwright.nn.backbones.inception import INCEPTION_V3, Inception
     from boxwright.nn.batch_norm import BatchNormSettings
     from boxwright.nn.layers import ConvSettings
 

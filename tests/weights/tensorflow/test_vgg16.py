@@ -14,8 +14,7 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.weights.tensorflow.bundle_writer import write_bundle
-from boxwright.weights.tensorflow.variable_names import tf1_variables
-from boxwright.weights.tensorflow.variables import names_of, to_tensorflow
+from boxwright.weights.tensorflow.variables import names_of, tf1_variables, to_tensorflow
 from tests.weights.tensorflow.test_first_formats import saved_slices
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))

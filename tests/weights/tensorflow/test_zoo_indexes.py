@@ -21,10 +21,8 @@ from boxwright.weights.load_weights import load_weights
 from boxwright.weights.sources import is_tensorflow
 from boxwright.weights.tensorflow.bundle import DTYPES, Bundle, read_index
 from boxwright.weights.tensorflow.bundle_writer import write_bundle
-from boxwright.weights.tensorflow.snappy import decompress
-from boxwright.weights.tensorflow.sstable import read_table
-from boxwright.weights.tensorflow.variable_names import tf2_variables
-from boxwright.weights.tensorflow.variables import to_tensorflow
+from boxwright.weights.tensorflow.sstable import decompress, read_table
+from boxwright.weights.tensorflow.variables import tf2_variables, to_tensorflow
 from tests.conftest import GOLDEN, extra_folder
 
 RECORDED = GOLDEN / "checkpoint" / "tf2_checkpoint"

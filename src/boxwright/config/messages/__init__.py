@@ -8,7 +8,7 @@ from boxwright.config.messages.augmentation_beyond_tf import (
     DataAnchorSampling, LargeScaleJitter, RandomCopyPaste, RandomErasing, RandomMixup, RandomMosaic,
     RandomSquarePatch, RandomTile, UserArgument, UserAugmentation,
 )
-from boxwright.config.messages.box_coder import (
+from boxwright.config.messages.target_assignment import (
     BoxCoder, FasterRcnnBoxCoder, KeypointBoxCoder, MeanStddevBoxCoder, SquareBoxCoder,
 )
 from boxwright.config.messages.box_predictor import (
@@ -16,10 +16,10 @@ from boxwright.config.messages.box_predictor import (
     RfcnBoxPredictor, WeightSharedConvolutionalBoxPredictor,
     WeightSharedConvolutionalBoxPredictorBoxEncodingsClipRange, WeightSharedConvolutionalBoxPredictorScoreConverter,
 )
-from boxwright.config.messages.caffe_augmentation import (
+from boxwright.config.messages.augmentation_beyond_tf import (
     CaffeDistort, OverlapCrop, RandomExpand, RandomInterpolationResize,
 )
-from boxwright.config.messages.calibration import (
+from boxwright.config.messages.post_processing import (
     CalibrationConfig, ClassIdFunctionApproximations, ClassIdFunctionApproximationsClassIdXyPairsMapEntry,
     ClassIdSigmoidCalibrations, ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry, FunctionApproximation,
     SigmoidCalibration, SigmoidParameters, TemperatureScalingCalibration, TrainingDataType, XYPairs, XYPairsXYPair,
@@ -35,7 +35,7 @@ from boxwright.config.messages.eval import (
     KeypointEdge, ParameterizedMetric,
 )
 from boxwright.config.messages.fpn import BidirectionalFeaturePyramidNetworks, FeaturePyramidNetworks
-from boxwright.config.messages.graph_rewriter import GraphRewriter, Quantization
+from boxwright.config.messages.train import GraphRewriter, Quantization
 from boxwright.config.messages.hyperparams import (
     BatchNorm, GroupNorm, Hyperparams, HyperparamsActivation, HyperparamsOp, Initializer, L1Regularizer,
     L2Regularizer, RandomNormalInitializer, Regularizer, TruncatedNormalInitializer, VarianceScalingInitializer,
@@ -49,7 +49,7 @@ from boxwright.config.messages.input_reader import (
     ClassWeight, CocoInputReader, ExternalInputReader, FddbInputReader, InputReader, InputType, InstanceMaskType,
     OpenImagesInputReader, TFRecordInputReader, VocInputReader, WiderFaceInputReader, YoloInputReader,
 )
-from boxwright.config.messages.label_map import (
+from boxwright.config.messages.input_reader import (
     LVISFrequency, StringIntLabelMap, StringIntLabelMapItem, StringIntLabelMapItemKeypointMap,
 )
 from boxwright.config.messages.losses import (
@@ -60,7 +60,7 @@ from boxwright.config.messages.losses import (
     WeightedL2LocalizationLoss, WeightedSigmoidClassificationLoss, WeightedSmoothL1LocalizationLoss,
     WeightedSoftmaxClassificationAgainstLogitsLoss, WeightedSoftmaxClassificationLoss,
 )
-from boxwright.config.messages.matcher import ArgMaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
+from boxwright.config.messages.target_assignment import ArgMaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
 from boxwright.config.messages.optimizer import (
     AdamOptimizer, AdamWOptimizer, ConstantLearningRate, CosineDecayLearningRate, ExponentialDecayLearningRate,
     LearningRate, ManualStepLearningRate, ManualStepLearningRateLearningRateSchedule, MomentumOptimizer, Optimizer,
@@ -79,7 +79,7 @@ from boxwright.config.messages.preprocessor import (
     RandomScaleCropAndPadToSquare, RandomSelfConcatImage, RandomSquareCropByScale, RandomVerticalFlip, RemapLabels,
     ResizeImage, ResizeImageMethod, RGBtoGray, ScaleBoxesToPixelCoordinates, SubtractChannelMean,
 )
-from boxwright.config.messages.region_similarity_calculator import (
+from boxwright.config.messages.target_assignment import (
     IoaSimilarity, IouSimilarity, NegSqDistSimilarity, RegionSimilarityCalculator, ThresholdedIouSimilarity,
 )
 from boxwright.config.messages.ssd_feature_extractor import SsdFeatureExtractor

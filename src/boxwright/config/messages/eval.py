@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import AllowedValues, UInt32, field, number
 from boxwright.config.message import Message
-from boxwright.config.reasons import TF1_EVALUATOR
-from boxwright.config.rules import ordered
+from boxwright.config.rules import TF1_EVALUATOR, ordered
 
 METRIC_SETS = (
     "coco_detection_metrics",

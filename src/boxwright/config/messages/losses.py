@@ -5,8 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
-from boxwright.config.reasons import PER_ANCHOR
-from boxwright.config.rules import excludes, refuse
+from boxwright.config.rules import PER_ANCHOR, excludes, refuse
 
 # Meanings that several fields share.
 ANCHORWISE_OUTPUT = "Old switch for one loss value per anchor; losses now always work that way."

@@ -3,10 +3,112 @@
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
 """
 
+from __future__ import annotations
+
+from itertools import pairwise
+
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
-from boxwright.config.messages.calibration import CalibrationConfig
 from boxwright.config.rules import excludes, ordered, refuse
+
+
+class TrainingDataType(Enum):
+    """Values of `TrainingDataType`."""
+
+    DATA_TYPE_UNKNOWN = 0
+    ALL_CLASSES = 1
+    CLASS_SPECIFIC = 2
+
+class XYPairsXYPair(Message, name="XYPairs.XYPair"):
+    """One point of a calibration curve."""
+
+    x: float = number(0.0, "(-inf, inf)", "Score before calibration.")
+    y: float = number(0.0, "(-inf, inf)", "Score after calibration; flat beyond the first and last points.")
+
+class XYPairs(Message):
+    """Points of a piecewise linear calibration curve."""
+
+    x_y_pair: list[XYPairsXYPair] = field([], "One point of the curve; list them in strictly increasing x.")
+    training_data_type: TrainingDataType = field(TrainingDataType.DATA_TYPE_UNKNOWN,
+        "Note on which data the curve was fitted to.", no_effect="a note of where the curve comes from")
+
+    rules = (
+        refuse("", "a curve needs at least one x_y_pair", when=lambda c: not c.x_y_pair),
+        refuse("x_y_pair", "the x of a curve's points must rise",
+            when=lambda c: any(one.x > two.x for one, two in pairwise(c.x_y_pair))),
+    )
+
+class FunctionApproximation(Message):
+    """Calibration curve shared by all classes."""
+
+    x_y_pairs: XYPairs | None = field(None, "Points of the piecewise linear curve.")
+
+    rules = (
+        refuse("", "a curve needs at least one x_y_pair", when=lambda c: c.x_y_pairs is None),
+    )
+
+class ClassIdFunctionApproximationsClassIdXyPairsMapEntry(Message,
+    name="ClassIdFunctionApproximations.ClassIdXyPairsMapEntry"):
+    """Calibration curve of one class."""
+
+    key: int = field(0, "Column of the class in the score tensor, counting a background column as 0 if present.")
+    value: XYPairs | None = field(None, "Curve used for this class.")
+
+    rules = (
+        refuse("", "a curve needs at least one x_y_pair", when=lambda c: c.value is None),
+    )
+
+class ClassIdFunctionApproximations(Message):
+    """Separate calibration curve for each class."""
+
+    class_id_xy_pairs_map: list[ClassIdFunctionApproximationsClassIdXyPairsMapEntry] = field([],
+        "Class index to its curve; classes not listed keep their scores.")
+
+class SigmoidParameters(Message):
+    """Parameters of the sigmoid 1 / (1 + exp(a * x + b)), x being the score."""
+
+    a: float = number(-1.0, "(-inf, inf)", "Slope; negative keeps the order of scores.")
+    b: float = number(0.0, "(-inf, inf)", "Offset inside the exponent.")
+
+class SigmoidCalibration(Message):
+    """Sigmoid calibration shared by all classes; not supported by the TF builder."""
+
+    sigmoid_parameters: SigmoidParameters | None = field(None, "Parameters of the sigmoid.")
+
+class ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry(Message,
+    name="ClassIdSigmoidCalibrations.ClassIdSigmoidParametersMapEntry"):
+    """Sigmoid calibration of one class."""
+
+    key: int = field(0, "Index of the class.")
+    value: SigmoidParameters | None = field(None, "Sigmoid parameters used for this class.")
+
+class ClassIdSigmoidCalibrations(Message):
+    """Separate sigmoid calibration for each class; not supported by the TF builder."""
+
+    class_id_sigmoid_parameters_map: list[ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry] = field([],
+        "Class index to its sigmoid parameters.")
+
+class TemperatureScalingCalibration(Message):
+    """Calibration by one temperature for all classes; use with the IDENTITY score converter."""
+
+    scaler: float = number(0.0, "(0, inf)", "Temperature the logits are divided by; above 1 softens the scores.")
+
+    rules = (
+        refuse("scaler", "expected more than 0, found {scaler}", when=lambda c: c.scaler <= 0),
+    )
+
+class CalibrationConfig(Message, oneof="calibrator"):
+    """Maps detection scores to calibrated probabilities; set exactly one field."""
+
+    function_approximation: FunctionApproximation | None = field(None, "One piecewise linear curve for all classes.")
+    class_id_function_approximations: ClassIdFunctionApproximations | None = field(None,
+        "A piecewise linear curve per class.")
+    sigmoid_calibration: SigmoidCalibration | None = field(None, "One sigmoid for all classes; TF has no builder for "
+        "it and fails.", note="as its description says; TF's builder stops with an error")
+    class_id_sigmoid_calibrations: ClassIdSigmoidCalibrations | None = field(None, "A sigmoid per class; TF has no "
+        "builder for it and fails.", note="as its description says; TF's builder stops with an error")
+    temperature_scaling_calibration: TemperatureScalingCalibration | None = field(None,
+        "Divide logits by one temperature.")
 
 
 class PostProcessingScoreConverter(Enum):

@@ -6,21 +6,19 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 from boxwright.config.field import AllowedValues, Enum, UInt32, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.augmentation_beyond_tf import (
+    CaffeDistort,
     DataAnchorSampling,
     LargeScaleJitter,
+    OverlapCrop,
     RandomCopyPaste,
     RandomErasing,
+    RandomExpand,
+    RandomInterpolationResize,
     RandomMixup,
     RandomMosaic,
     RandomSquarePatch,
     RandomTile,
     UserAugmentation,
-)
-from boxwright.config.messages.caffe_augmentation import (
-    CaffeDistort,
-    OverlapCrop,
-    RandomExpand,
-    RandomInterpolationResize,
 )
 from boxwright.config.messages.crop_augmentation import (
     PAD_COLOR,

@@ -8,10 +8,9 @@ from typing import Any
 
 from boxwright.config import messages as m
 from boxwright.families.align_det.criterion import OwnBoxAssigner
-from boxwright.families.align_det.fpn_retinanet import RetinaNetPyramid
 from boxwright.families.align_det.message import AlignDet as AlignDetMessage
 from boxwright.families.align_det.message import AlignedStep
-from boxwright.families.align_det.network import AlignDet
+from boxwright.families.align_det.network import AlignDet, RetinaNetPyramid
 from boxwright.families.shared.cascade import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
@@ -28,8 +27,7 @@ from boxwright.families.shared.choice import require
 from boxwright.families.shared.classes import check_classes
 from boxwright.families.shared.family import Family
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.nn.anchors.grid import AnchorGenerator
-from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
 from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.criteria.anchor import AnchorCriterion
 from boxwright.nn.criteria.cascade import CascadeCriterion, Step
@@ -38,18 +36,15 @@ from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.aligned import AlignedHead
-from boxwright.nn.heads.outputs import HeadOutput
-from boxwright.nn.heads.roi_conv import BoxSampling, GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
+from boxwright.nn.heads.convolutional import HeadOutput
+from boxwright.nn.heads.roi_conv import Border, BoxSampling, GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
 from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
 from boxwright.nn.layers import ConvSettings
 from boxwright.nn.network import Network
-from boxwright.nn.ops.anchor_refinement import RefinedStart
 from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import RefinedStart
 from boxwright.nn.ops.matcher import LastLowQualityMatcher
-from boxwright.nn.ops.roi_conv import Border
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
-from boxwright.nn.postprocessing.cascade import CascadePostprocessor
-from boxwright.nn.postprocessing.level_candidates import BestOfLevel
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor

@@ -12,16 +12,37 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer
-from boxwright.nn.anchors.grid import AnchorGenerator
 from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.heads.aligned import AlignedHead
-from boxwright.nn.heads.outputs import AnchorHead
+from boxwright.nn.heads.convolutional import AnchorHead
+from boxwright.nn.layers import ConvSettings, make_conv
+from boxwright.nn.necks.fpn import PaperFeaturePyramid
 from boxwright.nn.network import ClassLayer, Network, Parts
-from boxwright.nn.ops.anchor_refinement import RefinedStart
-from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.nn.ops.boxes import RefinedStart, clip_boxes
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
+
+
+class RetinaNetPyramid(nn.Module):
+    """P3–P5 as in the paper's pyramid; P6 from C5, and P7 from P6 after a ReLU, each of half the size."""
+
+    def __init__(self, in_channels: Sequence[int], depth: int, settings: ConvSettings) -> None:
+        """Build the pyramid."""
+        super().__init__()
+        rule = settings.kernel
+        self.pyramid = PaperFeaturePyramid(in_channels, depth, settings)
+        self.sixth = make_conv(in_channels[-1], depth, 3, rule, stride=2, bias=True, padding=1)
+        self.seventh = make_conv(depth, depth, 3, rule, stride=2, bias=True, padding=1)
+        self.channels = (depth,) * (len(in_channels) + 2)
+
+    def forward(self, features: list[Tensor]) -> list[Tensor]:
+        """Return all levels, finest first."""
+        levels: list[Tensor] = self.pyramid(features)
+        sixth = self.sixth(features[-1])
+        return [*levels, sixth, self.seventh(F.relu(sixth))]
 
 
 class AlignDet(Network):

@@ -7,11 +7,6 @@ from torch import nn
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
 from boxwright.families.center_net.build_deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
-from boxwright.families.center_net.build_dense_pose import (
-    build_surface_decoder,
-    build_surface_heads,
-    build_surface_task,
-)
 from boxwright.families.center_net.build_feature_extractor import FeatureExtractor, build_feature_extractor
 from boxwright.families.center_net.build_tasks import (
     HeadBuilder,
@@ -24,6 +19,9 @@ from boxwright.families.center_net.build_tasks import (
     build_keypoint_task,
     build_mask_decoder,
     build_mask_task,
+    build_surface_decoder,
+    build_surface_heads,
+    build_surface_task,
     build_temporal_offset_task,
 )
 from boxwright.families.center_net.criteria.criterion import CenterNetCriterion

@@ -28,8 +28,7 @@ from boxwright.families.center_net.criteria.deep_mask_losses import (
     per_foreground_pixel,
     square_error_of_views,
 )
-from boxwright.families.center_net.criteria.deep_masks import DeepMaskTask, DeepMaskTerm
-from boxwright.families.center_net.criteria.region_jitter import JITTERS, RegionJitter
+from boxwright.families.center_net.criteria.deep_masks import JITTERS, DeepMaskTask, DeepMaskTerm, RegionJitter
 from boxwright.families.center_net.deep_mac_message import CenterNetDeepMACMaskEstimation
 from boxwright.families.center_net.deep_mask_head import (
     MASK_RESNETS,

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from boxwright.families.center_net.criteria.boxes import BoxTask, TemporalOffsetTask
 from boxwright.families.center_net.criteria.centers import (
+    BoxTask,
     CenterAssigner,
     CentersOfBoxes,
     CentersOfKeypoints,
     CenterTask,
+    TemporalOffsetTask,
 )
-from boxwright.families.center_net.criteria.identities import IdentityTask
+from boxwright.families.center_net.criteria.dense_pose import SurfaceTask, at_cells, enlarged
 from boxwright.families.center_net.criteria.keypoints import KeypointTargets, KeypointTask, KeypointWeights
 from boxwright.families.center_net.criteria.masks import MaskTask
-from boxwright.families.center_net.heads import HeadLayers, MapHead
-from boxwright.families.center_net.identity_head import IdentityClassifier
+from boxwright.families.center_net.criteria.task import IdentityTask
+from boxwright.families.center_net.heads import HeadLayers, IdentityClassifier, MapHead
 from boxwright.families.center_net.keypoint_label_map import ClassKeypoints
 from boxwright.families.center_net.message import (
+    CenterNetDensePoseEstimation,
     CenterNetKeypointEstimation,
     CenterNetMaskEstimation,
     CenterNetObjectCenterParams,
@@ -27,11 +29,13 @@ from boxwright.families.center_net.message import (
     CenterNetTemporalOffsetEstimation,
     CenterNetTrackEstimation,
 )
-from boxwright.families.center_net.network import KeypointHeads
-from boxwright.families.center_net.postprocessing.keypoint_tasks import KeypointDecoder, KeypointTaskDecoder
+from boxwright.families.center_net.network import KeypointHeads, SurfaceHeads
+from boxwright.families.center_net.postprocessing.dense_pose import SurfaceDecoder
 from boxwright.families.center_net.postprocessing.keypoints import (
     BrightestKeypoints,
     GaussianWeighted,
+    KeypointDecoder,
+    KeypointTaskDecoder,
     Nearest,
     Ranking,
     ScoreByDistance,
@@ -185,3 +189,25 @@ _RANKINGS: dict[str, Callable[[CenterNetKeypointEstimation, tuple[float, ...]], 
     "score_scaled_distance_ratio": lambda config, _: ScoreByScaledDistance(config.score_distance_multiplier),
     "gaussian_weighted": _gaussian_weighted,
 }
+
+
+def build_surface_heads(config: CenterNetDensePoseEstimation, head: HeadBuilder) -> SurfaceHeads:
+    """Build the heads of parts and coordinates."""
+    return SurfaceHeads(head(config.num_parts, bias=config.heatmap_bias_init), head(2 * config.num_parts))
+
+
+def build_surface_task(config: CenterNetDensePoseEstimation) -> SurfaceTask:
+    """Build the task of parts and coordinates."""
+    loss = require(config.loss, config, "loss")
+    return SurfaceTask(
+        build_classification_loss(require(loss.classification_loss, loss, "classification_loss")),
+        build_localization_loss(require(loss.localization_loss, loss, "localization_loss")),
+        config.task_loss_weight * config.part_loss_weight,
+        config.task_loss_weight * config.coordinate_loss_weight,
+        enlarged if config.upsample_to_input_res else at_cells,
+    )
+
+
+def build_surface_decoder(config: CenterNetDensePoseEstimation, masks: CenterNetMaskEstimation) -> SurfaceDecoder:
+    """Build the decoding, for masks of the same size."""
+    return SurfaceDecoder(config.class_id, (masks.mask_height, masks.mask_width))

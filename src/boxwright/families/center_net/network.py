@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from boxwright.families.center_net.cells import CellBoxes, center_cells, grid_of, read
 from boxwright.families.center_net.deep_mask_predictor import DeepMaskPredictor
-from boxwright.families.center_net.heads import MapHead
-from boxwright.families.center_net.identity_head import IdentityClassifier
+from boxwright.families.center_net.heads import IdentityClassifier, MapHead
 from boxwright.families.center_net.predictions import (
     CenterPredictions,
     EmbeddingMaps,

@@ -13,9 +13,8 @@ from torch import nn
 
 from boxwright.families.center_net.deep_mask_head import DenseMask, HourglassMask, LayeredMask, ResNetMask
 from boxwright.families.center_net.deep_mask_predictor import DeepMaskPredictor
-from boxwright.families.center_net.heads import MapHead
+from boxwright.families.center_net.heads import IdentityClassifier, MapHead
 from boxwright.families.center_net.hourglass import Hourglass, ResidualBlock, StackedHourglass
-from boxwright.families.center_net.identity_head import IdentityClassifier
 from boxwright.families.center_net.keras_resnet import KerasResNetV1, PreactivationBlock, PreactivationResNet
 from boxwright.families.center_net.necks import Deconvolutions, TopDownMap
 from boxwright.families.center_net.network import CenterNet, KeypointHeads, StageHeads

@@ -11,7 +11,7 @@ from boxwright.families.d_fine.criterion import (
     MatchabilityAware,
     Varifocal,
 )
-from boxwright.families.d_fine.decoder import DistributionDecoder
+from boxwright.families.d_fine.decoder import DistributionDecoder, QuerySelection
 from boxwright.families.d_fine.denoising import ObjectNoise
 from boxwright.families.d_fine.encoder import HybridEncoder
 from boxwright.families.d_fine.export_transformers import write_transformers
@@ -30,8 +30,7 @@ from boxwright.families.d_fine.message import (
 )
 from boxwright.families.d_fine.network import DFine
 from boxwright.families.d_fine.postprocessor import QueryPostprocessor
-from boxwright.families.d_fine.query_selection import QuerySelection
-from boxwright.families.d_fine.weight_files import describe_weights, foreign_weights
+from boxwright.families.d_fine.weights import describe_weights, foreign_weights
 from boxwright.families.shared.choice import require
 from boxwright.families.shared.classes import check_classes
 from boxwright.families.shared.family import Family

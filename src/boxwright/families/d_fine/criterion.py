@@ -15,12 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.families.d_fine.distributions import distances_of_boxes, neighboring_bins
+from boxwright.families.d_fine.boxes import distances_of_boxes, from_corners, neighboring_bins, to_corners
 from boxwright.families.d_fine.matching import MatchingCosts, generalized_iou, iou_parts, match
 from boxwright.families.d_fine.predictions import DecoderOutputs, DFinePredictions, QueryOutputs
-from boxwright.families.d_fine.relative_boxes import from_corners, to_corners
-from boxwright.nn.criteria.criterion import Description
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.ops.boxes import normalized
 from boxwright.types import Targets
 

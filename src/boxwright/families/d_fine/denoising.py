@@ -10,11 +10,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxwright.families.d_fine.hashed_random import uniforms
+from boxwright.families.d_fine.boxes import from_corners, logit
 from boxwright.families.d_fine.predictions import NoisyQueries
-from boxwright.families.d_fine.relative_boxes import from_corners, logit
 from boxwright.nn.ops.boxes import normalized
 from boxwright.types import Targets
+
+_LOW = 0xFFFFFFFF
+
+
+def uniforms(keys: Tensor, count: int, stream: int = 0) -> Tensor:
+    """Return numbers in [0, 1), float32 [B, count].
+
+    Args:
+        keys: int64 [B].
+        count: N; the first numbers do not depend on it.
+        stream: Different streams of the same keys are independent.
+    """
+    numbers = torch.arange(count, dtype=torch.int64, device=keys.device) + (stream << 32)
+    low = _mixed(_mixed(keys & _LOW) ^ ((keys >> 32) & _LOW))[:, None]
+    drawn = _mixed(_mixed(low ^ _mixed(numbers & _LOW)) + _mixed(numbers >> 32) + numbers)
+    # 24 bits: as many as float32 has.
+    return (drawn >> 8).float() * 2.0**-24
+
+
+def _mixed(value: Tensor) -> Tensor:
+    """Return MurmurHash3's finalizer (Appleby) of 32-bit numbers in int64."""
+    value = value & _LOW
+    value = ((value ^ (value >> 16)) * 0x85EBCA6B) & _LOW
+    value = ((value ^ (value >> 13)) * 0xC2B2AE35) & _LOW
+    return value ^ (value >> 16)
+
 
 # Numbers drawn for each query: a chance, a class, four signs and four shifts.
 _DRAWS = 10

@@ -16,7 +16,7 @@ from boxwright.families.d_fine.layouts import Layouts, layouts_of
 from boxwright.families.d_fine.message import DFine as DFineMessage
 from boxwright.families.d_fine.message import DFineDenoising
 from boxwright.families.d_fine.network import DFine
-from boxwright.families.d_fine.weight_names import to_transformers
+from boxwright.families.d_fine.weights import to_transformers
 from boxwright.nn.backbones.hgnetv2 import HgNetLayout
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode

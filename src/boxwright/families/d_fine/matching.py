@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.base.device import without_wait
-from boxwright.families.d_fine.relative_boxes import to_corners
+from boxwright.families.d_fine.boxes import to_corners
 from boxwright.nn.ops.operators import is_plain
 from boxwright.types.packing import fetched
 

@@ -12,10 +12,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from boxwright.families.d_fine.decoder import DistributionDecoder
+from boxwright.families.d_fine.decoder import DistributionDecoder, QuerySelection
 from boxwright.families.d_fine.encoder import HybridEncoder
 from boxwright.families.d_fine.predictions import DecoderOutputs, Denoised, DFinePredictions, NoisyQueries, QueryOutputs
-from boxwright.families.d_fine.query_selection import QuerySelection
 from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.network import ClassLayer, Network, Parts
 from boxwright.types import Targets

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from boxwright.families.d_fine.boxes import to_corners
 from boxwright.families.d_fine.predictions import DFinePredictions
-from boxwright.families.d_fine.relative_boxes import to_corners
 from boxwright.nn.ops.boxes import clip_boxes
 from boxwright.nn.ops.constants import constants
 from boxwright.nn.postprocessing.anchor import of_anchors

@@ -6,7 +6,6 @@ Defaults are those of the authors' Caffe code.
 from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
-from boxwright.config.messages.box_coder import BoxCoder
 from boxwright.config.messages.hyperparams import Hyperparams, Regularizer, normalizes
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import (
@@ -18,8 +17,8 @@ from boxwright.config.messages.losses import (
     WeightedSmoothL1LocalizationLoss,
     WeightedSoftmaxClassificationLoss,
 )
-from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.messages.target_assignment import BoxCoder, Matcher
 from boxwright.config.rules import PRETRAINED, TYPE, color_only, default_only, distinct, excludes, of_type, refuse
 
 _LOSS = Loss(

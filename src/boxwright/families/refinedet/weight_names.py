@@ -8,10 +8,9 @@ from pathlib import Path
 from torch import Tensor
 
 from boxwright.families.refinedet.network import RefineDet
-from boxwright.families.shared.source_weights import Names, SourceWeights, map_names
+from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged, vertical_first
 from boxwright.families.shared.vgg_names import both, reduced_vgg
 from boxwright.nn.backbones.vgg16 import Vgg16
-from boxwright.nn.row_order import unchanged, vertical_first
 
 _LEVELS = 4
 

@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 from boxwright.config import messages as m
 from boxwright.families.shared.choice import build_chosen
-from boxwright.nn.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.nn.anchors.grid import AnchorGenerator, GridAnchorGenerator
-from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
-from boxwright.nn.anchors.ssd import SsdAnchorGenerator
+from boxwright.nn.anchor_grids import (
+    AnchorGenerator,
+    AnchorGrid,
+    FlexibleGridAnchorGenerator,
+    GridAnchorGenerator,
+    MultiscaleAnchorGenerator,
+    SsdAnchorGenerator,
+)
 
 
 def build_anchor_generator(config: m.AnchorGenerator) -> AnchorGenerator:

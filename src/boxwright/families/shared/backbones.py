@@ -13,11 +13,9 @@ from boxwright.config import messages as m
 from boxwright.config.messages.ssd_feature_extractor import SsdFeatureExtractor
 from boxwright.families.shared.hyperparams import build_conv_settings
 from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.backbones.cells import CellNetwork, overridden_settings
+from boxwright.nn.backbones.cells import PNASNET, PNASNET_SETTINGS, CellNetwork, overridden_settings
 from boxwright.nn.backbones.efficientnet import EFFICIENTNETS, EfficientNet
-from boxwright.nn.backbones.inception import Inception, InceptionLayout
-from boxwright.nn.backbones.inception_v2 import INCEPTION_V2
-from boxwright.nn.backbones.inception_v3 import INCEPTION_V3
+from boxwright.nn.backbones.inception import INCEPTION_V2, INCEPTION_V3, Inception, InceptionLayout
 from boxwright.nn.backbones.mobiledet import MOBILEDETS, MobileDet
 from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
@@ -28,7 +26,6 @@ from boxwright.nn.backbones.mobilenet_v3 import (
     MobileNetV3,
     MobileNetV3Layout,
 )
-from boxwright.nn.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
 from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
 from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim
 from boxwright.nn.backbones.spaghettinet import SpaghettiNet

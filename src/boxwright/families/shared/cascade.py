@@ -17,7 +17,7 @@ from boxwright.families.shared.hyperparams import build_conv_settings
 from boxwright.families.shared.losses import build_criterion
 from boxwright.families.shared.post_processing import build_postprocessor
 from boxwright.families.shared.target_assigner import build_box_coder, build_matcher
-from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import BatchNormSettings
 from boxwright.nn.criteria.anchor import AnchorCriterion
@@ -25,9 +25,7 @@ from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.nn.layers import ConvSettings, KernelRule
 from boxwright.nn.ops.box_coder import BoxCoder
 from boxwright.nn.ops.matcher import Matcher
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
-from boxwright.nn.postprocessing.level_candidates import BestOfLevel
-from boxwright.nn.postprocessing.score_converters import ScoreConverter, softmax
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, ScoreConverter, softmax
 from boxwright.nn.regularization import Regularizer
 
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))

@@ -10,8 +10,7 @@ from boxwright.config import messages as m
 from boxwright.families.shared.backbones import BackboneRequest
 from boxwright.nn.necks.bifpn import COMBINERS, BiFpn
 from boxwright.nn.necks.fpn import FeaturePyramid, HandDown, smoothed
-from boxwright.nn.necks.multi_resolution import MultiResolutionFeatureMaps
-from boxwright.nn.necks.pooling_pyramid import PoolingPyramid
+from boxwright.nn.necks.multi_resolution import MultiResolutionFeatureMaps, PoolingPyramid
 
 COARSEST_OF_BACKBONE = 5
 Pyramid = m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNetworks

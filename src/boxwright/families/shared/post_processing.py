@@ -14,10 +14,17 @@ from boxwright.config.message import Message
 from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.choice import build_chosen, require
 from boxwright.nn.ops.box_coder import BoxCoder
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
-from boxwright.nn.postprocessing.calibration import ByColumn, Calibration, PiecewiseLinear, SigmoidCurve
+from boxwright.nn.postprocessing.anchor import (
+    AnchorPostprocessor,
+    ByColumn,
+    Calibration,
+    PiecewiseLinear,
+    ScoreConverter,
+    SigmoidCurve,
+    identity,
+    softmax,
+)
 from boxwright.nn.postprocessing.nms import ClassAgnostic, Nms, PerClass, SoftPerClass, Suppression
-from boxwright.nn.postprocessing.score_converters import ScoreConverter, identity, softmax
 
 _CONVERTERS: dict[str, Callable[[Tensor], Tensor]] = {
     "IDENTITY": identity,

@@ -12,6 +12,17 @@ from boxwright.base.errors import CheckpointError
 from boxwright.nn.network import Network
 from boxwright.types import Categories
 
+
+def unchanged(value: Tensor) -> Tensor:
+    """Return the tensor unchanged."""
+    return value
+
+
+def vertical_first(value: Tensor) -> Tensor:
+    """Reorder the outputs of a box predictor from x y w h for each anchor to y x h w."""
+    return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].reshape(value.shape)
+
+
 # Our name of a tensor, the source's, and how its value changes.
 Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 

@@ -13,9 +13,8 @@ from boxwright.nn.ops.box_coder import (
     MeanStddevBoxCoder,
     SquareBoxCoder,
 )
-from boxwright.nn.ops.boxes import pairwise_ioa, pairwise_iou
+from boxwright.nn.ops.boxes import Similarity, ThresholdedIou, negative_squared_distance, pairwise_ioa, pairwise_iou
 from boxwright.nn.ops.matcher import ArgmaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
-from boxwright.nn.ops.similarity import Similarity, ThresholdedIou, negative_squared_distance
 
 
 def build_box_coder(config: m.BoxCoder) -> BoxCoder:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from boxwright.families.shared.source_weights import Names
-from boxwright.nn.row_order import unchanged
+from boxwright.families.shared.source_weights import Names, unchanged
 
 # Indices of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.
 _VGG_LAYERS = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))

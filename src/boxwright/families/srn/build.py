@@ -22,28 +22,29 @@ from boxwright.families.shared.choice import require
 from boxwright.families.shared.classes import check_classes
 from boxwright.families.shared.family import Family
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.srn.head import ReceptiveFieldHead
 from boxwright.families.srn.message import Srn
-from boxwright.families.srn.necks import CoarserMaps, FirstStepMaps, SecondStepPyramid
-from boxwright.families.srn.network import SRN
-from boxwright.families.srn.rounded_anchors import rounded_sides
+from boxwright.families.srn.network import (
+    SRN,
+    CoarserMaps,
+    FirstStepMaps,
+    ReceptiveFieldHead,
+    SecondStepPyramid,
+    rounded_sides,
+)
 from boxwright.families.srn.weight_names import foreign_weights
-from boxwright.nn.anchors.flexible_grid import AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.nn.anchors.grid import AnchorGenerator
+from boxwright.nn.anchor_grids import AnchorGenerator, AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.criteria.cascade import CascadeCriterion, Step
 from boxwright.nn.criteria.class_index_losses import NO_COLUMN
 from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
-from boxwright.nn.heads.outputs import HeadOutput
+from boxwright.nn.heads.convolutional import HeadOutput
 from boxwright.nn.network import Network
-from boxwright.nn.ops.anchor_refinement import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
 from boxwright.nn.ops.box_coder import BoxCoder, PixelCenterBoxCoder
+from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
 from boxwright.nn.ops.matcher import ArgmaxMatcher
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
-from boxwright.nn.postprocessing.cascade import CascadePostprocessor
-from boxwright.nn.postprocessing.level_candidates import BestOfLevel
+from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor

@@ -6,7 +6,6 @@ Defaults are the authors' released graph; those of training, which was not relea
 from boxwright.config.field import Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
-from boxwright.config.messages.box_coder import BoxCoder
 from boxwright.config.messages.cascade import (
     ClassifierBackbone,
     LevelCandidates,
@@ -17,8 +16,8 @@ from boxwright.config.messages.cascade import (
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
-from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.messages.target_assignment import BoxCoder, Matcher
 from boxwright.config.rules import color_only, distinct, excludes, refuse
 
 

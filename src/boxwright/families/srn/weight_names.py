@@ -7,10 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from boxwright.families.shared.source_weights import Names, SourceWeights, map_names
+from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged, vertical_first
 from boxwright.families.srn.network import SRN
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
-from boxwright.nn.row_order import unchanged, vertical_first
 
 _BRANCHES, _LAYERS = 4, 3
 

@@ -6,15 +6,13 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 from boxwright.config.field import field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
-from boxwright.config.messages.box_coder import BoxCoder, code_size
 from boxwright.config.messages.box_predictor import BoxPredictor
 from boxwright.config.messages.hyperparams import Hyperparams
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import Loss
-from boxwright.config.messages.matcher import Matcher
 from boxwright.config.messages.post_processing import PostProcessing
-from boxwright.config.messages.region_similarity_calculator import RegionSimilarityCalculator
 from boxwright.config.messages.ssd_feature_extractor import SsdFeatureExtractor
+from boxwright.config.messages.target_assignment import BoxCoder, Matcher, RegionSimilarityCalculator, code_size
 from boxwright.config.rules import Rule, color_only, refuse
 
 _NO_MASKS = "TensorFlow's builder never reads it: its SSD predicts no masks; remove it, or use faster_rcnn for masks"

@@ -39,22 +39,19 @@ from boxwright.families.two_stage.criterion import (
 from boxwright.families.two_stage.message import FasterRcnn
 from boxwright.families.two_stage.network import Crossing, FasterRCNN, Propose, RegionProposalNetwork
 from boxwright.families.two_stage.postprocessor import ProposalPostprocessor, TwoStagePostprocessor
-from boxwright.families.two_stage.proposals import LevelProposals, RegionProposals
+from boxwright.families.two_stage.proposals import LevelProposals, RegionProposals, RegionSampler
 from boxwright.families.two_stage.region_proposal import RegionProposalHead
-from boxwright.families.two_stage.region_sampler import RegionSampler
 from boxwright.families.two_stage.second_stage import FinalOutputs, SecondStage
 from boxwright.families.two_stage.third_stage import MaskPredictor
 from boxwright.families.two_stage.torchvision_names import foreign_weights
-from boxwright.nn.anchors.grid import AnchorGenerator
-from boxwright.nn.anchors.multiscale import MultiscaleAnchorGenerator
+from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
 from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
 from boxwright.nn.criteria.example_sampler import MinibatchSampler
 from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
 from boxwright.nn.criteria.localization_losses import LocalizationLoss, SmoothL1
 from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
 from boxwright.nn.detector import Detector
-from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadShape
-from boxwright.nn.heads.outputs import AnchorHead, HeadOutput
+from boxwright.nn.heads.convolutional import AnchorHead, ConvolutionalHead, HeadOutput, HeadShape
 from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
 from boxwright.nn.layers import conv_norm_act
 from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder

@@ -22,18 +22,23 @@ from boxwright.families.two_stage.inception_resnet_v2 import inception_resnet_v2
 from boxwright.families.two_stage.message import FasterRcnnFeatureExtractor
 from boxwright.families.two_stage.nasnet import NASNET, NASNET_SETTINGS
 from boxwright.nn.backbones.backbone import Backbone, LastMap
-from boxwright.nn.backbones.cells import CellLayout, CellNetwork, CellSettings, JoinedCells, LaterCells
-from boxwright.nn.backbones.inception import Inception, InceptionLayout
-from boxwright.nn.backbones.inception_v2 import INCEPTION_V2
+from boxwright.nn.backbones.cells import (
+    PNASNET,
+    PNASNET_SETTINGS,
+    CellLayout,
+    CellNetwork,
+    CellSettings,
+    JoinedCells,
+    LaterCells,
+)
+from boxwright.nn.backbones.inception import INCEPTION_V2, Inception, InceptionLayout
 from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
-from boxwright.nn.backbones.pnasnet import PNASNET, PNASNET_SETTINGS
 from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNetV1Stage5
 from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import BatchNormSettings, make_norm
 from boxwright.nn.layers import ConvSettings, Dense, KernelRule
-from boxwright.nn.necks.fpn import FeaturePyramid
-from boxwright.nn.necks.fpn_paper import PaperFeaturePyramid
+from boxwright.nn.necks.fpn import FeaturePyramid, PaperFeaturePyramid
 from boxwright.nn.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 from boxwright.nn.regularization import Regularizer
 

@@ -10,24 +10,71 @@ from torch import Tensor, nn
 from boxwright.config import messages as m
 from boxwright.families.shared.choice import build_chosen, require
 from boxwright.families.shared.hyperparams import CONV_SETTINGS
-from boxwright.families.two_stage.box_classifier import BoxClassifierHead
-from boxwright.families.two_stage.build_context import build_context_attention
 from boxwright.families.two_stage.build_feature_extractor import CropFeatures, TwoStageExtractor
-from boxwright.families.two_stage.mask_head import (
+from boxwright.families.two_stage.context_attention import (
+    AttentionBlock,
+    ContextAttention,
+    LayeredAttention,
+    Place,
+)
+from boxwright.families.two_stage.message import Context, FasterRcnn
+from boxwright.families.two_stage.position_sensitive_head import PositionSensitiveStage
+from boxwright.families.two_stage.region_crop import CornerCrop, RegionCrop, RoiAlign
+from boxwright.families.two_stage.second_stage import BoxClassifier, BoxClassifierHead, FinalOutputs, SecondStage
+from boxwright.families.two_stage.third_stage import (
     MaskHead,
+    MaskPredictor,
     deconvolving_layers,
     depth_between,
     resizing_layers,
     upsampling_layers,
 )
-from boxwright.families.two_stage.message import FasterRcnn
-from boxwright.families.two_stage.position_sensitive_head import PositionSensitiveStage
-from boxwright.families.two_stage.region_crop import CornerCrop, RegionCrop, RoiAlign
-from boxwright.families.two_stage.second_stage import BoxClassifier, FinalOutputs, SecondStage
-from boxwright.families.two_stage.third_stage import MaskPredictor
-from boxwright.nn.layers import ConvSettings, KernelRule
+from boxwright.nn.activations import make_activation
+from boxwright.nn.batch_norm import BatchNormSettings, make_norm
+from boxwright.nn.layers import ConvSettings, Dense, KernelRule
 from boxwright.nn.ops.roi import Pool
 from boxwright.types import PaddedDetections, TwoStagePredictions
+
+# Fixed in both of TF's libraries.
+_NORM = BatchNormSettings(decay=0.97, epsilon=0.001)
+
+
+def build_context_attention(
+    config: Context, extractor: TwoStageExtractor, crop: RegionCrop, channels: int, version: int
+) -> tuple[ContextAttention, RegionCrop]:
+    """Build the attention of a second stage, and return it with the crop that it needs.
+
+    Args:
+        channels: Of the box classifier's features.
+        version: TensorFlow's, whose blocks and projections differ.
+    """
+    place: Place = "crops" if config.attention_position.name == "POST_RPN" else "features"
+    every = 1
+    if place == "crops":
+        channels = extractor.channels[0]
+        if isinstance(crop, CornerCrop):  # attention reads all cells, including those that the second stage skips
+            every, crop = crop.pool.every, replace(crop, pool=replace(crop.pool, every=1))
+
+    def project(inputs: int, outputs: int) -> nn.Module:
+        # Keras's dense layer keeps its bias beside the normalization's; TF-Slim's does not.
+        dense = KernelRule().apply(Dense(inputs, outputs, bias=version == 2))
+        return nn.Sequential(dense, make_norm(outputs, _NORM), make_activation("RELU_6"))
+
+    def block(length: int) -> AttentionBlock:
+        width, temperature = config.attention_bottleneck_dimension, config.attention_temperature
+        return AttentionBlock(project, channels, length, width, temperature)
+
+    attend: AttentionBlock | LayeredAttention
+    if version == 1:
+        itself = block(channels) if config.use_self_attention else None
+        heads = config.num_attention_heads
+        count = heads * config.num_attention_layers if config.use_long_term_attention else 0
+        blocks = [block(config.context_feature_length) for _ in range(count)]
+        attend = LayeredAttention(itself, blocks, heads, in_sequence=config.self_attention_in_sequence)
+    else:
+        attend = block(config.context_feature_length)
+    length, most = config.context_feature_length, config.max_num_context_features
+    return ContextAttention(attend, place, length, most, every), crop
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from boxwright.families.two_stage.region_crop import CornerCrop
 from boxwright.families.two_stage.region_proposal import RegionProposalHead
 from boxwright.families.two_stage.second_stage import BoxClassifier, FinalOutputs, SecondStage
 from boxwright.families.two_stage.third_stage import MaskPredictor
+from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer
-from boxwright.nn.anchors.grid import AnchorGenerator
 from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.network import ClassLayer, Network, Parts
 from boxwright.nn.ops.boxes import clip_boxes

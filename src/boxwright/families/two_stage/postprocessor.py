@@ -14,9 +14,8 @@ from torch import Tensor
 from boxwright.families.two_stage.masks import masks_of_classes
 from boxwright.nn.ops.box_coder import BoxCoder
 from boxwright.nn.ops.boxes import clip_boxes
-from boxwright.nn.postprocessing.anchor import of_anchors
+from boxwright.nn.postprocessing.anchor import ScoreConverter, of_anchors
 from boxwright.nn.postprocessing.nms import Nms
-from boxwright.nn.postprocessing.score_converters import ScoreConverter
 from boxwright.types import PaddedDetections, RawDetections, TwoStagePredictions
 
 

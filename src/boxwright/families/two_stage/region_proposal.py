@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from boxwright.nn.heads.outputs import AnchorHead
+from boxwright.nn.heads.convolutional import AnchorHead
 
 
 class RegionProposalHead(AnchorHead):

@@ -8,15 +8,87 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
-from boxwright.families.two_stage.box_classifier import CODE_SIZE, BoxClassifierHead
 from boxwright.families.two_stage.context_attention import ContextAttention, Place
 from boxwright.families.two_stage.region_crop import RegionCrop
-from boxwright.families.two_stage.valid_rows import of_valid_rows
+from boxwright.nn.batch_norm import NormSettings, make_norm
+from boxwright.nn.layers import Dense, KernelRule
 from boxwright.nn.network import ClassLayer
 from boxwright.types import FinalFeatures, PaddedDetections, Proposals, RegionPredictions, TwoStagePredictions
 from boxwright.types.context_features import ContextFeatures
+
+CODE_SIZE = 4
+# TF2's dense layers ignore initializer and regularizer of fc_hyperparams; TF1's take them.
+_KERAS = KernelRule()
+
+
+class BoxClassifierHead(nn.Module):
+    """The mean of a crop's features, then a dense layer for codes and one for logits.
+
+    Attributes:
+        box_columns: K, or 1 if all classes share a box.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        *,
+        share_boxes: bool = False,
+        dropout: float = 0.0,
+        rule: KernelRule = _KERAS,
+        norm: NormSettings | None = None,
+    ) -> None:
+        """Build the layers.
+
+        Args:
+            dropout: The share of features dropped before each layer.
+            norm: Normalization after each layer; None for none.
+        """
+        super().__init__()
+        self.num_classes, self.box_columns = num_classes, 1 if share_boxes else num_classes
+
+        def layers(out: int) -> nn.Sequential:
+            dense = rule.apply(Dense(in_channels, out, bias=norm is None))
+            return nn.Sequential(*([nn.Dropout(dropout)] if dropout else []), dense, make_norm(out, norm))
+
+        self.boxes = layers(self.box_columns * CODE_SIZE)
+        self.classes = layers(num_classes + 1)
+
+    @property
+    def dense_layer(self) -> int:
+        """The index of the dense layer in `boxes` and `classes`."""
+        return len(self.classes) - 2
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return box codes [N, K or 1, 4] and class logits [N, K + 1] for features [N, C, H, W]."""
+        mean = features.mean((2, 3), keepdim=True)
+        codes, logits = self.boxes(mean).flatten(1), self.classes(mean).flatten(1)
+        return codes.view(codes.shape[0], self.box_columns, CODE_SIZE), logits
+
+
+def of_valid_rows(module: nn.Module, rows: Tensor, valid: Tensor, *, all_rows: bool = False) -> Tensor:
+    """Return a module's output for each valid row, and 0 for padding, which the module does not process.
+
+    The only place in networks that depends on data. A compiled or exported graph has one shape: its module processes
+    all rows, and the outputs for padding are meaningless.
+
+    Args:
+        module: Maps float [N, ...] to N rows.
+        rows: float [N, ...].
+        valid: bool, N values, in the order of the rows.
+        all_rows: Whether to process all rows, when batch statistics include padding, as TF's do.
+    """
+    # `bool` waits for the device; it is asked last, and docs/gpu.md lists it.
+    if all_rows or torch.compiler.is_compiling() or bool(valid.all()):
+        every: Tensor = module(rows)
+        return every
+    index = valid.flatten().nonzero().squeeze(1)
+    found: Tensor = module(rows[index])
+    return found.new_zeros(rows.shape[0], *found.shape[1:]).index_copy_(0, index, found)
+
 
 Size = tuple[int, int]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.families.two_stage.box_classifier import BoxClassifierHead
 from boxwright.families.two_stage.context_attention import ContextAttention, LayeredAttention
-from boxwright.families.two_stage.mask_head import MaskHead
 from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.families.two_stage.position_sensitive_head import PositionSensitiveHead
 from boxwright.families.two_stage.region_proposal import RegionProposalHead
+from boxwright.families.two_stage.second_stage import BoxClassifierHead
+from boxwright.families.two_stage.third_stage import MaskHead
 from boxwright.nn.backbones.backbone import LastMap
 from boxwright.nn.backbones.cells import JoinedCells, LaterCells
 from boxwright.nn.backbones.inception import Inception

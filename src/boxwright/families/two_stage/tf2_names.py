@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.families.two_stage.box_classifier import BoxClassifierHead
 from boxwright.families.two_stage.context_attention import AttentionBlock, ContextAttention
-from boxwright.families.two_stage.mask_head import MaskHead, ResizeTo
 from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.families.two_stage.region_proposal import RegionProposalHead
+from boxwright.families.two_stage.second_stage import BoxClassifierHead
+from boxwright.families.two_stage.third_stage import MaskHead, ResizeTo
 from boxwright.nn.backbones.backbone import LastMap
 from boxwright.nn.backbones.inception import Concatenated, Inception, ScaledResidual
 from boxwright.nn.backbones.resnet_v1 import ResNetV1, ResNetV1Stage5

@@ -14,10 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from boxwright.families.shared.source_weights import Names, SourceWeights, map_names
+from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged, vertical_first
 from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
-from boxwright.nn.row_order import unchanged, vertical_first
 
 _CROP_SIDE = 7
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager
+from functools import lru_cache
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ from fastapi.concurrency import run_in_threadpool
 from numpy.typing import NDArray
 from prometheus_client import generate_latest
 
-from boxwright.base.errors import BoxwrightError
+from boxwright.base.errors import BoxwrightError, ConfigError
+from boxwright.config.load import parse_message
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import keypoints_of_classes, large_values
@@ -29,12 +32,79 @@ from boxwright.inference.serving.decoders import DecodedRequest, Decoders
 from boxwright.inference.serving.guard import Counters, Guard, error_response
 from boxwright.inference.serving.held import BudgetedResponse, MemoryBudget, MemoryReservation, answer_bytes
 from boxwright.inference.serving.model import Models, ModelVersion, ServedModel
-from boxwright.inference.serving.playground import add_page
 from boxwright.inference.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.inference.serving.settings import ServerSettings
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.exported import found_objects
 from boxwright.types.categories import ids
 from boxwright.types.found import FoundObjects
+
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_INDEX = "index.html"
+# Only the page's own files run, and only this server is asked; pictures and video that the user chose are blobs.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # A browser asks again after an upgrade; the files are small.
+    "Cache-Control": "no-cache",
+}
+
+
+def add_page(app: FastAPI, models: Models, least_score: float) -> None:
+    """Add the routes of the page.
+
+    Args:
+        least_score: Where the page's threshold starts.
+    """
+    # Read once: a request never names a path.
+    folder = files("boxwright.inference.serving").joinpath("page")
+    pages = {one.name: one.read_bytes() for one in folder.iterdir() if _suffix(one.name) in _TYPES}
+
+    def page(name: str) -> Response:
+        return Response(pages[name], headers=_HEADERS, media_type=_TYPES[_suffix(name)])
+
+    @app.get("/")
+    async def index() -> Response:
+        return page(_INDEX)
+
+    @app.get("/page/{name}")
+    async def file(name: str) -> Response:
+        return page(name) if name in pages and name != _INDEX else error_response(404, "no such address; see /")
+
+    @app.get("/models")
+    async def served() -> Response:
+        content = {"models": [_about(model) for model in models], "least_score": least_score}
+        return Response(orjson.dumps(content), media_type="application/json")
+
+
+def _suffix(name: str) -> str:
+    return name[name.rfind(".") :]
+
+
+def _about(model: ServedModel) -> dict[str, Any]:
+    """Return a model's name, version, classes (none if unknown), and the pairs of keypoints to join by lines."""
+    served = model.current
+    classes = [
+        {"id": one.id, "name": one.title, "keypoints": list(one.keypoints)} for one in served.detector.categories or ()
+    ]
+    edges = _edges(served.detector.metadata.config) if any(one["keypoints"] for one in classes) else []
+    return {"name": model.name, "version": served.version, "classes": classes, "edges": edges}
+
+
+@lru_cache(maxsize=16)
+def _edges(config: str) -> list[tuple[int, int]]:
+    """Return `eval_config.keypoint_edge` of a configuration; none if another version wrote it, with other fields."""
+    try:
+        parsed = parse_message(config, TrainEvalPipelineConfig)
+    except ConfigError:
+        return []
+    return [(edge.start, edge.end) for edge in parsed.eval_config.keypoint_edge] if parsed.eval_config else []
+
 
 _LOG = logging.getLogger("boxwright.inference.serving")
 _MOST_DRAWN = 100

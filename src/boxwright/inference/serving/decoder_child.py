@@ -26,8 +26,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boxwright.base.child_process import limit_memory
 from boxwright.base.errors import BoxwrightError
+from boxwright.base.worker_pools import limit_memory
 from boxwright.inference.serving import open_inference_protocol as v2
 from boxwright.inference.serving import tensorflow_protocol as tf
 from boxwright.inference.serving.pictures import picture_of_upload

@@ -26,8 +26,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from boxwright.base.child_process import child_environment, module_command
 from boxwright.base.threads import usable_cpus
+from boxwright.base.worker_pools import child_environment, module_command
 from boxwright.inference.serving.decoder_child import LENGTH, settings_json
 from boxwright.inference.serving.requests import BadRequest
 from boxwright.inference.serving.settings import ServerSettings

@@ -4,19 +4,215 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
-from boxwright.inference.serving.connections import Connection, Idle, RateLimitFilter
 from boxwright.inference.serving.decoders import decoder_count
+from boxwright.inference.serving.requests import BEGAN
 from boxwright.inference.serving.settings import ServerSettings
+
+
+def _refusal(status: str, reason: str) -> bytes:
+    body = json.dumps({"error": reason})
+    head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close"
+    return f"HTTP/1.1 {status}\r\n{head}\r\n\r\n{body}".encode()
+
+
+_LATE_HEAD = _refusal("408 Request Timeout", "the request head was not received in time")
+_TINY_CHUNKS = _refusal("400 Bad Request", "the request has too many small chunks")
+# Bytes of a chunked body parsed at once; a body of more than _MANY_LINES lines (two per chunk) that average fewer than
+# _TINY bytes is refused.
+_PIECE, _MANY_LINES, _TINY = 16 * 1024, 20_000, 16
+
+# Connections without a request, the longest idle one first.
+Idle = dict["Connection", None]
+
+
+class Connection(H11Protocol):
+    """uvicorn's protocol with a timer: idle, half-sent and unread connections are closed."""
+
+    def __init__(
+        self, settings: ServerSettings, idle: Idle, config: Config, server_state: ServerState, **more: Any
+    ) -> None:
+        """Create a connection's protocol.
+
+        Args:
+            idle: The connections without a request, where this one registers itself.
+        """
+        super().__init__(config=config, server_state=server_state, **more)
+        self._settings, self._idle, self.app_state = settings, idle, dict(self.app_state)
+        self._clock: asyncio.TimerHandle | None = None
+        self._unsent, self._lines, self._bytes = 0, 0, 0
+        self._pieces = deque[bytes]()
+        # Whether a request is being answered; whether part of its head has arrived; whether the rest of a request that
+        # was answered early is being discarded.
+        self._asks, self._begun, self._drains = False, False, False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start waiting for the first request."""
+        super().connection_made(transport)
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Clean up."""
+        self._stop_clock()
+        self._idle.pop(self, None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Process bytes; a request's timer starts with its first."""
+        if self._pieces:
+            self._pieces.append(data)
+            self.transport.pause_reading()
+            return
+        self._feed(data[:_PIECE])
+        if len(data) <= _PIECE or self.transport.is_closing():
+            return
+        if self._has_length():
+            self._feed(data[_PIECE:])
+            return
+        # The data may have thousands of chunks, parsed one by one: others are served in between.
+        self._pieces.append(data[_PIECE:])
+        self.transport.pause_reading()
+        self.loop.call_soon(self._feed_piece)
+
+    def _feed_piece(self) -> None:
+        if self.transport.is_closing():
+            self._pieces.clear()
+            return
+        data = self._pieces.popleft()
+        if len(data) > _PIECE:
+            self._pieces.appendleft(data[_PIECE:])
+        self._feed(data[:_PIECE])
+        if self._pieces:
+            self.loop.call_soon(self._feed_piece)
+        elif not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _feed(self, data: bytes) -> None:
+        if not self._asks and not self._begun:
+            self._begin()
+        super().data_received(data)
+        if self.conn.their_state is h11.SEND_BODY and not self._has_length():
+            self._lines, self._bytes = self._lines + data.count(b"\r\n"), self._bytes + len(data)
+            if self._lines > _MANY_LINES and self._bytes < _TINY * self._lines and not self.transport.is_closing():
+                if not self.cycle.response_started:
+                    self.transport.write(_TINY_CHUNKS)
+                self.transport.close()
+
+    def _has_length(self) -> bool:
+        """Return whether a body of known length is being read."""
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers or ())
+        return self.conn.their_state is h11.SEND_BODY and not chunked
+
+    def handle_events(self) -> None:
+        """Process received data; once a request's head is complete, the application enforces its time limit."""
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._asks = True
+            self._idle.pop(self, None)
+            # The application answers within its time limit; after that, the client is not reading.
+            self._set_clock(self._settings.timeout_s + self._settings.idle_s, self._close_unread)
+        elif self._drains and self.conn.their_state is h11.IDLE:
+            self._await_request()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, part of which may already have arrived."""
+        self._await_request()
+        self._drains = self.conn.their_state is h11.SEND_BODY
+        if self.conn.trailing_data[0]:
+            self._begin()
+        super().on_response_complete()
+
+    def shutdown(self) -> None:
+        """Close once the current request is answered."""
+        try:
+            super().shutdown()
+        except h11.LocalProtocolError:  # the connection is already broken
+            self.transport.close()
+
+    def close_idle(self) -> None:
+        """Close at once, to make room; no request is in progress."""
+        self._idle.pop(self, None)
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _should_upgrade(self) -> bool:
+        """Return False: only HTTP is supported, and uvicorn would log two lines for every such request."""
+        return False
+
+    def _await_request(self) -> None:
+        self._asks, self._begun, self._drains, self._unsent = False, False, False, 0
+        self._idle.pop(self, None)
+        self._idle[self] = None
+        self._set_clock(self._settings.idle_s, self._close_silent)
+
+    def _begin(self) -> None:
+        """Start a request's timer."""
+        self._begun, self._lines, self._bytes = True, 0, 0
+        self.app_state[BEGAN] = time.monotonic()
+        self._set_clock(min(self._settings.timeout_s, self._settings.idle_s), self._close_silent)
+
+    def _set_clock(self, seconds: float, ring: Callable[[], None]) -> None:
+        self._stop_clock()
+        self._clock = self.loop.call_later(seconds, ring)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _close_silent(self) -> None:
+        if self._begun and not self._drains and not self.transport.is_closing():
+            self.transport.write(_LATE_HEAD)
+            self._begun = False
+        self._close_unread()
+
+    def _close_unread(self) -> None:
+        """Close once the written data has been read; at once if the client reads none of it."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and (self._unsent == 0 or unsent < self._unsent):
+            self._unsent = unsent
+            self._set_clock(self._settings.idle_s, self._close_unread)
+            # close() still sends what is buffered, which abort() drops.
+            self.transport.close()
+        elif unsent or self._asks:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+
+class RateLimitFilter(logging.Filter):
+    """Passes each message once per minute, so that clients cannot fill the disk with log lines."""
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        """Remember each passed message for `seconds`."""
+        super().__init__()
+        self._seconds, self._said = seconds, dict[str, float]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a message, compared without its arguments, was not logged within the last minute."""
+        now, message = time.monotonic(), str(record.msg)[:200]
+        if now - self._said.get(message, -self._seconds) < self._seconds:
+            return False
+        if len(self._said) > 100:
+            self._said.clear()
+        self._said[message] = now
+        return True
+
 
 _LOG = logging.getLogger("boxwright.inference.serving.server")
 for _logger in (_LOG, logging.getLogger("uvicorn.error")):

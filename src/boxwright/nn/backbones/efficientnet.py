@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from boxwright.nn.activations import make_activation
 from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.drop_path import StochasticDepth
 from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
-from boxwright.nn.stochastic_depth import StochasticDepth
 
 # Name → (width, depth).
 EFFICIENTNETS = {

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.criterion import Description
+from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.criteria.target_assigner import AnchorTargets
-from boxwright.nn.criteria.terms import LossTerm
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 
 _CLASSIFICATION, _LOCALIZATION = "Loss/classification_loss", "Loss/localization_loss"

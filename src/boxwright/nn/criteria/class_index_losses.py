@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from boxwright.nn.ops.slices import rows_at_once
+from boxwright.nn.ops.boxes import rows_at_once
 
 NO_COLUMN = -1
 # The chunk size that stays in a core's cache through all steps of the formula.

@@ -11,7 +11,108 @@ import torch
 from torch import Tensor
 
 from boxwright.nn.ops.matcher import UNMATCHED
-from boxwright.nn.suppression.mining import suppress_batch
+from boxwright.nn.suppression.greedy import suppress_images
+
+# From this threshold on, near duplicates are found first, and only they are compared by score.
+_NEARLY = 0.98
+# The search is abandoned if boxes have more neighbors than this on average.
+_MOST_NEIGHBORS = 40
+# Boxes are sorted by x + slant · y; with an irrational slant no two cells of a grid share a position.
+_SLANT = 0.7548776662
+_SPARE = 256  # candidates beyond twice the maximum per image
+
+
+def suppress_batch(boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int) -> Tensor:
+    """Return which boxes stay within each image of a batch.
+
+    Args:
+        boxes: float [B, A, 4], xyxy.
+        scores: float [B, A].
+        iou_threshold: Boxes that overlap a kept one by more are dropped.
+        max_output: The maximum of boxes per image.
+
+    Returns:
+        bool [B, A]: the boxes that stay.
+    """
+    boxes, scores = boxes.float(), scores.float()
+    if boxes.is_cuda:
+        chosen, complete = suppress_best(boxes, scores, iou_threshold, max_output)
+        if bool(complete.all()):
+            return chosen
+    from torchvision.ops import nms  # its import takes a second
+
+    kept = torch.ones(scores.shape, dtype=torch.bool, device=scores.device)
+    compared = _near_duplicates(boxes, iou_threshold) if iou_threshold >= _NEARLY else kept.clone()
+    for image_kept, image_compared, image_boxes, image_scores in zip(kept, compared, boxes, scores, strict=True):
+        rows = image_compared.nonzero().squeeze(1)
+        image_kept[rows] = False
+        image_kept[rows[nms(image_boxes[rows], image_scores[rows], iou_threshold)]] = True
+        if max_output < len(image_kept):
+            best = image_scores.masked_fill(~image_kept, -torch.inf).argsort(descending=True, stable=True)
+            image_kept[best[max_output:]] = False
+    return kept
+
+
+def suppress_best(boxes: Tensor, scores: Tensor, iou_threshold: float, max_output: int) -> tuple[Tensor, Tensor]:
+    """Return which of the best boxes stay, for all images together.
+
+    Only better boxes drop a box: if an image is full, or all its boxes took part, the result is exact.
+
+    Args:
+        boxes: As for `suppress_batch`, float32.
+        scores: As for `suppress_batch`, float32.
+
+    Returns:
+        As `suppress_batch`; and bool [B]: whether the result is exact.
+    """
+    count = min(2 * max_output + _SPARE, scores.shape[1])
+    best = scores.topk(count, dim=1)
+    candidates = boxes.gather(1, best.indices[..., None].expand(-1, -1, 4))
+    kept = suppress_images(candidates, best.values, torch.zeros_like(best.indices), 1, iou_threshold)
+    full = kept.sum(1) >= max_output
+    kept = kept & (kept.cumsum(1) <= max_output)
+    chosen = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, best.indices, kept)
+    return chosen, full | (count == scores.shape[1])
+
+
+def _near_duplicates(boxes: Tensor, iou_threshold: float) -> Tensor:
+    """Return bool [B, A]: boxes [B, A, 4] that may overlap another of their image by more than a threshold near 1.
+
+    The intersection of two such boxes exceeds that fraction of each width and height, so their corners differ by less
+    than (1 - t) / t of either's sides. Sorted along an oblique line, each box is compared with its successors within
+    that range.
+    """
+    flat = boxes.flatten(0, 1).double()
+    sides = flat[:, 2:] - flat[:, :2]
+    image = torch.arange(len(flat), device=flat.device) // max(boxes.shape[1], 1)
+    usable = flat.isfinite().all(1) & (sides > 0).all(1)
+    position = flat[:, 0] + _SLANT * flat[:, 1]
+    span = (position[usable].max() - position[usable].min() + 1) if bool(usable.any()) else 1.0
+    numbers = usable.nonzero().squeeze(1)
+    position = position[numbers] + image[numbers] * 2 * span  # separates images
+    order = position.argsort()
+    numbers, position = numbers[order], position[order]
+    corners, areas, sides = flat[numbers], sides[numbers].prod(1), sides[numbers]
+    least = iou_threshold - 1e-4  # allows for float32 rounding of overlaps
+    reach = position + (1 - least) / least * (sides[:, 0] + _SLANT * sides[:, 1])
+    duplicates = torch.zeros(len(flat), dtype=torch.bool, device=flat.device)
+    first, shift, compared = torch.arange(len(numbers), device=flat.device), 0, 0
+    while len(first):
+        shift += 1
+        compared += len(first)
+        if compared > _MOST_NEIGHBORS * len(numbers):  # so crowded that suppression itself compares little
+            return torch.ones_like(duplicates).view(boxes.shape[:2])
+        first = first[first < len(numbers) - shift]
+        first = first[position[first + shift] <= reach[first]]
+        second = first + shift
+        shared = torch.minimum(corners[first, 2:], corners[second, 2:]) - torch.maximum(
+            corners[first, :2], corners[second, :2]
+        )
+        common = shared.clamp(min=0).prod(1)
+        equal = common > least * (areas[first] + areas[second] - common)
+        duplicates[numbers[first[equal]]] = True
+        duplicates[numbers[second[equal]]] = True
+    return duplicates.view(boxes.shape[:2])
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from torch.nn import functional as F
 
 from boxwright.nn.criteria.class_index_losses import NO_COLUMN
 from boxwright.nn.ops.box_coder import BoxCoder, KeypointBoxCoder
-from boxwright.nn.ops.boxes import pairwise_iou
+from boxwright.nn.ops.boxes import Similarity, negative_squared_distance, pairwise_iou
 from boxwright.nn.ops.matcher import IGNORED, UNMATCHED, Matcher
-from boxwright.nn.ops.similarity import Similarity, negative_squared_distance
 from boxwright.types import Targets
 
 

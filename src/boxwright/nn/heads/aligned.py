@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.nn.activations import make_activation
-from boxwright.nn.heads.outputs import HeadOutput, flatten_anchors, start_bias
+from boxwright.nn.heads.convolutional import HeadOutput, flatten_anchors, start_bias
 from boxwright.nn.heads.roi_conv import BoxSampling, RoIConv
 from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
 

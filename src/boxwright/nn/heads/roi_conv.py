@@ -7,12 +7,89 @@ Dimensions: B batch, C channels, H W grid, K taps a side.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from boxwright.nn.layers import Conv2d, ConvSettings, make_conv
-from boxwright.nn.ops.roi_conv import Border, box_offsets, roi_conv
+
+# The value of a tap beyond the outermost cells' centers: "zero" fades to 0 within a cell (torchvision); "last" repeats
+# the last row and column, but reads 0 before the first (MXNet, in which AlignDet was released).
+Border = Literal["zero", "last"]
+# The distance, in maps, at which a tap reads nothing.
+_FAR = -2.0
+
+
+def box_offsets(boxes: Tensor, grid: tuple[int, int], stride: float, kernel_size: int) -> Tensor:
+    """Return the offset of each tap of each cell from a plain convolution's.
+
+    A box as large as the kernel's window around its cell gives 0. As in the released code, a box includes its last
+    pixel and one more cell.
+
+    Args:
+        boxes: float [B, H × W, 4], one per cell, row by row; xyxy in pixels of the input.
+        stride: Pixels between cells.
+
+    Returns:
+        float [B, 2 K², H, W] in cells: for each tap, row by row, its offset in y and in x.
+    """
+    height, width = grid
+    taps = torch.arange(kernel_size, dtype=boxes.dtype, device=boxes.device)
+    low, high = boxes[..., :2] / stride, (boxes[..., 2:] - 1) / stride
+    bins = (high - low + 1) / kernel_size
+    x, y = (low + (bins - 1) / 2)[..., None, :].add(bins[..., None, :] * taps[:, None]).unbind(-1)
+    around = taps - (kernel_size - 1) / 2
+    column = torch.arange(width, dtype=boxes.dtype, device=boxes.device).repeat(height)
+    row = torch.arange(height, dtype=boxes.dtype, device=boxes.device).repeat_interleave(width)
+    x, y = x - (column[:, None] + around), y - (row[:, None] + around)
+    square = (*x.shape, kernel_size)
+    each = torch.stack([y[..., :, None].expand(square), x[..., None, :].expand(square)], -1)
+    return each.flatten(2).transpose(1, 2).reshape(boxes.shape[0], -1, height, width)
+
+
+def roi_conv(
+    features: Tensor, offsets: Tensor, kernel: Tensor, bias: Tensor | None = None, *, border: Border = "last"
+) -> Tensor:
+    """Return a convolution with offset taps: the map is sampled at each, then multiplied by the kernel.
+
+    With "zero" it is torchvision's `deform_conv2d`, whose gradients take seven times as long on a CPU.
+
+    Args:
+        features: float [B, C, H, W].
+        offsets: float [B, 2 K², H, W], as `box_offsets` returns them.
+        kernel: float [C', C, K, K].
+        bias: float [C'].
+        border: The value of taps beyond the map.
+
+    Returns:
+        float [B, C', H, W].
+    """
+    batch, _, height, width = features.shape
+    # Positions in half precision would be cells off.
+    precise = torch.promote_types(features.dtype, torch.float32)
+    y, x = _positions(offsets.to(precise), kernel.shape[-1])
+    if border == "last":
+        beyond = (y < 0) | (x < 0) | (y >= height) | (x >= width)
+        y, x = torch.where(beyond, _FAR * height, y.clamp(max=height - 1)), x.clamp(max=width - 1)
+    grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], -1).flatten(2, 3)
+    taps = F.grid_sample(features.to(precise), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    found = torch.einsum("ock,bckn->bon", kernel.flatten(2), taps.to(kernel.dtype))
+    return (found if bias is None else found + bias[:, None]).view(batch, -1, height, width)
+
+
+def _positions(offsets: Tensor, kernel_size: int) -> tuple[Tensor, Tensor]:
+    """Return y and x [B, K², H, W] of each tap, in cells from the first one's center; far away if not finite."""
+    batch, _, height, width = offsets.shape
+    taps = torch.arange(kernel_size, dtype=offsets.dtype, device=offsets.device) - (kernel_size - 1) / 2
+    row = torch.arange(height, dtype=offsets.dtype, device=offsets.device)[:, None]
+    column = torch.arange(width, dtype=offsets.dtype, device=offsets.device)
+    y, x = offsets.reshape(batch, -1, 2, height, width).unbind(2)
+    y = y + taps.repeat_interleave(kernel_size)[:, None, None] + row
+    x = x + taps.repeat(kernel_size)[:, None, None] + column
+    far = -_FAR * max(height, width)
+    return torch.nan_to_num(y, far).clamp(-far, far), torch.nan_to_num(x, far).clamp(-far, far)
 
 
 class BoxSampling(nn.Module):

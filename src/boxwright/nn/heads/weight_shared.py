@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from boxwright.nn.activations import make_activation
 from boxwright.nn.batch_norm import make_norm
-from boxwright.nn.heads.outputs import AnchorHead, HeadOutput, flatten_anchors, start_bias
+from boxwright.nn.heads.convolutional import AnchorHead, HeadOutput, flatten_anchors, start_bias
 from boxwright.nn.layers import ConvSettings, full_conv, make_conv, normalize_and_activate, separable_conv
 
 

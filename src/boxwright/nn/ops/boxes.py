@@ -6,13 +6,102 @@ Dimensions: B batch, G A N counts of boxes. Boxes are xyxy, in any one unit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from dataclasses import dataclass
+from math import ceil, prod
 
 import torch
 from torch import Tensor
 
+from boxwright.nn.ops.box_coder import BoxCoder
 from boxwright.nn.ops.constants import constants
-from boxwright.nn.ops.slices import rows_at_once
+from boxwright.types import AnchorPredictions
+
+Levels = tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class RefinedStart:
+    """Start from the boxes decoded by the first step: two-step cascaded regression.
+
+    Attributes:
+        levels: The levels with refined boxes, by index from the finest, while others keep their anchors (SRN's STR);
+            None for all.
+    """
+
+    box_coder: BoxCoder
+    levels: Levels = None
+
+    def __call__(self, first: AnchorPredictions) -> Tensor:
+        """Return float32 [B, A, 4], xyxy in pixels; not clipped."""
+        moved = self.box_coder.decode(first.box_codes.detach().float(), first.anchors)
+        if self.levels is None:
+            return moved
+        return torch.where(first.on_levels(self.levels)[:, None], moved, first.anchors)
+
+
+@dataclass(frozen=True)
+class TiledStart:
+    """Start from the original anchors: one-step regression."""
+
+    def __call__(self, first: AnchorPredictions) -> Tensor:
+        """Return the same anchors."""
+        return first.anchors
+
+
+StartRule = RefinedStart | TiledStart
+
+
+@dataclass(frozen=True)
+class AnchorFilter:
+    """Negative anchor filtering: drop anchors that confidently hold no object.
+
+    Attributes:
+        objectness_threshold: The minimum probability of an object, 1 - θ; 0 drops none.
+        to_scores: Converts the first step's logits [B, A, C] to probabilities.
+        background: Columns before the classes, of which the most likely counts.
+        levels: The levels that are filtered, by index from the finest (SRN's STC); None for all.
+    """
+
+    objectness_threshold: float
+    to_scores: Callable[[Tensor], Tensor]
+    background: int = 1
+    levels: Levels = None
+
+    def __call__(self, first: AnchorPredictions) -> Tensor:
+        """Return which anchors are dropped, bool [B, A]."""
+        scores = self.to_scores(first.class_logits.detach().float())
+        left_out = scores[..., self.background :].amax(-1) < self.objectness_threshold
+        return left_out if self.levels is None else left_out & first.on_levels(self.levels)
+
+
+@dataclass(frozen=True)
+class SecondStep:
+    """The boxes and anchors of a second step.
+
+    Attributes:
+        filter: Selects the anchors to drop; None for none.
+    """
+
+    start: StartRule
+    filter: AnchorFilter | None = None
+
+    def __call__(self, first: AnchorPredictions) -> tuple[Tensor, Tensor | None]:
+        """Return anchors [B, A, 4] or [A, 4], xyxy in pixels, and which are dropped, [B, A], without gradient."""
+        return self.start(first), None if self.filter is None else self.filter(first)
+
+
+# The maximum number of slices, so that each intermediate tensor has at most a tenth of the result's size.
+_MOST_SLICES = 10
+# The minimum numbers per slice: on a CPU they stay in caches, on a GPU they are worth a kernel launch.
+_LEAST_ON_CPU, _LEAST_ON_GPU = 1 << 21, 1 << 23
+
+
+def rows_at_once(rows: int, numbers: int, device: torch.device) -> int:
+    """Return how many rows of `numbers` numbers each to compute at a time; at least 1."""
+    if torch.compiler.is_compiling():  # a compiler fuses the computation, without intermediate tensors
+        return max(rows, 1)
+    least = _LEAST_ON_CPU if device.type == "cpu" else _LEAST_ON_GPU
+    return max(ceil(rows / _MOST_SLICES), least // max(numbers, 1), 1)
 
 
 def box_area(boxes: Tensor) -> Tensor:
@@ -123,3 +212,38 @@ def _in_slices(compare: Callable[[Tensor, Tensor], Tensor], boxes: Tensor, other
         part = slice(first, first + size)
         found[..., part, :] = compare(boxes[..., part, :], others)
     return found
+
+
+# Boxes [B, G, 4] and anchors [A, 4] to [B, G, A]; larger is more similar.
+Similarity = Callable[[Tensor, Tensor], Tensor]
+
+
+def negative_squared_distance(boxes: Tensor, others: Tensor) -> Tensor:
+    """Return the negative squared distance of all pairs over the four coordinates.
+
+    Args:
+        boxes: [..., G, 4], xyxy.
+        others: [..., A, 4], xyxy; leading dimensions broadcast.
+
+    Returns:
+        [..., G, A], at most 0.
+    """
+    return -(boxes[..., :, None, :] - others[..., None, :, :]).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class ThresholdedIou:
+    """1 for pairs that overlap enough, else 0.
+
+    TF returns the groundtruth box's score, which is 1 for every object except those of the first class of a detector
+    without background column, where it is 0; here it is 1 for all.
+
+    Attributes:
+        iou_threshold: The overlap that a pair must exceed.
+    """
+
+    iou_threshold: float = 0.5
+
+    def __call__(self, boxes: Tensor, others: Tensor) -> Tensor:
+        """Return float [..., G, A] of 0 and 1."""
+        return (pairwise_iou(boxes, others) > self.iou_threshold).to(torch.float32)

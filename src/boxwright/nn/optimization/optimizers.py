@@ -6,15 +6,54 @@ its epsilon before the bias correction, RMSProp adds it under the root.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from boxwright.base.distributed import local
+from boxwright.base.distributed import gathered, is_sharded, local
+from boxwright.nn.optimization.trainable import by_part, matching
 from boxwright.nn.optimization.undo import in_parts, undone_unless
+
+# Scales gradients in place, given the norm of all together.
+Clip = Callable[[list[Tensor], Tensor], None]
+
+
+def global_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the norm of all gradients together, a scalar; of sharded ones, the whole gradients'."""
+    if not gradients or any(is_sharded(one) for one in gradients):
+        return gathered(torch.nn.utils.get_total_norm(gradients))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return norm
+
+
+def clip_by_global_norm(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
+    """Scale gradients in place so that their norm is at most `limit`; 0 for no limit.
+
+    As tf.clip_by_global_norm: no epsilon in the divisor.
+    """
+    if limit > 0:
+        # A norm of 0 gives infinity, clamped to 1.
+        torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
+
+
+def clip_each_by_norm(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
+    """Scale each gradient in place so that its own norm is at most `limit`; 0 for no limit.
+
+    As TF1's `slim.learning.clip_gradient_norms`, by tf.clip_by_norm.
+    """
+    del norm
+    if limit <= 0 or not gradients:
+        return
+    if any(is_sharded(one) for one in gradients):
+        norms = [gathered(torch.linalg.vector_norm(one)) for one in gradients]
+    else:
+        norms = list(torch._foreach_norm(gradients))
+    # As above, a norm of 0 gives infinity, clamped to 1.
+    torch._foreach_mul_(gradients, [(limit / own).clamp(max=1.0) for own in norms])
+
 
 Tensors = list[Tensor]
 
@@ -305,3 +344,54 @@ class AdamW:
         torch._foreach_sqrt_(divisor)
         torch._foreach_add_(divisor, self.epsilon)
         torch._foreach_addcdiv_(parameters, mean, divisor, value=-rate / (1 - self.beta1 ** (count + 1)))
+
+
+@dataclass(frozen=True)
+class WeightGroup:
+    """Weights whose names match a pattern anywhere in them.
+
+    Attributes:
+        factor: Times the learning rate; None for what earlier groups say.
+        decay: As in `Parameters`; None for what earlier groups say.
+    """
+
+    patterns: tuple[str, ...]
+    factor: float | None = None
+    decay: float | None = None
+
+
+def grouped(
+    network: nn.Module, groups: Sequence[WeightGroup], names: Mapping[str, tuple[str, ...]]
+) -> tuple[list[Parameters], list[str]]:
+    """Divide the weights that are trained into those that are trained alike; also return a log line for each.
+
+    Args:
+        network: Its weights that need no gradient are left out.
+        groups: Where two name a weight, the later counts.
+        names: All names of each weight that patterns may match, its own first.
+
+    Raises:
+        ConfigError: If a pattern matches nothing.
+    """
+    weights = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+    own: dict[str, tuple[float, float | None]] = dict.fromkeys(weights, (1.0, None))
+    known = {name: names.get(name, (name,)) for name in weights}
+    for number, group in enumerate(groups):
+        path = f"train_config.optimizer.parameter_group[{number}].variables"
+        for name in matching(group.patterns, known, path):
+            factor, decay = own[name]
+            own[name] = (
+                factor if group.factor is None else group.factor,
+                decay if group.decay is None else group.decay,
+            )
+    alike: dict[tuple[float, float | None], dict[str, Tensor]] = {}
+    for name, weight in weights.items():
+        alike.setdefault(own[name], {})[name] = weight
+    found = [Parameters(list(some.values()), factor, decay) for (factor, decay), some in alike.items()]
+    return found, [_said(factor, decay, list(some)) for (factor, decay), some in alike.items()] if groups else []
+
+
+def _said(factor: float, decay: float | None, names: list[str]) -> str:
+    rate = "the learning rate" if factor == 1 else f"{factor:g} of the learning rate"
+    decays = "the optimizer's decay" if decay is None else f"a decay of {decay:g}"
+    return f"parameter group: {len(names)} variables ({by_part(names)}) at {rate}, with {decays}"

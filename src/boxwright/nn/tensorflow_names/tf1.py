@@ -26,8 +26,7 @@ from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
 from boxwright.nn.layers import Dense
 from boxwright.nn.necks.fpn import FeaturePyramid, unsmoothed
 from boxwright.nn.necks.mnasfpn import MnasFpn
-from boxwright.nn.necks.multi_resolution import MultiResolutionFeatureMaps
-from boxwright.nn.necks.pooling_pyramid import PoolingPyramid
+from boxwright.nn.necks.multi_resolution import MultiResolutionFeatureMaps, PoolingPyramid
 from boxwright.nn.ssd import SSD
 from boxwright.nn.tensorflow_names.named_layers import (
     CONV_AXES,

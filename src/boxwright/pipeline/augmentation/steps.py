@@ -30,28 +30,32 @@ from boxwright.data.augmentation.color import (
 )
 from boxwright.data.augmentation.corruption import RandomBlackPatches, RandomJpegQuality, RandomPatchGaussian
 from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, RandomCropToAspectRatio, RandomSquareCrop
-from boxwright.data.augmentation.flip import RandomHorizontalFlip, RandomRotation90, RandomVerticalFlip
+from boxwright.data.augmentation.flip import (
+    RandomHorizontalFlip,
+    RandomRotation90,
+    RandomSelfConcat,
+    RandomVerticalFlip,
+)
 from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
 from boxwright.data.augmentation.labels import JITTERS, DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
-from boxwright.data.augmentation.others import DrawnOthers, NoSampleProvider
-from boxwright.data.augmentation.pad import RandomAbsolutePad, RandomCropPad, RandomPad, RandomPadToAspectRatio
-from boxwright.data.augmentation.repeat import RandomSelfConcat
-from boxwright.data.augmentation.resize import (
+from boxwright.data.augmentation.pad import (
+    RandomAbsolutePad,
+    RandomCropPad,
     RandomDownscale,
+    RandomPad,
+    RandomPadToAspectRatio,
     RandomResizeMethod,
     RandomScale,
     RandomScaleCropPad,
     ResizeTo,
 )
-from boxwright.data.augmentation.stages import Stages
-from boxwright.data.augmentation.transform import Chain, OneOf, Transform
+from boxwright.data.augmentation.transform import Chain, DrawnOthers, NoSampleProvider, OneOf, Stages, Transform
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import read_symmetry
 from boxwright.families.shared.choice import build_chosen, require
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS
-from boxwright.pipeline.augmentation.user import build_user_augmentation
+from boxwright.pipeline.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS, build_user_augmentation
 
 _CROPS = (
     m.RandomCropImage

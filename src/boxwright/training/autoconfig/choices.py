@@ -4,8 +4,158 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.base.errors import ConfigError, DataError
+from boxwright.base.read_settings import LOST, MOST_LOST, ReadSettings
+from boxwright.base.settings import setting
+from boxwright.data.dataset import Dataset
+from boxwright.training.preflight.records import Progress, Record, read_records, spread
+
+# Samples that are decoded: enough for medians and deciles.
+_MOST = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class DataStatistics:
+    """Statistics of training data.
+
+    Attributes:
+        aspect_spread: The share of images whose aspect ratio differs from the median by more than a third.
+        sides: float64 [N], the square root of each object's area, in pixels of its image.
+        relative_sides: The same as shares of the image's longer side.
+        counts: Objects by class name, in the samples that were read.
+        unreadable: A line for each sample that cannot be read.
+    """
+
+    images: int
+    size: tuple[int, int]
+    aspect: float
+    aspect_spread: float
+    sides: NDArray[np.float64]
+    relative_sides: NDArray[np.float64]
+    counts: Counter[str]
+    unreadable: tuple[str, ...] = ()
+
+    def small_side(self) -> float:
+        """Return the 10th percentile of the objects' sides, as a share of the image's longer side."""
+        return float(np.quantile(self.relative_sides, 0.1))
+
+
+def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[DataStatistics, list[Record]]:
+    """Return statistics of at most 2000 evenly spread training samples, and the samples without their pixels.
+
+    Raises:
+        DataError: If no sample can be read, or none has an object.
+    """
+
+    def shown(items: Iterable[int]) -> Iterable[int]:
+        return items if progress is None else progress("images", items)
+
+    records, unreadable = read_records(dataset, spread(len(dataset), _MOST), workers=0, progress=shown)
+    if not records:
+        raise DataError(f"{dataset.name}: no sample can be read: {unreadable[0] if unreadable else 'it is empty'}")
+    names = [item.name for item in dataset.categories]
+    labels = {item.label: item.name for item in dataset.categories}
+    counts = Counter(dict.fromkeys(names, 0))
+    counts.update(labels[label] for record in records for label in record.labels.tolist() if label in labels)
+    facts = facts_of(records, len(dataset), counts, unreadable)
+    if not len(facts.sides):
+        raise DataError(f"{dataset.name}: none of {len(records)} images has an object; are its annotations found?")
+    return facts, records
+
+
+def facts_of(
+    records: Sequence[Record], images: int, counts: Counter[str], unreadable: Sequence[str] = ()
+) -> DataStatistics:
+    """Return the statistics of at least one sample."""
+    heights, widths = np.array([record.size for record in records], np.float64).T
+    aspects = widths / heights
+    aspect = float(np.median(aspects))
+    sides, relative = [], []
+    for record in records:
+        boxes = record.boxes[~record.crowd].astype(np.float64)
+        extents = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
+        side = np.sqrt(extents.prod(1))
+        sides.append(side[side > 0])
+        relative.append(side[side > 0] / max(record.size))
+    return DataStatistics(
+        images=images,
+        size=(int(np.median(heights)), int(np.median(widths))),
+        aspect=aspect,
+        # In logarithms, so that 3:4 and 4:3 are equally far from a square.
+        aspect_spread=float((np.abs(np.log(aspects / aspect)) > np.log(4 / 3)).mean()),
+        sides=np.concatenate(sides),
+        relative_sides=np.concatenate(relative),
+        counts=counts,
+        unreadable=tuple(unreadable),
+    )
+
+
+# Learns from random weights on hundreds of images, even on a CPU.
+DEFAULT_PRESET = "ssd_hgnetv2_fpn_small"
+# In place of a file of weights: a run starts from fresh ones.
+NO_WEIGHTS = "none"
+_SIZE = re.compile(r"([0-9]{1,5})(?:[x×]([0-9]{1,5}))?")
+_LEAST_SIDE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitSettings:
+    """Choices that the user makes; `boxwright init` has an option for each."""
+
+    model: str = setting("", "A preset, as listed by boxwright models; default: one for small data.")
+    imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; default: one that fits the objects.")
+    batch: str = setting("auto", "Batch size; auto for as many images as fit in memory, at most 16.")
+    epochs: float | None = setting(None, "Passes over the images; default: by their number.", least=0)
+    minutes: float | None = setting(
+        None, "Train for about this long on this machine, instead of --epochs; steps are timed first.", least=0
+    )
+    weights: str = setting(
+        "",
+        "Weights to start from: a checkpoint, archive, .pth, .safetensors or hf://USER/NAME; none for fresh ones.",
+    )
+    device: str = setting("auto", "Device to train on: cpu, cuda, one GPU as cuda:1, or auto.")
+    most_lost: float = setting(MOST_LOST, LOST[0].upper() + LOST[1:], least=0)
+    reading: ReadSettings = field(default_factory=ReadSettings)
+    steps: bool = setting(True, "Try training steps, to find a batch size that fits in memory.")
+
+    @property
+    def preset(self) -> str:
+        """The requested preset, or the one for small data."""
+        return self.model or DEFAULT_PRESET
+
+    def image_size(self) -> tuple[int, int] | None:
+        """Return the requested (height, width) of the input; None to choose it, or keep the preset's."""
+        return size_of(self.imgsz) if self.imgsz else None
+
+    def batch_size(self) -> int | None:
+        """Return the requested batch size; None to choose it."""
+        return batch_of(self.batch, "batch")
+
+
+def batch_of(text: str, what: str) -> int | None:
+    """Return a batch size, None for auto; raise a ConfigError, which names `what`, for any other text."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{what} {text}: expected a number of images, or auto")
+    return int(text)
+
+
+def size_of(text: str) -> tuple[int, int]:
+    """Return (height, width) of 320 or 320x240 (width first); raise a ConfigError for other text or sides below 32."""
+    match = _SIZE.fullmatch(text)
+    if match is None or not all(int(side) >= _LEAST_SIDE for side in match.groups() if side):
+        raise ConfigError(f"imgsz {text}: expected a side in pixels, as 320, or WIDTHxHEIGHT, as 320x240; minimum 32")
+    width = int(match[1])
+    return int(match[2] or width), width
+
 
 # The side, in input pixels, of all but the smallest tenth of the objects: at least one and a half cells of the finest
 # feature map, whose stride is 8; and, while inputs are cheap, enough for accurate boxes.

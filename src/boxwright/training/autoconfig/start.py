@@ -26,28 +26,31 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import reader_of
 from boxwright.pipeline.load import load_config
 from boxwright.training.autoconfig.choices import (
+    DEFAULT_PRESET,
+    NO_WEIGHTS,
     Choice,
+    DataStatistics,
+    InitSettings,
     choose_augmentation,
     choose_batch,
     choose_fine_tuning,
     choose_fine_tuning_length,
     choose_input,
     choose_length,
+    read_facts,
 )
-from boxwright.training.autoconfig.facts import DataStatistics, read_facts
-from boxwright.training.autoconfig.settings import DEFAULT_PRESET, NO_WEIGHTS, InitSettings
-from boxwright.training.autoconfig.split import Split, split_dataset
 from boxwright.training.autoconfig.write import (
     KEEPING_STATISTICS,
     Plan,
+    Split,
     Start,
     config_text,
     family_of,
     fine_tuning_optimizer,
     fitted_optimizer,
+    split_dataset,
 )
-from boxwright.training.batch_size import fitting_batch
-from boxwright.training.length import steps_through
+from boxwright.training.length import fitting_batch, steps_through
 from boxwright.training.preflight.anchors import anchors_of, fit_anchors
 from boxwright.training.preflight.records import Progress, Record, silent
 from boxwright.weights.find_weights import find_weights

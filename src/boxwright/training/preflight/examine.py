@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from boxwright.base.errors import BoxwrightError, first_line
+from boxwright.base.read_settings import LABELS_ARE, MOST_LOST
+from boxwright.base.settings import setting
+from boxwright.config.support import report
+from boxwright.data.account import take_account
 from boxwright.data.dataset import Dataset
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
@@ -15,12 +19,8 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
-from boxwright.training.preflight.account import check_account
-from boxwright.training.preflight.anchors import anchors_of, check_anchors
-from boxwright.training.preflight.boxes import check_boxes, check_small_boxes
-from boxwright.training.preflight.checkpoint import check_checkpoint
-from boxwright.training.preflight.fields import check_fields
-from boxwright.training.preflight.finding import Finding
+from boxwright.training.preflight.anchors import InputFrame, anchors_of, check_anchors
+from boxwright.training.preflight.finding import Finding, Verdict, some
 from boxwright.training.preflight.images import (
     Fingerprints,
     check_duplicates,
@@ -29,11 +29,60 @@ from boxwright.training.preflight.images import (
     check_stored,
     read_fingerprints,
 )
-from boxwright.training.preflight.input_frame import InputFrame
-from boxwright.training.preflight.labels import check_balance, check_counts, check_label_map, check_record_texts
+from boxwright.training.preflight.labels import (
+    check_balance,
+    check_boxes,
+    check_counts,
+    check_label_map,
+    check_record_texts,
+    check_small_boxes,
+)
 from boxwright.training.preflight.records import Progress, Record, read_records, silent, spread
 from boxwright.training.preflight.schedule import check_never, check_schedule
-from boxwright.training.preflight.start import check_average, check_frozen, check_statistics
+from boxwright.training.preflight.start import check_average, check_checkpoint, check_frozen, check_statistics
+
+
+def check_account(dataset: Dataset, what: str, progress: Progress) -> Iterable[Finding]:
+    """Yield the account of data."""
+    account = take_account(dataset, lambda items: progress(f"{what} labels", items))
+    lost = account.lost()
+    verdict: Verdict = "fatal" if lost > MOST_LOST or not account.samples else "warning" if lost else "fine"
+    remedy = "correct or remove them; boxwright doctor --fix writes what can be used" if lost else ""
+    assumed = list(account.assumed.lines())
+    counts = account.lines()[: -len(assumed) or None]
+    yield Finding("account", verdict, f"{what}: " + "\n".join(counts), remedy)
+    for line in assumed:
+        yield Finding("assumed", "note", f"{what}: {line}", "boxwright inspect draws pictures with their boxes")
+
+
+def check_fields(config: m.TrainEvalPipelineConfig) -> Iterable[Finding]:
+    """Yield the fields of a configuration that are not honored."""
+    rows = list(report(config))
+    refused = [str(row) for row in rows if row.status.verdict == "refused"]
+    idle = [row.path for row in rows if row.status.verdict == "without effect"]
+    if refused:
+        yield Finding(
+            "fields", "fatal", f"{len(refused)} settings are refused: {some(refused)}", "boxwright config check"
+        )
+    if idle:
+        yield Finding(
+            "fields", "note", f"{len(idle)} settings have no effect: {some(idle)}", "boxwright config check says why"
+        )
+    if not refused and not idle:
+        yield Finding("fields", "fine", f"all {len(rows)} settings are honored")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorSettings:
+    """What is checked before a run, and how it is reported; `boxwright doctor` has an option for each."""
+
+    checkpoint: str = setting("", "Weights to start from; default: fine_tune_checkpoint.")
+    full: bool = setting(False, "Read all samples, not only 1000, and 10,000 image files, of each set.")
+    as_json: bool = setting(False, "Print a JSON list of findings instead of a table.", flags=("--json",))
+    steps: bool = setting(True, "Try training steps, for memory and speed.")
+    workers: int = setting(1, "Processes that prepare samples.", least=0)
+    labels_are: str = setting("", LABELS_ARE)
+    device: str = setting("auto", "Device of those steps: cpu, cuda, cuda:1, or auto for a GPU if available.")
 
 
 @dataclass(frozen=True)

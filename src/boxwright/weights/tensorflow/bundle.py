@@ -23,11 +23,15 @@ from numpy.typing import NDArray
 
 from boxwright.base.crc import mask_crc
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import cause, is_file, is_folder, read_file, shown
+from boxwright.base.files import cause, diagnose_wrong_file, is_file, is_folder, read_file, shown
 from boxwright.base.varint import read_varint
-from boxwright.base.wrong_file import diagnose_wrong_file
-from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, ObjectGraph
-from boxwright.weights.tensorflow.protos import BundleEntry, BundleHeader, ObjectGraphProto
+from boxwright.weights.tensorflow.object_graph import (
+    GRAPH_KEY,
+    BundleEntry,
+    BundleHeader,
+    ObjectGraph,
+    ObjectGraphProto,
+)
 from boxwright.weights.tensorflow.sstable import read_table
 
 # Type numbers of types.proto; bfloat16 has no NumPy type, and is read as float32 without loss.

@@ -17,8 +17,7 @@ from boxwright.base.files import make_folder, write_whole
 from boxwright.base.varint import write_varint
 from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
 from boxwright.weights.tensorflow.bundle import DTYPES
-from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, build_graph
-from boxwright.weights.tensorflow.protos import BundleEntry, BundleHeader
+from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, BundleEntry, BundleHeader, build_graph
 from boxwright.weights.tensorflow.sstable import write_table
 
 _STRING = 7

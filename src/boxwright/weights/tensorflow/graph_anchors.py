@@ -16,8 +16,7 @@ from google.protobuf.message import DecodeError
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, read_file, size_of
 from boxwright.base.limits import CHECKPOINT_BYTES
-from boxwright.weights.tensorflow.protos import GraphDef, MetaGraphDef
-from boxwright.weights.tensorflow.tensor_proto import array_of
+from boxwright.weights.tensorflow.object_graph import GraphDef, MetaGraphDef, array_of
 
 # For each map, the (scale, aspect ratio) of each anchor at a location.
 Levels = tuple[tuple[tuple[float, float], ...], ...]

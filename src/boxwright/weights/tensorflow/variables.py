@@ -18,12 +18,67 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
+from boxwright.families.shared.family import Family
+from boxwright.families.table import family_of_network
 from boxwright.nn.backbones.cells import CellNetwork, JoinedCells
 from boxwright.nn.network import Network, is_within
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE, TfVariable
+from boxwright.nn.tensorflow_names import tf1, tf2
+from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE, Namers, TfVariable, UnnamedPartError
 from boxwright.nn.tensorflow_names.tf2 import SHARED_LAYERS
 from boxwright.weights.tensorflow.bundle import Bundle
-from boxwright.weights.tensorflow.variable_names import Variables, tf1_variables, tf2_variables
+
+
+@dataclass(frozen=True)
+class Variables:
+    """The variables of a network in a version of TensorFlow.
+
+    Attributes:
+        named: Our name (as in `network.state_dict()`) to the variable.
+        unnamed: Parts of the network without an equivalent, each with the reason.
+    """
+
+    named: dict[str, TfVariable]
+    unnamed: dict[str, str]
+
+
+def tf2_variables(network: nn.Module) -> Variables:
+    """Return the TF2 variables of a network's parameters and statistics."""
+    return _variables(network, "TF2", lambda family: family.tf2, tf2.variables_of)
+
+
+def tf1_variables(network: nn.Module) -> Variables:
+    """Return the TF1 variables of a network's parameters and statistics."""
+    return _variables(network, "TF1", lambda family: family.tf1, tf1.variables_of)
+
+
+def _variables(
+    network: nn.Module,
+    version: str,
+    table: Callable[[Family], Namers],
+    variables_of: Callable[[nn.Module, str], dict[str, TfVariable]],
+) -> Variables:
+    family = family_of_network(network)
+    if family is None or not isinstance(network, Network):
+        return Variables({}, {"": f"no {version} names are known for a {type(network).__name__}"})
+    # By identity: namers yield modules, and equal ones occur several times in a network.
+    ours = {id(module): name for name, module in network.named_modules()}
+    found = Variables({}, {})
+    for name in (*network.parts.backbone, *network.parts.necks, *network.parts.heads):
+        try:
+            for layer, path in _layers(network.get_submodule(name), network, table(family)):
+                variables = variables_of(layer, path)
+                found.named.update({f"{ours[id(layer)]}.{own}": variable for own, variable in variables.items()})
+        except UnnamedPartError as error:
+            found.unnamed[name] = f"no {version} names are known for {error}"
+    return found
+
+
+def _layers(part: nn.Module, network: Network, namers: Namers) -> list[tuple[nn.Module, str]]:
+    namer = next((namer for kind, namer in namers.items() if isinstance(part, kind)), None)
+    if namer is None:
+        raise UnnamedPartError(f"a {type(part).__name__}")
+    return list(namer(part, network))
+
 
 _ROOTS = ("model/", "_model/")
 # Where a detector holds a model that has checkpoints of its own: an image classifier, in CenterNet the second; and the

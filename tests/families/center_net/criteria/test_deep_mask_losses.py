@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from boxwright.families.center_net.consistency_features import lab_of_rgb
 from boxwright.families.center_net.criteria.deep_mask_losses import (
     FromBoxes,
     FromFeatures,
@@ -28,12 +29,10 @@ from boxwright.families.center_net.criteria.deep_mask_losses import (
     per_foreground_pixel,
     square_error_of_views,
 )
-from boxwright.families.center_net.criteria.deep_masks import DeepMaskTask, DeepMaskTerm
-from boxwright.families.center_net.criteria.region_jitter import JITTERS, RegionJitter
-from boxwright.families.center_net.lab_colors import lab_of_rgb
+from boxwright.families.center_net.criteria.deep_masks import JITTERS, DeepMaskTask, DeepMaskTerm, RegionJitter
 from boxwright.families.center_net.predictions import DeepMaskPredictions
 from boxwright.nn.criteria.classification_losses import SigmoidCrossEntropy
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
 

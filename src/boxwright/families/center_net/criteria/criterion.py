@@ -11,8 +11,7 @@ from boxwright.families.center_net.cells import grid_of, valid_cells
 from boxwright.families.center_net.criteria.deep_masks import DeepMaskTask
 from boxwright.families.center_net.criteria.task import Task
 from boxwright.families.center_net.predictions import STRIDE, CenterPredictions
-from boxwright.nn.criteria.criterion import Description
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.types import Targets
 
 

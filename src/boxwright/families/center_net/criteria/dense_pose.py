@@ -16,11 +16,11 @@ from boxwright.families.center_net.cells import Grid, grid_of, read
 from boxwright.families.center_net.criteria.task import Stages, known, mean_over_stages
 from boxwright.families.center_net.predictions import STRIDE, StageMaps, SurfaceMaps
 from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.localization_losses import LocalizationLoss
-from boxwright.nn.criteria.terms import LossTerm
 from boxwright.nn.ops.constants import constants
 from boxwright.types import Targets
-from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE, SURFACE
+from boxwright.types.masks import COLUMNS, KNOWN, PART, PLACE, SURFACE
 
 # Given maps [B, C, H, W] and points [B, N, 2], x, y in pixels, returns the maps' values there, float [B, N, C].
 ReadAt = Callable[[Tensor, Tensor], Tensor]

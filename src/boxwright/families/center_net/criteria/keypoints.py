@@ -16,17 +16,19 @@ from boxwright.families.center_net.cells import (
     CellBoxes,
     Grid,
     as_rows_of_cells,
+    brightest,
     cells_around,
+    deviations_of,
+    gaussians,
     grid_of,
     points_in_cells,
     read_each,
 )
 from boxwright.families.center_net.criteria.task import Stages, known, mean_over_stages
-from boxwright.families.center_net.heatmaps import brightest, deviations_of, gaussians
 from boxwright.families.center_net.predictions import KeypointMaps, StageMaps
 from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.localization_losses import LocalizationLoss
-from boxwright.nn.criteria.terms import LossTerm
 from boxwright.nn.ops.constants import constants
 from boxwright.types import Targets
 

@@ -11,13 +11,19 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import DataError
-from boxwright.families.center_net.cells import CellBoxes, Grid, as_rows_of_cells, grid_of
+from boxwright.families.center_net.cells import (
+    CellBoxes,
+    Grid,
+    as_rows_of_cells,
+    brightest,
+    brightest_of_class,
+    grid_of,
+)
 from boxwright.families.center_net.criteria.task import Stages, mean_over_stages
-from boxwright.families.center_net.heatmaps import brightest, brightest_of_class
 from boxwright.families.center_net.predictions import STRIDE, StageMaps
 from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.mask_targets import mask_targets
-from boxwright.nn.criteria.terms import LossTerm
 from boxwright.nn.ops.constants import constants
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks

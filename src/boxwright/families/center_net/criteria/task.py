@@ -6,6 +6,7 @@ Dimensions: B batch, H W grid of cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from boxwright.base.errors import DataError
 from boxwright.families.center_net.predictions import StageMaps
-from boxwright.nn.criteria.terms import LossTerm
+from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.types import Targets
 
 Stages = tuple[StageMaps, ...]
@@ -54,3 +56,29 @@ def known(value: Tensor | None, targets: Targets, shape: Sequence[int], what: st
     if bool(targets.valid.any()):
         raise DataError(f"the detector learns {what}, but the records have none; remove the task, or add them")
     return targets.boxes.new_zeros(*targets.weights.shape, *shape)
+
+
+@dataclass(frozen=True)
+class IdentityTask:
+    """The loss of the classifier of identities, divided by the number of objects."""
+
+    loss: ClassificationLoss
+    weight: float = 1.0
+
+    def __call__(self, stages: Stages, targets: Targets, valid: Tensor) -> dict[str, LossTerm]:
+        """Return `Loss/track/reid`; an identity that the classifier does not know is none, as in TF.
+
+        Raises:
+            DataError: If there are objects, but the data have no track ids.
+        """
+        del valid
+        ids = known(targets.track_ids, targets, (), "identities, which are track ids")
+
+        def loss(maps: StageMaps) -> Tensor:
+            if maps.identity_logits is None:
+                raise ValueError("the network has not been given the groundtruth, whose identities it classifies")
+            logits = maps.identity_logits.float()
+            wanted = ids[..., None] == torch.arange(logits.shape[-1], device=logits.device)
+            return self.loss(logits, wanted.to(logits.dtype), targets.weights[..., None]).sum()
+
+        return {"Loss/track/reid": LossTerm(self.weight * mean_over_stages(stages, loss), object_count(targets))}

@@ -13,7 +13,7 @@ from torch import Tensor
 from boxwright.base.errors import ExportError
 from boxwright.families.center_net.cells import CellBoxes, grid_of, read
 from boxwright.families.center_net.postprocessing.dense_pose import SurfaceDecoder
-from boxwright.families.center_net.postprocessing.keypoint_tasks import (
+from boxwright.families.center_net.postprocessing.keypoints import (
     KeypointTaskDecoder,
     boxes_around,
     in_frame,
