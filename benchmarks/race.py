@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 from threads import busy  # noqa: E402  # a script beside this one
 
-GIVEN = dict(os.environ)  # before boxwright is imported, which sets how threads wait
+GIVEN = dict(os.environ)
 RESULTS = HERE / "results" / "race-cpu.json"
 VARIABLE = "BOXWRIGHT_TF_RACE"
 # Our ways to compute, and what each is for.

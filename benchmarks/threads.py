@@ -137,7 +137,8 @@ def measured(model: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             with busy(count):
                 times = take_turns(children, given.rounds)
             for way, samples in times.items():
-                row: dict[str, Any] = {"model": model, "threads wait": way, "busy processes": count}
+                row: dict[str, Any] = {"model": model, "batch of a step": given.batch}
+                row |= {"threads wait": way, "busy processes": count}
                 for what, ms in samples.items():
                     row[what] = {"median_ms": round(statistics.median(ms), 1), "least_ms": round(min(ms), 1)}
                 yield row | {"load_before": round(before, 2), "rounds": given.rounds}
