@@ -116,9 +116,13 @@ def test_each_process_has_a_gpu_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_run_on_a_gpu_rounds_as_it_is_asked_and_leaves_the_process_as_it_was(asked: bool) -> None:
+def test_a_run_on_a_gpu_rounds_as_it_is_asked_and_leaves_the_process_as_it_was(
+    asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # PyTorch's default; a command that another test called may have set it for the process.
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    assert before == (False, True), "PyTorch's default"
     settings = bw.RunSettings(device="cuda", tf32=asked)
     with (
         mock.patch("boxwright.training.train.usable_device", return_value=CUDA),
