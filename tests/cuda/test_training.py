@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -115,14 +116,18 @@ def test_each_process_has_a_gpu_of_its_own() -> None:
     assert opened == ["cuda:1", "cuda", "cuda:1"]
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_run_on_a_gpu_rounds_as_it_is_asked_and_leaves_the_process_as_it_was(
-    asked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # PyTorch's default; a command that another test called may have set it for the process.
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+@pytest.fixture
+def default_rounding() -> Iterator[None]:
+    """PyTorch's default flags; a command that another test called may have set the process's."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("default_rounding")
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_run_on_a_gpu_rounds_as_it_is_asked_and_leaves_the_process_as_it_was(asked: bool) -> None:
     settings = bw.RunSettings(device="cuda", tf32=asked)
     with (
         mock.patch("boxwright.training.train.usable_device", return_value=CUDA),
@@ -131,7 +136,7 @@ def test_a_run_on_a_gpu_rounds_as_it_is_asked_and_leaves_the_process_as_it_was(
     ):
         assert torch.backends.cuda.matmul.allow_tf32 == asked
         assert torch.backends.cudnn.allow_tf32
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, True)
 
 
 def test_tests_for_a_gpu_are_still_there() -> None:
