@@ -112,7 +112,15 @@ class Detector(nn.Module):
         found: tuple[Tensor, Tensor] = self.preprocessor(images)
         return found
 
-    predict = forward
+    def predict(
+        self,
+        inputs: Tensor,
+        true_sizes: Tensor | None = None,
+        targets: Targets | None = None,
+        context: ContextFeatures | None = None,
+    ) -> Any:
+        """Return what calling the detector returns, by another name; arguments are those of `forward`."""
+        return self(inputs, true_sizes, targets, context)
 
     def postprocess(self, predictions: Any, true_sizes: Tensor) -> list[Detections]:
         """Return B detections on the CPU, in pixels of the network's input, with `raw`, all before suppression.
