@@ -40,6 +40,9 @@ def lay_over(changes: Message, base: Message) -> None:
 def set_classes(config: TrainEvalPipelineConfig) -> None:
     """Move the top-level `num_classes` into the model, whatever its family.
 
+    Args:
+        config: The whole configuration, which is changed.
+
     Raises:
         ConfigError: Where there is no model, or the same file gives it another number.
     """

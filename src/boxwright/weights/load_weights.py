@@ -51,6 +51,7 @@ class ClassSurgery:
         Args:
             old: [A · C' · n, …], from the source; and the rows after all columns, if the layer has such.
             new: [A · C · n, …], of the detector, with initial values; and those rows.
+            layer: The layer whose tensors they are.
 
         Returns:
             Like `new`; None if the two differ in more than their classes.
@@ -81,6 +82,8 @@ def map_classes(network: Network, values: dict[str, Tensor], surgery: ClassSurge
 
     Args:
         network: The network, with initial values in its class predictor.
+        values: The source's tensors, by our names.
+        surgery: Which of the source's classes are whose of the detector's.
 
     Returns:
         None if source and network do not have the same kind of class predictor.

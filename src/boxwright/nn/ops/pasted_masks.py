@@ -36,6 +36,7 @@ def whole_masks(found: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8
     """Return which pixels of the image belong to each object.
 
     Args:
+        found: D objects of an image, with masks.
         threshold: Values above it belong to the object.
 
     Returns:
@@ -52,6 +53,7 @@ def mask_run_lengths(found: FoundObjects, threshold: float = 0.5) -> Iterator[di
     """Yield each object's mask in COCO's format, without making masks of the image's size.
 
     Args:
+        found: Objects of an image, with masks.
         threshold: Values above it belong to the object.
 
     Yields:
