@@ -14,7 +14,7 @@ help:            ## list the targets
 
 install: $(STAMP) ## create .venv and install the package with its development tools
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml release/build_native.py $(wildcard native/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Boxwright needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet uv

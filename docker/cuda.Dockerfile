@@ -5,7 +5,11 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /source
 ARG VERSION=0.1.0.dev0
 ENV SETUPTOOLS_SCM_PRETEND_VERSION=${VERSION} PIP_NO_CACHE_DIR=1
+# Compiles the native extension; the image that runs has no compiler.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml README.md LICENSE ./
+COPY native native
 COPY release release
 COPY src src
 RUN python -m venv /opt/boxwright \

@@ -68,9 +68,12 @@ def the(pattern: str) -> Path:
 
 
 def build() -> str:
-    """Build the sdist, and from it the wheel."""
+    """Build the sdist, and from it the wheel, whose extension must run on older systems than this one."""
     shutil.rmtree(DIST, ignore_errors=True)
     run(TOOLS / "uv", "build", "--out-dir", DIST, ROOT, PYTHONDONTWRITEBYTECODE="1")
+    wheel, path = the("*.whl"), os.pathsep.join([str(TOOLS), os.environ["PATH"]])
+    run(TOOLS / "auditwheel", "repair", "--plat", "auto", "--wheel-dir", DIST, wheel, PATH=path)
+    wheel.unlink()
     (DIST / ".gitignore").unlink(missing_ok=True)  # uv's own, which would be uploaded
     return ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.2f} MB)" for path in sorted(DIST.iterdir()))
 
@@ -85,6 +88,8 @@ def contents() -> str:
     wanted = {f"boxwright/presets/{path.name}" for path in (ROOT / "src/boxwright/presets").glob("[!_]*.*")}
     if missing := wanted - set(presets):
         raise CheckError(f"the wheel lacks {sorted(missing)}")
+    if "boxwright/_native.so" not in inside:
+        raise CheckError("the wheel lacks the native extension: is a C compiler here?")
     if strangers := {name.split("/")[0] for name in inside if not name.startswith("boxwright")}:
         raise CheckError(f"the wheel has {sorted(strangers)} too")
     with tarfile.open(the("*.tar.gz")) as archive:

@@ -50,3 +50,10 @@ def test_a_hook_on_a_detector_sees_each_way_to_call_it() -> None:
         detector.predict(inputs)
     detector.detect([np.zeros((32, 48, 3), np.uint8)])
     assert len(seen) == 3
+
+
+def test_a_hook_on_a_containers_gradients_is_called() -> None:
+    block, seen = BLOCKS["bottleneck"](), list[object]()
+    block.expand.register_full_backward_hook(lambda *given: seen.append(given))
+    block(torch.ones(2, 16, 6, 5)).sum().backward()
+    assert len(seen) == 1
