@@ -98,9 +98,9 @@ def require_same_model(
     return thresholds.of_labels(categories)
 
 
-def above_thresholds(found: FoundObjects, limits: NDArray[np.float64]) -> FoundObjects:
+def above_thresholds(detections: FoundObjects, limits: NDArray[np.float64]) -> FoundObjects:
     """Return the detections that reach the threshold of their labels."""
-    return chosen(found, found.scores >= _limits_of(found.labels, limits))
+    return chosen(detections, detections.scores >= _limits_of(detections.labels, limits))
 
 
 def outputs_above(
@@ -111,8 +111,8 @@ def outputs_above(
     Rows after the last detection are 0, as padding is.
     """
     scores, labels = outputs["detection_scores"], outputs["detection_classes"].astype(np.int64) - 1
-    there = np.arange(scores.shape[1]) < outputs["num_detections"][:, None]
-    kept = there & (scores >= _limits_of(labels, limits))
+    valid = np.arange(scores.shape[1]) < outputs["num_detections"][:, None]
+    kept = valid & (scores >= _limits_of(labels, limits))
     order = np.argsort(~kept, axis=1, kind="stable")
     filled = np.take_along_axis(kept, order, axis=1)
     result = dict(outputs)

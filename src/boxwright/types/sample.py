@@ -46,16 +46,16 @@ class ObjectField:
 
     def rows(self, samples: Sequence[Sample]) -> list[Array] | None:
         """Return the field of each sample; None if all lack it, or one does and nothing is neutral in its place."""
-        found = [getattr(sample, self.name) for sample in samples]
-        known = [row for row in found if row is not None]
-        if not known or (len(known) < len(found) and self.neutral is None):
+        values = [getattr(sample, self.name) for sample in samples]
+        known = [row for row in values if row is not None]
+        if not known or (len(known) < len(values) and self.neutral is None):
             return None
         if self.geometry == "surface_points":
             known = padded_points(known)
         shape, given = known[0].shape[1:], iter(known)
         return [
             np.full((len(sample.boxes), *shape), self.neutral, self.dtype) if row is None else next(given)
-            for sample, row in zip(samples, found, strict=True)
+            for sample, row in zip(samples, values, strict=True)
         ]
 
 

@@ -234,8 +234,8 @@ def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:
     first = next(f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
     kernel = weights.values.get(first)
     if kernel is None or kernel.ndim != 4 or kernel.shape[1] != 3:
-        found = "is missing" if kernel is None else f"has shape {list(kernel.shape)}"
-        raise CheckpointError(f"channels 'BGR': {first} would take blue, green and red, but in the source it {found}")
+        problem = "is missing" if kernel is None else f"has shape {list(kernel.shape)}"
+        raise CheckpointError(f"channels 'BGR': {first} would take blue, green and red, but in the source it {problem}")
     return replace(weights, values={**weights.values, first: kernel.flip(1)})
 
 

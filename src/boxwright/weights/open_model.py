@@ -251,7 +251,7 @@ class OpenModel:
         from boxwright.nn.multi_scale import at_scales
 
         detector = at_scales(self.opened, multi_scale)
-        return lambda images: [found.arrays() for found in detector.detect(list(images))]
+        return lambda images: [detections.arrays() for detections in detector.detect(list(images))]
 
 
 def open_model(

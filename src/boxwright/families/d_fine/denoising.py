@@ -79,16 +79,16 @@ class ObjectNoise:
         if keys is None:
             keys = torch.arange(batch, device=targets.labels.device)
         drawn = uniforms(keys, groups * 2 * count * _DRAWS).view(batch, groups, 2, count, _DRAWS)
-        there = targets.valid & (targets.weights > 0)
+        valid = targets.valid & (targets.weights > 0)
         if targets.annotated is not None:
-            there = there & targets.annotated[:, None]
+            valid = valid & targets.annotated[:, None]
         shape = (batch, groups, 2, count)
         labels = self._labels(targets.labels[:, None, None].expand(shape), drawn)
-        labels = torch.where(there[:, None, None], labels, self.num_classes)
+        labels = torch.where(valid[:, None, None], labels, self.num_classes)
         boxes = self._boxes(normalized(targets.boxes, size)[:, None, None].expand(*shape, 4), drawn)
         numbers = torch.arange(count, device=labels.device)
-        found = torch.where(there, numbers, -1)[:, None].expand(batch, groups, count)
-        objects = torch.stack([found, torch.full_like(found, -1)], 2)
+        positives = torch.where(valid, numbers, -1)[:, None].expand(batch, groups, count)
+        objects = torch.stack([positives, torch.full_like(positives, -1)], 2)
         return NoisyQueries(
             labels.flatten(1),
             logit(boxes).flatten(1, 3),

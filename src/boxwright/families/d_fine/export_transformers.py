@@ -153,7 +153,7 @@ def _backbone(body: HgNetLayout, levels: int) -> dict[str, Any]:
 
 
 def _labels(detector: Detector) -> dict[str, Any]:
-    known = {one.label: one.name for one in detector.categories or ()}
+    known = {category.label: category.name for category in detector.categories or ()}
     names = {number: known.get(number, f"LABEL_{number}") for number in range(detector.num_classes)}
     return {
         "id2label": {str(number): name for number, name in names.items()},

@@ -81,9 +81,9 @@ class DFine(Network):
 def _of_queries(outputs: DecoderOutputs, part: slice) -> DecoderOutputs:
     """Return the outputs of some of the queries."""
 
-    def of(one: QueryOutputs) -> QueryOutputs:
-        distances = None if one.distances is None else one.distances[:, part]
-        return QueryOutputs(one.logits[:, part], one.boxes[:, part], distances)
+    def of(layer: QueryOutputs) -> QueryOutputs:
+        distances = None if layer.distances is None else layer.distances[:, part]
+        return QueryOutputs(layer.logits[:, part], layer.boxes[:, part], distances)
 
     pre = None if outputs.pre is None else of(outputs.pre)
-    return DecoderOutputs(tuple(of(one) for one in outputs.layers), outputs.frame[:, part], pre)
+    return DecoderOutputs(tuple(of(layer) for layer in outputs.layers), outputs.frame[:, part], pre)

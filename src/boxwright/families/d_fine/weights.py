@@ -100,7 +100,7 @@ def transformers_names(name: str) -> tuple[str, ...]:
     for pattern, replacement in _WITHIN:
         theirs = re.sub(pattern, replacement, theirs)
     stacked = _STACKED.match(theirs)
-    return (theirs,) if stacked is None else tuple(f"{stacked[1]}.{one}_proj.{stacked[2]}" for one in "qkv")
+    return (theirs,) if stacked is None else tuple(f"{stacked[1]}.{part}_proj.{stacked[2]}" for part in "qkv")
 
 
 def from_transformers(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: object) -> dict[str, Tensor]:
@@ -114,25 +114,25 @@ def from_transformers(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor
     Raises:
         CheckpointError: Where only some of three tensors that are stacked are there.
     """
-    found: dict[str, Tensor] = {}
+    renamed: dict[str, Tensor] = {}
     for name in wanted:
         theirs = transformers_names(name)
-        there = [tensors[one] for one in theirs if one in tensors]
-        if there and len(there) < len(theirs):
+        parts = [tensors[their_name] for their_name in theirs if their_name in tensors]
+        if parts and len(parts) < len(theirs):
             raise CheckpointError(f"{path}: has only some of {', '.join(theirs)}")
-        if there:
-            found[name] = there[0] if len(there) == 1 else torch.cat(there)
-    return found
+        if parts:
+            renamed[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return renamed
 
 
 def to_transformers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by transformers' names, of those by ours."""
-    found: dict[str, Tensor] = {}
+    renamed: dict[str, Tensor] = {}
     for name, value in tensors.items():
         theirs = transformers_names(name)
         parts = value.chunk(len(theirs)) if len(theirs) > 1 else (value,)
-        found.update(zip(theirs, (part.clone() for part in parts), strict=True))
-    return found
+        renamed.update(zip(theirs, (part.clone() for part in parts), strict=True))
+    return renamed
 
 
 # Of inputs: the published one, and what sides are multiples of.
@@ -294,14 +294,15 @@ def _numbers(values: Any) -> str:
 
 
 def _of(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
-    found = _find(tensors, name)
-    if found is None:
+    tensor = _find(tensors, name)
+    if tensor is None:
         raise CheckpointError(f"{shown(path)}: looks like D-FINE's weights, but {authors_name(name)} is missing")
-    return found
+    return tensor
 
 
 def _find(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
-    return next((tensors[one] for one in (authors_name(name), *transformers_names(name)) if one in tensors), None)
+    candidates = (authors_name(name), *transformers_names(name))
+    return next((tensors[candidate] for candidate in candidates if candidate in tensors), None)
 
 
 def _count(tensors: Mapping[str, Tensor], name: str) -> int:
@@ -314,7 +315,7 @@ def _count(tensors: Mapping[str, Tensor], name: str) -> int:
 
 def _size(tensors: Mapping[str, Tensor], path: Path) -> str | None:
     """Return the published size that weights are of; None for another."""
-    found = (
+    widths = (
         _of(tensors, _STEM, path).shape[0],
         _count(tensors, _LEVEL),
         _of(tensors, _LEVEL.format(0), path).shape[0],
@@ -322,6 +323,6 @@ def _size(tensors: Mapping[str, Tensor], path: Path) -> str | None:
     )
     for name, size in SIZES.items():
         stem = HGNETS[size.backbone].stem[0]
-        if found == (stem, len(size.strides), size.encoder[0], size.decoder[2]):
+        if widths == (stem, len(size.strides), size.encoder[0], size.decoder[2]):
             return name
     return None

@@ -72,8 +72,8 @@ def build_refinedet_extractor(
     build, default, coarsest = REFINEDET_EXTRACTORS[config.type.split("/")[0]]
     counts = [level - config.min_level + 1 for level in coarsest]
     if levels not in counts:
-        found = f"{config.type} has {' or '.join(map(str, counts))} maps, of stride {2**config.min_level} and up"
-        raise config.refusal("type", f"{found}; the anchors are for {levels}")
+        problem = f"{config.type} has {' or '.join(map(str, counts))} maps, of stride {2**config.min_level} and up"
+        raise config.refusal("type", f"{problem}; the anchors are for {levels}")
     return build(BackboneRequest(config, default, image_channels), range(config.min_level, config.min_level + levels))
 
 

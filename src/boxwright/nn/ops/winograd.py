@@ -39,7 +39,7 @@ def one_dimensional() -> tuple[Tensor, Tensor, Tensor]:
 # Of both dimensions: [36, 36], [36, 9] and [16, 36]. On the CPU, even if the first import happens while another device,
 # such as "meta", is the default.
 with torch.device("cpu"):
-    _AT_TILE, _AT_KERNEL, _OUTPUTS = (torch.kron(one, one) for one in one_dimensional())
+    _AT_TILE, _AT_KERNEL, _OUTPUTS = (torch.kron(matrix, matrix) for matrix in one_dimensional())
 
 
 def transformed_kernel(kernel: Tensor) -> Tensor:

@@ -329,8 +329,8 @@ def find_bundle(path: str | Path) -> Path:
         return _in_folder(path)
     if not is_file(f"{path}.index"):
         near = sorted(path.parent.glob("*.index"))[:3] if is_folder(path.parent) else []
-        there = f"; there is {', '.join(found.name for found in near)}" if near else ""
-        raise CheckpointError(f"{shown(path)}: no such checkpoint: {shown(path.name)}.index is missing{there}")
+        hint = f"; there is {', '.join(file.name for file in near)}" if near else ""
+        raise CheckpointError(f"{shown(path)}: no such checkpoint: {shown(path.name)}.index is missing{hint}")
     return path
 
 

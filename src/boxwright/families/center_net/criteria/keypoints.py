@@ -146,8 +146,8 @@ class KeypointVectors:
         """Return the sum of the losses of a map, float [B, C, H, W] or [B, P · C, H, W]."""
         if maps is None:
             raise ValueError("the network has no head of the task")
-        found = read_each(maps, self.cells, self.vectors.shape[-1])
-        return loss(found.float(), self.vectors, self.weights).sum()
+        predicted = read_each(maps, self.cells, self.vectors.shape[-1])
+        return loss(predicted.float(), self.vectors, self.weights).sum()
 
     @property
     def count(self) -> Tensor:

@@ -47,12 +47,12 @@ def _window_maximum(values: Tensor, window: int) -> Tensor:
         return F.max_pool2d(padded, window, 1)
     # Row by row, then column by column: pooling took twice as long, as it does not keep channels last in memory.
     for axis in (2, 3):
-        found, size = values.clone(), values.shape[axis]
+        maxima, size = values.clone(), values.shape[axis]
         for step in range(1, min(window // 2, size - 1) + 1):
             for to, of in ((step, 0), (0, step)):
-                into = found.narrow(axis, to, size - step)
+                into = maxima.narrow(axis, to, size - step)
                 torch.maximum(into, values.narrow(axis, of, size - step), out=into)
-        values = found
+        values = maxima
     return values
 
 
