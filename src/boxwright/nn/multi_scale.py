@@ -248,18 +248,18 @@ class MultiScaleDetector:
     def _merged(self, images: list[Tensor], context: ContextFeatures | None) -> list[Detections]:
         contexts = [None if context is None else context.rows(i, i + 1) for i in range(len(images))]
         return [
-            _merge([self._detections_of(view, own) for view in self.rules.views(image)], image, self.rules)
+            _merge([self._detect_view(view, own) for view in self.rules.views(image)], image, self.rules)
             for image, own in zip(images, contexts, strict=True)
         ]
 
-    def _detections_of(self, view: View, context: ContextFeatures | None) -> Detections:
+    def _detect_view(self, view: View, context: ContextFeatures | None) -> Detections:
         plain = self.detector
         preprocessor = plain.preprocessor
         if view.size is not None:
             height, width = view.size
             resizer = replace(preprocessor.resizer, height=height, width=width)  # type: ignore[type-var]
             preprocessor = preprocessor.with_resizer(resizer)
-        # Of the same network: only the resizer differs from view to view.
+        # The network is the same: only the resizer differs from view to view.
         sized = Detector(
             preprocessor,
             plain.network,

@@ -21,7 +21,7 @@ from boxwright.runtime.optional import require_library
 INPUT, ANCHORS = "normalized_input_image_tensor", "anchors"
 # In the order that readers of such files expect.
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
-# Of a CenterNet's, those that follow if it learns keypoints.
+# A CenterNet that learns keypoints has these as well, after the others.
 KEYPOINT_OUTPUTS = ("detection_keypoints", "detection_keypoint_scores")
 # The network's own outputs, which the operator takes.
 NETWORK_OUTPUTS = ("raw_box_codes", "raw_class_scores")

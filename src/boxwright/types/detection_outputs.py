@@ -141,7 +141,7 @@ def outputs_of(detections: Any, sizes: Any) -> dict[str, Any]:
     """Return the outputs that detections have, by name, in TensorFlow's frame.
 
     Args:
-        found: `Detections` or `PaddedDetections`.
+        detections: `Detections` or `PaddedDetections`.
         sizes: (height, width) of the images that keypoints are in, of a shape that broadcasts with keypoints.
 
     Returns:

@@ -179,7 +179,7 @@ class Sample:
         Without a function of their own, surface points are moved by that of points.
         """
         if "points" in change:
-            change = {"surface_points": partial(_of_places, change["points"])} | change
+            change = {"surface_points": partial(_move_surface_points, change["points"])} | change
         moving = {d.name: change[d.geometry] for d in OBJECT_FIELDS if d.geometry in change}
         known = self.of_objects()
         changed: dict[str, Any] = {
@@ -188,7 +188,7 @@ class Sample:
         return replace(self, image=image, **changed)
 
 
-def _of_places(move: Callable[[Array], Array], points: Array) -> Array:
+def _move_surface_points(move: Callable[[Array], Array], points: Array) -> Array:
     """Change the x, y and visibility of points [N, D, 6]."""
     return np.concatenate([move(points[..., :PART]), points[..., PART:]], -1)
 

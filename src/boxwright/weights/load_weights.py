@@ -24,7 +24,7 @@ from boxwright.types import Categories
 from boxwright.types.scopes import ChannelOrder, Scope
 from boxwright.weights.sources import read_source
 
-# Of a predictor's convolution, and of its normalization.
+# The tensors of a predictor's convolution, and of its normalization.
 _TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 

@@ -122,7 +122,7 @@ _PRECISIONS = ("float32", "bfloat16", "fastest")
 
 _LOG = logging.getLogger("boxwright")
 _ROUNDS = 5
-# Of pictures for a network whose inputs may have any size.
+# The size of images for a network whose inputs may have any size.
 _SIZE = (480, 640)
 # Bfloat16 changes scores, which is not worth a small speedup.
 _WORTH = 0.9

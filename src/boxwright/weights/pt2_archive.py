@@ -178,11 +178,8 @@ def _arithmetic(text: Any, name: str) -> str:
 
 def _is_symbol(call: ast.Call) -> bool:
     """Whether a call is `Symbol('s0', positive=True, …)`."""
-    names = [
-        argument.value
-        for argument in call.args
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-    ]
+    constants = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
+    names = [value for value in constants if isinstance(value, str)]
     plain = all(
         word.arg in _ASSUMPTIONS and isinstance(word.value, ast.Constant) and type(word.value.value) is bool
         for word in call.keywords

@@ -214,7 +214,7 @@ def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | 
     label_map_path = next((path for path in paths if is_file(path)), None)
     if label_map_path is not None:
         return load_label_map(label_map_path)
-    # Of the zoo's detectors, those of 90 classes are COCO's; only they leave the label map to their user.
+    # Those of the zoo's detectors that have 90 classes are COCO's; only they leave the label map to their user.
     of_the_zoo = any(map(is_placeholder, named))
     return coco_classes_by_id() if of_the_zoo and _num_classes(config) == _COCO_IDS else None
 

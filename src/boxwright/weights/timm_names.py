@@ -127,11 +127,11 @@ def timm_classifier(network: nn.Module, state: Mapping[str, Tensor], path: Path)
         ((name, part) for name, part in network.named_modules() if isinstance(part, TimmBackbone)), None
     )
     if named_backbone is None:
-        return _of_ours(network, state, path)
+        return _map_own_backbone(network, state, path)
     prefix, backbone = named_backbone
     sources = {name: name for name in state}
     if is_efficientnet_pytorch(state):
-        state, sources = _renamed(state, _blocks_of(backbone.body))
+        state, sources = _renamed(state, _block_names(backbone.body))
     wanted = _wanted(backbone.body)
     table = _matched(wanted, state)
     if len(table) < len(wanted):
@@ -208,7 +208,7 @@ def _converted(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _of_ours(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+def _map_own_backbone(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
     """Return a file's tensors for a backbone of ours that computes what timm's of the same family does."""
     backbone = getattr(network, "backbone", None)
     sources = {name: name for name in state}
@@ -266,7 +266,7 @@ def _with_epsilon(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return changed
 
 
-def _blocks_of(body: nn.Module) -> list[str]:
+def _block_names(body: nn.Module) -> list[str]:
     """Return timm's names of the blocks of an EfficientNet, in order."""
     names = (name for name, _ in body.named_modules())
     return [name for name in names if name.startswith("blocks.") and name.count(".") == 2]
@@ -275,6 +275,5 @@ def _blocks_of(body: nn.Module) -> list[str]:
 def _renamed(state: Mapping[str, Tensor], places: list[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return tensors of efficientnet_pytorch's names by timm's, and the file's names of those."""
     by_timm = to_timm(state, places)
-    return {name: value for name, (_, value) in by_timm.items()}, {
-        name: theirs for name, (theirs, _) in by_timm.items()
-    }
+    tensors = {name: value for name, (_, value) in by_timm.items()}
+    return tensors, {name: theirs for name, (theirs, _) in by_timm.items()}

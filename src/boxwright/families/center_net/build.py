@@ -142,10 +142,8 @@ def _postprocessor(config: CenterNetMessage, keypoints: list[ClassKeypoints]) ->
     surface = config.densepose_estimation_task
     # With one class and one task TF returns the task's keypoints alone, else those of the whole label map.
     alone = config.num_classes == 1 and len(keypoints) == 1
-    places = [
-        tuple(range(len(class_keypoints.indices))) if alone else class_keypoints.indices
-        for class_keypoints in keypoints
-    ]
+    all_indices = [class_keypoints.indices for class_keypoints in keypoints]
+    places = [tuple(range(len(indices))) if alone else indices for indices in all_indices]
     return CenterNetPostprocessor(
         centers.max_box_predictions,
         centers.peak_max_pool_kernel_size,

@@ -96,12 +96,12 @@ class DeepMaskPredictor(nn.Module):
         return replace(
             masks,
             of_objects=tuple(of_objects),
-            of_views=tuple(view_masks[:, :count] for view_masks in self._of_views(inputs, boxes, embeddings_of)),
+            of_views=tuple(view_masks[:, :count] for view_masks in self._predict_views(inputs, boxes, embeddings_of)),
             features=None if self.features is None else self.features(inputs, features),
         )
 
     @torch.no_grad()
-    def _of_views(
+    def _predict_views(
         self, inputs: Tensor, boxes: Tensor, embeddings_of: Callable[[Tensor], list[EmbeddingMaps]]
     ) -> tuple[Tensor, ...]:
         if self.view is None:

@@ -42,9 +42,8 @@ def build_class_keypoints(config: CenterNet, categories: Categories | None) -> l
     all_keypoints = [_keypoints(task, items, config) for task in config.keypoint_estimation_task]
     for task, class_keypoints in zip(config.keypoint_estimation_task, all_keypoints, strict=True):
         _check_class(task, class_keypoints.label, config, categories)
-    index, count = Counter(index for class_keypoints in all_keypoints for index in class_keypoints.indices).most_common(
-        1
-    )[0]
+    indices = Counter(index for class_keypoints in all_keypoints for index in class_keypoints.indices)
+    index, count = indices.most_common(1)[0]
     if count > 1:
         raise config.refusal("keypoint_label_map_path", f"keypoint id {index} occurs {count} times; give each its own")
     return all_keypoints

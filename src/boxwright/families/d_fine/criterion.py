@@ -149,8 +149,8 @@ class DFineCriterion:
             "Loss/l1_loss": LossTerm(totals.l1.sum(), totals.pairs),
             "Loss/giou_loss": LossTerm(totals.giou.sum(), totals.pairs),
             "Loss/fgl_loss": LossTerm(totals.fgl.sum(), totals.pairs),
-            "Loss/ddf_loss/pairs": LossTerm(totals.ddf[0].sum(), counts, _share_of_pairs),
-            "Loss/ddf_loss/others": LossTerm(totals.ddf[1].sum(), counts, _share_of_others),
+            "Loss/ddf_loss/pairs": LossTerm(totals.ddf[0].sum(), counts, _pairs_divisor),
+            "Loss/ddf_loss/others": LossTerm(totals.ddf[1].sum(), counts, _others_divisor),
         }
         denoised = predictions.denoised
         if denoised is not None:
@@ -161,8 +161,8 @@ class DFineCriterion:
                 f"Loss/denoising/{name}_loss": LossTerm(getattr(noisy, name).sum() / denoised.groups, boxes)
                 for name in ("classification", "l1", "giou", "fgl")
             }
-            terms["Loss/denoising/ddf_loss/pairs"] = LossTerm(noisy.ddf[0].sum(), counts, _share_of_pairs)
-            terms["Loss/denoising/ddf_loss/others"] = LossTerm(noisy.ddf[1].sum(), counts, _share_of_others)
+            terms["Loss/denoising/ddf_loss/pairs"] = LossTerm(noisy.ddf[0].sum(), counts, _pairs_divisor)
+            terms["Loss/denoising/ddf_loss/others"] = LossTerm(noisy.ddf[1].sum(), counts, _others_divisor)
         return terms
 
     def describe(self, predictions: DFinePredictions, targets: Targets) -> Description:
@@ -321,7 +321,7 @@ def _sums(losses: Tensor) -> Tensor:
     return losses.sum((1, 2))
 
 
-def _share_of_pairs(counts: Tensor) -> Tensor:
+def _pairs_divisor(counts: Tensor) -> Tensor:
     """Return the divisor of distillation's sum over pairs: sides, and the share of both that pairs have.
 
     Pairs and others have shares by the roots of how many there are; those of noisy queries are the ordinary ones'.
@@ -333,7 +333,7 @@ def _share_of_pairs(counts: Tensor) -> Tensor:
     return 4 * counts[-2].clamp(min=1) * roots.sum().clamp(min=1) / roots[0].clamp(min=_LEAST_ROOT)
 
 
-def _share_of_others(counts: Tensor) -> Tensor:
+def _others_divisor(counts: Tensor) -> Tensor:
     """Return the divisor of distillation's sum over other queries."""
     roots = counts[:2].sqrt()
     return 4 * counts[-1].clamp(min=1) * roots.sum().clamp(min=1) / roots[1].clamp(min=_LEAST_ROOT)

@@ -65,7 +65,7 @@ CLASS_BIAS = -math.log(99)
 # What float16 holds; as published.
 _LARGEST = 65504.0
 _LARGEST_POSITION = 10.0
-# Of each side the likeliest bins, by which the quality of a box is judged, and the width of the network that does.
+# How many of the likeliest bins of each side judge the quality of a box, and the width of the network that does.
 _LIKELIEST, _QUALITY_WIDTH = 4, 64
 # How far a tap's offset of 1 is from the reference, relative to its box's half.
 _OFFSET_SCALE = 0.5
@@ -242,7 +242,7 @@ class DistributionDecoder(nn.Module):
         )
         for head in self.dec_score_head:
             nn.init.constant_(head.get_parameter("bias"), CLASS_BIAS)
-        # Of the weights rather than of the configuration, as files of published weights have them.
+        # Buffers belong to the weights rather than to the configuration, as in the files of published weights.
         self.register_buffer("up", torch.tensor([layout.up]))
         self.register_buffer("reg_scale", torch.tensor([layout.scale]))
 

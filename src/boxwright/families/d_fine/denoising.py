@@ -104,7 +104,7 @@ class ObjectNoise:
     def _boxes(self, corners: Tensor, drawn: Tensor) -> Tensor:
         """Return disturbed boxes as center x, center y, width, height."""
         sides = corners[..., 2:] - corners[..., :2]
-        # Of positives 0 to 1, of negatives 1 to 2.
+        # Positives are shifted by 0 to 1, negatives by 1 to 2.
         shifts = drawn[..., 6:] + torch.arange(2, device=drawn.device)[:, None, None]
         signs = torch.where(drawn[..., 2:6] < 0.5, -1.0, 1.0)
         moved = corners + signs * shifts * torch.cat([sides, sides], -1) * (0.5 * self.box_noise)

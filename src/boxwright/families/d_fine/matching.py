@@ -94,7 +94,7 @@ def match(costs: Tensor, valid: Tensor) -> Matches:
 
     Args:
         costs: float32 [S, B, Q, G].
-        there: bool [B, G]; objects that count.
+        valid: bool [B, G]; objects that count.
     """
     on_cpu = fetched([costs, valid])
     both = without_wait((least_cost_matches if is_plain(on_cpu[0]) else _operator)(*on_cpu), costs.device)
@@ -105,12 +105,12 @@ def least_cost_matches(costs: Tensor, valid: Tensor) -> Tensor:
     """Return the matches of each set, and last their union, int64 [S + 1, B, Q]; all on the CPU."""
     own = _matched(costs.numpy(), valid.numpy())
     votes = (own[..., None] == np.arange(costs.shape[-1])).sum(0)
-    # Of equal votes the first, so that a match does not depend on how something was sorted.
+    # The first of equal votes counts, so that a match does not depend on how something was sorted.
     union = np.where(votes.max(-1) > 0, votes.argmax(-1), -1) if votes.shape[-1] else np.full(own.shape[1:], -1)
     return torch.from_numpy(np.concatenate([own, union[None]]))
 
 
-# Of the CPU alone, whatever device the network is on: a graph has it as one step, with known shapes.
+# The operator runs on the CPU, whatever device the network is on: a graph has it as one step, with known shapes.
 _operator = torch.library.custom_op("boxwright_cpu::least_cost_matches", least_cost_matches, mutates_args=())
 
 

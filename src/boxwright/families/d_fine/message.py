@@ -22,13 +22,11 @@ class DFineSize(Enum):
     L = 3
     X = 4
 
-
 class DFineActivation(Enum):
     """The nonlinearity of the decoder: RELU in weights of D-FINE, SILU in those of DEIM."""
 
     RELU = 0
     SILU = 1
-
 
 class DFineClassification(Enum):
     """The classification loss: D-FINE's or DEIM's."""
@@ -36,18 +34,12 @@ class DFineClassification(Enum):
     VARIFOCAL = 0
     MATCHABILITY_AWARE = 1
 
-
 _STAGES = 4
-
 
 def _each_stage(name: str) -> Rule:
     """Refuse a list that has not one number for each stage."""
-    return Rule(
-        name,
-        lambda c: ""
-        if len(getattr(c, name)) == _STAGES
-        else f"expected a number for each of {_STAGES} stages, found {len(getattr(c, name))}",
-    )
+    return Rule(name, lambda c: "" if len(getattr(c, name)) == _STAGES else
+        f"expected a number for each of {_STAGES} stages, found {len(getattr(c, name))}")
 
 
 class HgNetV2Layout(Message):
@@ -62,54 +54,35 @@ class HgNetV2Layout(Message):
 
     rules = (
         refuse("stem", "expected two numbers, found {stem}", when=lambda c: len(c.stem) != 2),
-        _each_stage("middle"),
-        _each_stage("out"),
-        _each_stage("blocks"),
+        _each_stage("middle"), _each_stage("out"), _each_stage("blocks"),
     )
-
 
 class DFineFeatureExtractor(Message):
     """The backbone of D-FINE (an extension of Boxwright)."""
 
-    type: str = field(
-        "",
-        "hgnetv2_b0, hgnetv2_b2, hgnetv2_b4, hgnetv2_b5, or timm/NAME; empty: the size's.",
-        values=AllowedValues(("hgnetv2_b0", "hgnetv2_b2", "hgnetv2_b4", "hgnetv2_b5"), prefix="timm/"),
-    )
+    type: str = field("", "hgnetv2_b0, hgnetv2_b2, hgnetv2_b4, hgnetv2_b5, or timm/NAME; empty: the size's.",
+        values=AllowedValues(('hgnetv2_b0', 'hgnetv2_b2', 'hgnetv2_b4', 'hgnetv2_b5'), prefix='timm/'))
     layout: HgNetV2Layout | None = field(None, "An HGNetV2 of another shape, instead of a type.")
-    pretrained: bool = field(
-        False, "Fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub."
-    )
+    pretrained: bool = field(False,
+        "Fetch the weights of timm/NAME when a new run starts, once, from Hugging Face's hub.")
     strides: list[int] = number([], "[4, 32]", "Strides of the maps, finest first; empty: the size's.")
-    freeze_batchnorm: bool = field(
-        False, "Keep its batch-norm layers in inference mode during training; useful for small batches."
-    )
+    freeze_batchnorm: bool = field(False, "Keep its batch-norm layers in inference mode during training; useful for "
+        "small batches.")
 
     rules = (
-        refuse(
-            "strides",
-            "expected powers of 2 that end with 32, found {strides}",
-            when=lambda c: c.strides and (c.strides[-1] != _STRIDE or not set(c.strides) <= {4, 8, 16, 32}),
-        ),
+        refuse("strides", "expected powers of 2 that end with 32, found {strides}",
+            when=lambda c: c.strides and (c.strides[-1] != _STRIDE or not set(c.strides) <= {4, 8, 16, 32})),
         rising("strides"),
         refuse("layout", "type says which backbone; remove one of them", when=lambda c: c.layout and c.type),
-        refuse(
-            "pretrained",
-            "nobody keeps weights of this backbone to fetch; of timm/hgnetv2_b0 to timm/hgnetv2_b6, "
+        refuse("pretrained", "nobody keeps weights of this backbone to fetch; of timm/hgnetv2_b0 to timm/hgnetv2_b6, "
             "the same networks, there are. Or name a checkpoint by train_config.fine_tune_checkpoint",
-            when=lambda c: c.pretrained and not c.type.startswith("timm/"),
-        ),
+            when=lambda c: c.pretrained and not c.type.startswith("timm/")),
     )
-
 
 def _heads_divide() -> Rule:
     """Refuse heads of attention that do not divide the depth; every size's is a multiple of 128."""
-    return Rule(
-        "num_heads",
-        lambda c: ""
-        if (c.depth or 128) % c.num_heads == 0
-        else f"{c.num_heads} do not divide " + (f"the depth of {c.depth}" if c.depth else "the size's depth"),
-    )
+    return Rule("num_heads", lambda c: "" if (c.depth or 128) % c.num_heads == 0 else
+        f"{c.num_heads} do not divide " + (f"the depth of {c.depth}" if c.depth else "the size's depth"))
 
 
 class DFineEncoder(Message):
@@ -123,15 +96,13 @@ class DFineEncoder(Message):
 
     rules = (_heads_divide(),)
 
-
 class DFineDecoder(Message):
     """Attention of queries to each other and to the maps (an extension of Boxwright)."""
 
     depth: int = number(0, "[0, 8192]", "Width of queries; 0: the size's.", multiple_of=8)
     num_layers: int = number(0, "[0, 64]", "Layers; 0: the size's.")
-    taps: list[int] = number(
-        [], "[1, 64]", "How many places of each map, finest first, a head reads; empty: the size's."
-    )
+    taps: list[int] = number([], "[1, 64]", "How many places of each map, finest first, a head reads; empty: the "
+        "size's.")
     feedforward: int = number(0, "[0, 65536]", "Width of the feed-forward networks; 0: the size's.")
     activation: DFineActivation = field(DFineActivation.RELU, "RELU as in D-FINE's weights, SILU as in DEIM's.")
     num_queries: int = number(300, "[1, 10000]", "Cells of the maps that become queries; all where there are fewer.")
@@ -139,30 +110,21 @@ class DFineDecoder(Message):
 
     rules = (_heads_divide(),)
 
-
 class DFineBox(Message):
     """The distributions of boxes' sides (an extension of Boxwright)."""
 
     bins: int = number(32, "[4, 512]", "Bins of a distance, without the one of 0.", multiple_of=2)
-    reg_scale: float = number(
-        0.0,
-        "[0, 64]",
-        "Distances are in shares 1 / reg_scale of the first box's sides; 0: the size's. Weights bring their own.",
-    )
+    reg_scale: float = number(0.0, "[0, 64]", "Distances are in shares 1 / reg_scale of the first box's sides; 0: the "
+        "size's. Weights bring their own.")
     up: float = number(0.5, "(0, 64]", "Half the largest distance, in the first box's sides. Weights bring their own.")
-
 
 class DFineDenoising(Message):
     """Disturbed objects as additional queries in training (an extension of Boxwright)."""
 
-    num_queries: int = number(
-        100,
-        "[0, 10000]",
-        "How many disturbed objects an image has at most, if it has fewer of its own; 0: no denoising.",
-    )
+    num_queries: int = number(100, "[0, 10000]", "How many disturbed objects an image has at most, if it has fewer of "
+        "its own; 0: no denoising.")
     label_noise: float = number(0.5, "[0, 1]", "Twice the share of labels that become a random class.")
     box_noise: float = number(1.0, "[0, 16]", "How far corners move, relative to half a side.")
-
 
 class DFineMatcher(Message):
     """The cost of matching a query with an object (an extension of Boxwright)."""
@@ -171,42 +133,35 @@ class DFineMatcher(Message):
     l1_cost: float = number(5.0, "[0, inf)", "Weight of the distance of the boxes.")
     giou_cost: float = number(2.0, "[0, inf)", "Weight of the generalized intersection over union.")
 
-
 class DFineLoss(Message):
     """The losses of D-FINE (an extension of Boxwright)."""
 
-    classification: DFineClassification = field(
-        DFineClassification.VARIFOCAL, "VARIFOCAL as D-FINE, MATCHABILITY_AWARE as DEIM."
-    )
+    classification: DFineClassification = field(DFineClassification.VARIFOCAL,
+        "VARIFOCAL as D-FINE, MATCHABILITY_AWARE as DEIM.")
     classification_weight: float = number(1.0, "[0, inf)", "Weight of the classification loss.")
     gamma: float = number(0.0, "[0, inf)", "Power of scores, and of overlaps in DEIM's; 0: 2 in D-FINE's, 1.5.")
     alpha: float = number(0.75, "[0, 1]", "Weight of wrong classes in VARIFOCAL.")
-    union_matching: bool = field(
-        True, "Boxes are learned by the matches of all layers together, as published; false: by each layer's own."
-    )
+    union_matching: bool = field(True, "Boxes are learned by the matches of all layers together, as published; "
+        "false: by each layer's own.")
     l1_weight: float = number(5.0, "[0, inf)", "Weight of the distance of boxes.")
     giou_weight: float = number(2.0, "[0, inf)", "Weight of 1 - the generalized intersection over union.")
     fgl_weight: float = number(0.15, "[0, inf)", "Weight of fine-grained localization: the right bins of distances.")
     ddf_weight: float = number(1.5, "[0, inf)", "Weight of distillation from the last layer to those before.")
-
 
 class DFinePostProcessing(Message):
     """Which pairs of queries and classes are detections (an extension of Boxwright)."""
 
     max_total_detections: int = number(300, "[1, 100000]", "The most detections of an image.")
     score_threshold: float = number(0.0, "[0, 1)", "Only scores above this are detections.")
-    batch_non_max_suppression: BatchNonMaxSuppression | None = field(
-        None, "Suppression, which this network does not need; excludes the fields above."
-    )
+    batch_non_max_suppression: BatchNonMaxSuppression | None = field(None, "Suppression, which this network does not "
+        "need; excludes the fields above.")
 
     rules = (
-        refuse(
-            "batch_non_max_suppression",
+        refuse("batch_non_max_suppression",
             "it has these fields itself; remove max_total_detections and score_threshold",
-            when=lambda c: c.batch_non_max_suppression and (c.has("max_total_detections") or c.has("score_threshold")),
-        ),
+            when=lambda c: c.batch_non_max_suppression
+            and (c.has("max_total_detections") or c.has("score_threshold"))),
     )
-
 
 def _size_problem(model: "DFine") -> str:
     resizer = model.image_resizer
@@ -221,11 +176,9 @@ def _size_problem(model: "DFine") -> str:
     }
     if chosen not in sides or (chosen == "keep_aspect_ratio_resizer" and not settings.pad_to_max_dimension):
         return "inputs need sides that are multiples of 32; use fixed_shape_resizer"
-    wrong = next(
-        (f"{name} {getattr(settings, name)}" for name in sides[chosen] if getattr(settings, name) % _STRIDE), ""
-    )
+    values = {name: getattr(settings, name) for name in sides[chosen]}
+    wrong = next((f"{name} {value}" for name, value in values.items() if value % _STRIDE), "")
     return f"inputs need sides that are multiples of 32, found {wrong}" if wrong else ""
-
 
 def _taps_problem(model: "DFine") -> str:
     levels = 2 if model.size is DFineSize.N else 3
@@ -239,11 +192,8 @@ class DFine(Message):
     """D-FINE: queries that detect an object each, without anchors and suppression (an extension of Boxwright)."""
 
     num_classes: int = number(0, "[0, 100000]", "Number of object classes, background not counted.")
-    image_resizer: ImageResizer | None = field(
-        None,
-        "How input images are resized; published weights were trained "
-        "with a fixed_shape_resizer of 640 × 640 and resize_method: BILINEAR_ANTIALIASED.",
-    )
+    image_resizer: ImageResizer | None = field(None, "How input images are resized; published weights were trained "
+        "with a fixed_shape_resizer of 640 × 640 and resize_method: BILINEAR_ANTIALIASED.")
     size: DFineSize = field(DFineSize.N, "The published size that the fields below have where they are not written.")
     feature_extractor: DFineFeatureExtractor | None = field(None, "The backbone.")
     encoder: DFineEncoder | None = field(None, "From the backbone's maps to those that queries read.")

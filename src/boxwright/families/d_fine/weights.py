@@ -135,7 +135,7 @@ def to_transformers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-# Of inputs: the published one, and what sides are multiples of.
+# The published size of inputs, and what their sides are multiples of.
 _PUBLISHED, _STRIDE = (640, 640), 32
 _SCORES = "queries.enc_score_head.weight"
 
@@ -202,7 +202,7 @@ def _beside(path: Path, name: str) -> dict[str, Any]:
     return content
 
 
-# Of the weights, by our names: what tells one size from another, and how many classes there are.
+# Our names of the weights that tell one size from another, and how many classes there are.
 _STEM, _LEVEL = "backbone.stem.stem1.conv.weight", "encoder.input_proj.{}.conv.weight"
 _LAYER, _CLASSES = "decoder.dec_score_head.{}.weight", "queries.enc_score_head.weight"
 
@@ -224,7 +224,7 @@ def describe_weights(tensors: Mapping[str, Tensor], path: Path) -> tuple[DFine, 
     if not (is_authors(tensors) or is_transformers(tensors)):
         return None
     said = transformers_config(path)
-    classes = _of(tensors, _CLASSES, path).shape[0]
+    classes = _require_tensor(tensors, _CLASSES, path).shape[0]
     silu = str(said.get("decoder_activation_function", "silu" if "deim" in path.name else "relu")) == "silu"
     size = _size(tensors, path)
     if size is None and not said:
@@ -293,7 +293,7 @@ def _numbers(values: Any) -> str:
     return str([int(value) for value in values])
 
 
-def _of(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
+def _require_tensor(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
     tensor = _find(tensors, name)
     if tensor is None:
         raise CheckpointError(f"{shown(path)}: looks like D-FINE's weights, but {authors_name(name)} is missing")
@@ -316,9 +316,9 @@ def _count(tensors: Mapping[str, Tensor], name: str) -> int:
 def _size(tensors: Mapping[str, Tensor], path: Path) -> str | None:
     """Return the published size that weights are of; None for another."""
     widths = (
-        _of(tensors, _STEM, path).shape[0],
+        _require_tensor(tensors, _STEM, path).shape[0],
         _count(tensors, _LEVEL),
-        _of(tensors, _LEVEL.format(0), path).shape[0],
+        _require_tensor(tensors, _LEVEL.format(0), path).shape[0],
         _count(tensors, _LAYER),
     )
     for name, size in SIZES.items():

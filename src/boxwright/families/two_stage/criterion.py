@@ -102,7 +102,7 @@ class BoxClassifierCriterion:
         codes = codes_of_classes(regions.box_codes.float(), object_labels(assigned))
         box_losses = self.localization(codes, assigned.box_codes, assigned.box_weights * share)
         if self.miner is not None:
-            # Of every image; TF's returns within its loop, and so mines the batch's first image only.
+            # Every image is mined; TF's returns within its loop, and so mines the batch's first image only.
             chosen = self.miner(class_losses, box_losses, proposals.boxes, assigned.match)
             class_losses, box_losses = class_losses * chosen, box_losses * chosen
         return {

@@ -111,7 +111,7 @@ class ProposalPostprocessor:
         del raw, true_sizes
         proposals = predictions.proposals
         numbers = torch.arange(proposals.scores.shape[1], device=proposals.scores.device).expand_as(proposals.scores)
-        # Of the softmax over background and object.
+        # The scores come from a softmax over background and object.
         both = torch.stack([1 - proposals.scores, proposals.scores], dim=-1)
         return PaddedDetections(
             proposals.boxes,

@@ -20,8 +20,7 @@ from boxwright.nn.layers import normalize_and_activate
 
 # As everywhere in D-FINE; PyTorch's own.
 NORM = BatchNormSettings(decay=0.9, epsilon=1e-5)
-# Of the first stage's maps.
-_FIRST_STRIDE = 4
+_FIRST_STRIDE = 4  # of the first stage's maps
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ class LearnedConv(BoxSampling):
         """Build the kernels of features and offsets; arguments as for `RoIConv`."""
         super().__init__()
         self.conv = make_conv(in_channels, depth, kernel_size, settings.kernel, bias=True)
-        self.offsets = _offsets_of(in_channels, kernel_size, settings)
+        self.offsets = _build_offsets(in_channels, kernel_size, settings)
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
@@ -167,7 +167,7 @@ class GuidedConv(BoxSampling):
         """Build the kernels of features and offsets; arguments as for `RoIConv`."""
         super().__init__()
         self.conv = make_conv(in_channels, depth, kernel_size, settings.kernel, bias=True)
-        self.offsets = _offsets_of(2, kernel_size, settings)
+        self.offsets = _build_offsets(2, kernel_size, settings)
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
@@ -197,7 +197,7 @@ class RoIAlignConv(BoxSampling):
         return cells.transpose(1, 2).reshape(boxes.shape[0], -1, *_grid(features))
 
 
-def _offsets_of(in_channels: int, kernel_size: int, settings: ConvSettings) -> Conv2d:
+def _build_offsets(in_channels: int, kernel_size: int, settings: ConvSettings) -> Conv2d:
     conv = make_conv(in_channels, 2 * kernel_size**2, 1, settings.kernel, bias=True)
     with torch.no_grad():
         # Training starts from the plain window: with offsets of 0 the convolution is an ordinary one.

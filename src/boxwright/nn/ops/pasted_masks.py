@@ -94,7 +94,7 @@ def _axis(start: Any, end: Any, extent: int, count: int) -> _Axis:
     return _Axis(first, weights)
 
 
-def instance_masks(detections: Detections, threshold: float = 0.5) -> Tensor:
+def instance_masks(found: Detections, threshold: float = 0.5) -> Tensor:
     """Return which pixels of the image belong to each detection.
 
     Args:
@@ -107,4 +107,4 @@ def instance_masks(detections: Detections, threshold: float = 0.5) -> Tensor:
     Raises:
         ValueError: If no masks were predicted.
     """
-    return torch.from_numpy(whole_masks(detections.arrays(), threshold)).to(detections.boxes.device)
+    return torch.from_numpy(whole_masks(found.arrays(), threshold)).to(found.boxes.device)

@@ -388,9 +388,8 @@ def grouped(
     for name, weight in weights.items():
         alike.setdefault(own[name], {})[name] = weight
     parameter_groups = [Parameters(list(some.values()), factor, decay) for (factor, decay), some in alike.items()]
-    return parameter_groups, [
-        _said(factor, decay, list(some)) for (factor, decay), some in alike.items()
-    ] if groups else []
+    lines = [_said(factor, decay, list(some)) for (factor, decay), some in alike.items()]
+    return parameter_groups, lines if groups else []
 
 
 def _said(factor: float, decay: float | None, names: list[str]) -> str:

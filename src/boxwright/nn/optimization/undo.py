@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-# Of the tensors that change at a time, twice of which are kept beside them.
+# How much of the tensors changes at a time: twice as much is kept beside them.
 _AT_ONCE = 128 * 2**20  # bytes
 
 

@@ -62,17 +62,15 @@ def _variables(
         return Variables({}, {"": f"no {version} names are known for a {type(network).__name__}"})
     # By identity: namers yield modules, and equal ones occur several times in a network.
     ours = {id(module): name for name, module in network.named_modules()}
-    tensorflow_variables = Variables({}, {})
+    variables = Variables({}, {})
     for name in (*network.parts.backbone, *network.parts.necks, *network.parts.heads):
         try:
             for layer, path in _layers(network.get_submodule(name), network, table(family)):
-                variables = variables_of(layer, path)
-                tensorflow_variables.named.update(
-                    {f"{ours[id(layer)]}.{own}": variable for own, variable in variables.items()}
-                )
+                by_own_name = variables_of(layer, path)
+                variables.named.update({f"{ours[id(layer)]}.{own}": variable for own, variable in by_own_name.items()})
         except UnnamedPartError as error:
-            tensorflow_variables.unnamed[name] = f"no {version} names are known for {error}"
-    return tensorflow_variables
+            variables.unnamed[name] = f"no {version} names are known for {error}"
+    return variables
 
 
 def _layers(part: nn.Module, network: Network, namers: Namers) -> list[tuple[nn.Module, str]]:

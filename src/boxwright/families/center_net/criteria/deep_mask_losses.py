@@ -25,7 +25,7 @@ from boxwright.nn.ops.roi import crop_and_resize
 from boxwright.types import Targets
 
 _NEIGHBORS = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0))
-# Of the distance of colors; and the least probability that two neighbors are alike.
+# What the distance of colors is divided by, and the least probability that two neighbors are alike.
 _THETA, _LEAST_ALIKE = 2.0, 1e-3
 
 

@@ -195,7 +195,7 @@ class KeypointTask:
         offsets = KeypointVectors.toward(points, weights, points, self.radius, grid)
         regression = KeypointVectors.toward(points, weights, centers, self.radius, grid)
         terms = {
-            "heatmap": LossTerm(self.weights.heatmap * self._of_heatmap(stages, heatmap, valid), heatmap.count),
+            "heatmap": LossTerm(self.weights.heatmap * self._heatmap_loss(stages, heatmap, valid), heatmap.count),
             "offset": self._term(stages, offsets, lambda maps: maps.offsets, self.weights.offset),
             "regression": self._term(stages, regression, lambda maps: maps.regression, self.weights.regression),
         }
@@ -204,7 +204,7 @@ class KeypointTask:
             terms["depth"] = self._term(stages, depths, lambda maps: maps.depths, self.weights.depth)
         return {f"Loss/{self.name}/keypoint/{kind}": term for kind, term in terms.items()}
 
-    def _of_heatmap(self, stages: Stages, heatmap: KeypointHeatmap, valid: Tensor) -> Tensor:
+    def _heatmap_loss(self, stages: Stages, heatmap: KeypointHeatmap, valid: Tensor) -> Tensor:
         learned = as_rows_of_cells(heatmap.learned & valid[:, None]).to(heatmap.values.dtype)
         wanted = as_rows_of_cells(heatmap.values)
 

@@ -325,9 +325,8 @@ def keypoints_of_tasks(
     order = constants([rows.index(n) if n in rows else len(rows) for n in range(count)], labels.device, torch.int64)
     nothing = torch.zeros_like(of_class[0][:, :1])
     own = torch.cat([*of_class, nothing], 1).index_select(1, order)
-    scores = torch.cat([*(keypoints.scores for keypoints in decoded), nothing.to(decoded[0].scores)], 1).index_select(
-        1, order
-    )
+    scores = torch.cat([*(keypoints.scores for keypoints in decoded), nothing.to(decoded[0].scores)], 1)
+    scores = scores.index_select(1, order)
     spaces = nothing[..., None].expand(-1, -1, -1, 2).to(decoded[0].points)
     points = torch.cat([*(keypoints.points for keypoints in decoded), spaces], 1).index_select(1, order)
     return KeypointsOfTasks(points.where(own[..., None], 0.0), scores.where(own, 0.0), own, decoded[0].depths)
