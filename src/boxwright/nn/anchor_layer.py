@@ -91,8 +91,8 @@ class AnchorLayer(nn.Module):
         """
         if self.inside is not None and self.laid_for == (_grids(maps), input_size):
             return self.inside, self.inside_sizes
-        found: tuple[Tensor, tuple[int, ...]] = self._find_within(maps, input_size)
-        return found
+        anchors_and_sizes: tuple[Tensor, tuple[int, ...]] = self._find_within(maps, input_size)
+        return anchors_and_sizes
 
     # The number of anchors inside is read from their values, which a graph cannot do. `torch.compiler.disable` does the
     # same, and imports the compiler at once, which takes a second.
@@ -131,13 +131,13 @@ def _within(anchors: Tensor, sizes: tuple[int, ...], input_size: Size) -> tuple[
 
 def _cached(cache: dict[_Key, T], key: _Key, make: Callable[[], T]) -> T:
     """Return the cached value of a key, made if missing; a full cache is cleared first."""
-    found = cache.get(key)
-    if found is None:
-        found = make()
+    value = cache.get(key)
+    if value is None:
+        value = make()
         if len(cache) >= _MOST_SIZES:
             cache.clear()
-        cache[key] = found
-    return found
+        cache[key] = value
+    return value
 
 
 class _FeatureMaps(nn.Module):
@@ -171,10 +171,10 @@ def _convolved(
 ) -> Tensor:
     """Return an empty tensor of a convolution's shape; the arguments are those of `torch.conv2d`."""
     del bias, groups
-    each = [(one, one) if isinstance(one, int) else one for one in (stride, padding, dilation)]
+    settings = [(setting, setting) if isinstance(setting, int) else setting for setting in (stride, padding, dilation)]
     sides = [
         (size + 2 * pad - apart * (side - 1) - 1) // step + 1
-        for size, side, step, pad, apart in zip(inputs.shape[2:], weight.shape[2:], *each, strict=True)
+        for size, side, step, pad, apart in zip(inputs.shape[2:], weight.shape[2:], *settings, strict=True)
     ]
     return inputs.new_empty(len(inputs), len(weight), *sides)
 
@@ -200,11 +200,11 @@ def _reduced(
 ) -> Tensor:
     """Return an empty tensor of a sum's or an average's shape; the arguments are those of `Tensor.mean`."""
     dims = range(inputs.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
-    gone = {one % inputs.ndim for one in dims}
-    sides = [1 if number in gone else size for number, size in enumerate(inputs.shape)]
+    reduced = {axis % inputs.ndim for axis in dims}
+    sides = [1 if number in reduced else size for number, size in enumerate(inputs.shape)]
     if keepdim or any(positional):
         return inputs.new_empty(sides)
-    return inputs.new_empty([side for number, side in enumerate(sides) if number not in gone])
+    return inputs.new_empty([side for number, side in enumerate(sides) if number not in reduced])
 
 
 class _ShapesOnly(TorchFunctionMode):

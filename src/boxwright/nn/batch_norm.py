@@ -131,7 +131,7 @@ class SyncBatchNorm2d(BatchNorm2d):
 
     def _by_pytorch(self, input: Tensor) -> Tensor:
         group = distributed.group.WORLD
-        found: Tensor = functions.SyncBatchNorm.apply(
+        normalized: Tensor = functions.SyncBatchNorm.apply(
             input.contiguous(memory_format=torch.channels_last),
             self.weight,
             self.bias,
@@ -142,7 +142,7 @@ class SyncBatchNorm2d(BatchNorm2d):
             group,
             distributed.get_world_size(),
         )
-        return found
+        return normalized
 
 
 def synchronize(network: nn.Module) -> None:

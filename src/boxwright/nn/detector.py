@@ -109,8 +109,8 @@ class Detector(nn.Module):
         Returns:
             Inputs float32 [B, C, H', W'], and true sizes int64 [B, 2].
         """
-        found: tuple[Tensor, Tensor] = self.preprocessor(images)
-        return found
+        pixels_and_sizes: tuple[Tensor, Tensor] = self.preprocessor(images)
+        return pixels_and_sizes
 
     def predict(
         self,
@@ -203,7 +203,11 @@ class Detector(nn.Module):
         """
         # An optimized detector cannot be trained; reading the modes of its modules takes a millisecond.
         with nullcontext() if self.optimized else evaluation_mode(self):
-            return [one for found, _ in self.detect_runs(images, scale=scale, context=context) for one in found]
+            return [
+                detections
+                for batch_detections, _ in self.detect_runs(images, scale=scale, context=context)
+                for detections in batch_detections
+            ]
 
     @torch.no_grad()
     def detect_runs(
@@ -235,10 +239,10 @@ class Detector(nn.Module):
             part = None if context is None else context.rows(start, stop)
             return list(self._look(tensors[start:stop], losses, start, part))
 
-        for most, found in in_halves(look, len(tensors), self._at_once):
+        for most, results in in_halves(look, len(tensors), self._at_once):
             if most < len(tensors):
                 self._at_once = most
-            yield from found
+            yield from results
 
     def _look(
         self, images: list[Tensor], losses: EvaluationLosses | None, number: int, context: ContextFeatures | None
@@ -246,20 +250,23 @@ class Detector(nn.Module):
         """Yield as `detect_runs` for images [H, W, 3]; `number` is the index of the first."""
         # Twice: images of one size are resized together, and inputs of one size after that share a pass.
         groups = _runs([(*image.shape, image.dtype, image.device) for image in images])
-        inputs = [self.preprocessor.inputs_of(_joined([one[None] for one in images[a:b]])) for a, b in groups]
+        inputs = [self.preprocessor.inputs_of(_joined([image[None] for image in images[a:b]])) for a, b in groups]
         for first, last in _runs([pixels.shape[1:] for pixels, _ in inputs]):
             start, stop = groups[first][0], groups[last - 1][1]
             pixels, sizes = (_joined(list(part)) for part in zip(*inputs[first:last], strict=True))
-            there = without_wait(sizes, pixels.device)
+            sizes_on_device = without_wait(sizes, pixels.device)
             targets = None if losses is None else losses.targets(sizes, number + start)
             part = None if context is None else context.rows(start, stop).to(pixels.device)
-            predictions = self.predict(pixels, there, targets, part)
+            predictions = self.predict(pixels, sizes_on_device, targets, part)
             terms = {} if losses is None or targets is None else losses.compute(predictions, targets, number + start)
-            found, values = detections_with(
-                self.postprocessor, predictions, there, self.categories, list(terms.values())
+            batch_detections, values = detections_with(
+                self.postprocessor, predictions, sizes_on_device, self.categories, list(terms.values())
             )
             yield (
-                [_to_image(one, image) for one, image in zip(found, images[start:stop], strict=True)],
+                [
+                    _to_image(detections, image)
+                    for detections, image in zip(batch_detections, images[start:stop], strict=True)
+                ],
                 {name: float(value) for name, value in zip(terms, values, strict=True)},
             )
 
@@ -275,10 +282,10 @@ def _runs(shapes: Sequence[object]) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(shapes)], strict=True)) if shapes else []
 
 
-def _to_image(found: Detections, image: Tensor) -> Detections:
+def _to_image(detections: Detections, image: Tensor) -> Detections:
     """Return detections with boxes scaled from the network's input to the original image."""
     height, width = image.shape[:2]
-    true_height, true_width = found.image_size
+    true_height, true_width = detections.image_size
     scale = torch.tensor([width / true_width, height / true_height] * 2)
-    keypoints = None if found.keypoints is None else found.keypoints * scale[:2]
-    return replace(found, boxes=found.boxes * scale, keypoints=keypoints, image_size=(height, width))
+    keypoints = None if detections.keypoints is None else detections.keypoints * scale[:2]
+    return replace(detections, boxes=detections.boxes * scale, keypoints=keypoints, image_size=(height, width))

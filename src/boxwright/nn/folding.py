@@ -82,9 +82,9 @@ def _pairs(network: nn.Module, run: Callable[[], object]) -> tuple[Pairs, set[nn
             elif isinstance(module, nn.BatchNorm2d) and module.track_running_stats:
                 hooks.enter_context(module.register_forward_pre_hook(normalizes))
         run()
-    found = {norm: convs[0] for norm, convs in before.items() if len(convs) == 1 and convs[0] is not None}
-    takers = Counter(found.values())
-    return {norm: conv for norm, conv in found.items() if runs[conv] == takers[conv] == 1}, broken
+    pairs = {norm: convs[0] for norm, convs in before.items() if len(convs) == 1 and convs[0] is not None}
+    takers = Counter(pairs.values())
+    return {norm: conv for norm, conv in pairs.items() if runs[conv] == takers[conv] == 1}, broken
 
 
 def _problems(

@@ -178,13 +178,13 @@ def initial_taken_out(network: Network) -> Iterator[None]:
 
 def impossible_shares(tensors: Mapping[str, Tensor], shares: Mapping[str, float]) -> list[str]:
     """Return the layers whose variance is below its share of the initial 1, so that the share is another one."""
-    found = []
+    layers = []
     for layer, share in shares.items():
         variance = tensors.get(f"{layer}.{_VARIANCE}")
         # A batch's variance is at least 0; the rest is for rounding.
         if variance is not None and bool((variance < share * (1 - 1e-3)).any()):
-            found.append(layer)
-    return found
+            layers.append(layer)
+    return layers
 
 
 def normalized_layers(network: nn.Module) -> list[str]:

@@ -20,18 +20,18 @@ def input_sizes(network: nn.Module, run: Callable[[], object]) -> dict[nn.Module
         network: In evaluation mode.
         run: Runs the network on inputs of the usual size.
     """
-    found: dict[nn.Module, torch.Size] = {}
+    sizes: dict[nn.Module, torch.Size] = {}
 
     def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not inputs:  # called by name
             return
         size = inputs[0].shape
-        if size.numel() > (found[conv].numel() if conv in found else 0):
-            found[conv] = size
+        if size.numel() > (sizes[conv].numel() if conv in sizes else 0):
+            sizes[conv] = size
 
     with ExitStack() as hooks:
         for module in network.modules():
             if isinstance(module, nn.Conv2d):
                 hooks.enter_context(module.register_forward_pre_hook(sees))
         run()
-    return found
+    return sizes

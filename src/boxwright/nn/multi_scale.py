@@ -239,8 +239,8 @@ class MultiScaleDetector:
         """Yield as `Detector.detect_runs`; `losses` are of the predictions of the unscaled image."""
         tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale, self.detector.image_channels)]
         start = 0
-        for found, terms in self.detector.detect_runs(tensors, losses, "pixels", context):
-            stop = start + len(found)
+        for batch_detections, terms in self.detector.detect_runs(tensors, losses, "pixels", context):
+            stop = start + len(batch_detections)
             part = None if context is None else context.rows(start, stop)
             yield self._merged(tensors[start:stop], part), terms
             start = stop
@@ -248,18 +248,18 @@ class MultiScaleDetector:
     def _merged(self, images: list[Tensor], context: ContextFeatures | None) -> list[Detections]:
         contexts = [None if context is None else context.rows(i, i + 1) for i in range(len(images))]
         return [
-            _merge([self._detections_of(view, own) for view in self.rules.views(image)], image, self.rules)
+            _merge([self._detect_view(view, own) for view in self.rules.views(image)], image, self.rules)
             for image, own in zip(images, contexts, strict=True)
         ]
 
-    def _detections_of(self, view: View, context: ContextFeatures | None) -> Detections:
+    def _detect_view(self, view: View, context: ContextFeatures | None) -> Detections:
         plain = self.detector
         preprocessor = plain.preprocessor
         if view.size is not None:
             height, width = view.size
             resizer = replace(preprocessor.resizer, height=height, width=width)  # type: ignore[type-var]
             preprocessor = preprocessor.with_resizer(resizer)
-        # Of the same network: only the resizer differs from view to view.
+        # The network is the same: only the resizer differs from view to view.
         sized = Detector(
             preprocessor,
             plain.network,
@@ -268,29 +268,35 @@ class MultiScaleDetector:
             num_classes=plain.num_classes,
             categories=plain.categories,
         )
-        (found,) = sized.train(plain.training).detect([view.image], "pixels", context)
-        for what, values in (("keypoints", found.keypoints), ("temporal offsets", found.temporal_offsets)):
+        (detections,) = sized.train(plain.training).detect([view.image], "pixels", context)
+        for what, values in (("keypoints", detections.keypoints), ("temporal offsets", detections.temporal_offsets)):
             if values is not None:
                 raise ConfigError(f"multi_scale: voting merges boxes, but not the {what} that this detector predicts")
-        boxes = view.to_original(found.boxes)
+        boxes = view.to_original(detections.boxes)
         kept = view.keeps(boxes)
-        return Detections(boxes[kept], found.scores[kept], found.labels[kept], found.image_size, found.categories)
+        return Detections(
+            boxes[kept], detections.scores[kept], detections.labels[kept], detections.image_size, detections.categories
+        )
 
 
 def _merge(views: list[Detections], image: Tensor, rules: MultiScale | ScalePyramid) -> Detections:
-    boxes, scores, labels = (torch.cat([getattr(one, name) for one in views]) for name in ("boxes", "scores", "labels"))
+    boxes, scores, labels = (
+        torch.cat([getattr(view, name) for view in views]) for name in ("boxes", "scores", "labels")
+    )
     classes = int(labels.max()) + 1 if len(labels) else 1
     by_class = scores.new_full((len(scores), classes), -torch.inf).scatter(1, labels[:, None], scores[:, None])
     size = (image.shape[-2], image.shape[-1])
     window = torch.tensor([size], device=boxes.device)
     nms = Nms(rules.voting, max_total_detections=rules.max_detections, outside="unclipped")
     best = nms(boxes[None], by_class[None], window).image(0)
-    found = Detections(best.boxes, best.scores, best.labels, size, views[0].categories)
+    detections = Detections(best.boxes, best.scores, best.labels, size, views[0].categories)
     if not rules.clips:
-        return found
-    clipped = clip_boxes(found.boxes, *size)
+        return detections
+    clipped = clip_boxes(detections.boxes, *size)
     inside = box_area(clipped) > 0
-    return Detections(clipped[inside], found.scores[inside], found.labels[inside], size, found.categories)
+    return Detections(
+        clipped[inside], detections.scores[inside], detections.labels[inside], size, detections.categories
+    )
 
 
 def at_scales(detector: Detector, name: str) -> Detector | MultiScaleDetector:

@@ -37,7 +37,7 @@ def regularization_loss(network: nn.Module) -> Tensor:
     if penalties:
         return torch.stack(penalties).sum()
     # On the weights' device: a zero on the CPU would be copied at each step.
-    return torch.zeros((), device=next((one.device for one in network.parameters()), None))
+    return torch.zeros((), device=next((parameter.device for parameter in network.parameters()), None))
 
 
 @torch.no_grad()
@@ -47,14 +47,16 @@ def add_penalty_gradients(network: nn.Module) -> None:
     That pass takes one launch per weight; this one adds all weights with the same regularizer at once.
     """
     for (price, _), values in _by_regularizer(network).items():
-        learning = [one for one in values if one.requires_grad]
+        learning = [weight for weight in values if weight.requires_grad]
         slopes = _slopes(price.l1, price.l2, learning) if learning else []
-        there = [(one.grad, slope) for one, slope in zip(learning, slopes, strict=True) if one.grad is not None]
-        if there:
-            torch._foreach_add_([gradient for gradient, _ in there], [slope for _, slope in there])
-        for one, slope in zip(learning, slopes, strict=True):
-            if one.grad is None:
-                one.grad = slope
+        with_gradient = [
+            (weight.grad, slope) for weight, slope in zip(learning, slopes, strict=True) if weight.grad is not None
+        ]
+        if with_gradient:
+            torch._foreach_add_([gradient for gradient, _ in with_gradient], [slope for _, slope in with_gradient])
+        for weight, slope in zip(learning, slopes, strict=True):
+            if weight.grad is None:
+                weight.grad = slope
 
 
 def penalize_all(network: nn.Module, price: Regularizer) -> None:
@@ -63,7 +65,7 @@ def penalize_all(network: nn.Module, price: Regularizer) -> None:
     Later freezing does not end a penalty, as in TF.
     """
     for module in network.modules():
-        learning = [name for name, one in module.named_parameters(recurse=False) if one.requires_grad]
+        learning = [name for name, parameter in module.named_parameters(recurse=False) if parameter.requires_grad]
         vars(module)[_OF_ALL] = dict.fromkeys(learning, price)
 
 

@@ -71,7 +71,7 @@ def openvino_device(device: str, available: Sequence[str]) -> str:
     if is_cpu(device):
         return "CPU"
     wanted = device.upper().replace(":", ".")
-    # Of several, "GPU" is the first.
+    # "GPU" is the first of several.
     if wanted in available or f"{wanted}.0" in available:
         return wanted
     raise ExportError(

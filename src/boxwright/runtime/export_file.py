@@ -69,7 +69,7 @@ def read_export_file(path: str | Path) -> ExportFile:
     for other in beside:
         if not is_file(other):
             raise ExportError(f"{shown(path)}: its weights, {other.name}, are not beside it")
-    return ExportFile(path, *(read_file(one, ExportError) for one in (path, *beside)))
+    return ExportFile(path, *(read_file(file, ExportError) for file in (path, *beside)))
 
 
 def read_checked(path: str | Path, *, allow_edited: bool = False) -> ExportFile:

@@ -63,7 +63,7 @@ class ExportedDetector:
         """
         channels = self.metadata.image_channels
         pictures = [_picture(image, number, channels) for number, image in enumerate(images)]
-        return [found for run in _runs(pictures) for found in self._detect_batch(np.stack(run))]
+        return [detections for run in _runs(pictures) for detections in self._detect_batch(np.stack(run))]
 
     def detect_encoded(self, files: Sequence[bytes]) -> list[FoundObjects]:
         """Detect objects in the bytes of image files (JPEG, PNG, BMP, GIF, WebP, TIFF); otherwise as `detect`."""
@@ -103,7 +103,9 @@ def found_objects(
     scale = np.array([height, width, height, width], np.float32)
     # From TensorFlow's ymin, xmin, ymax, xmax.
     boxes = (outputs["detection_boxes"][number, :count] * scale)[:, [1, 0, 3, 2]]
-    rows = {one.output: outputs[one.output][number, :count] for one in DETECTION_OUTPUTS if one.output in outputs}
+    rows = {
+        entry.output: outputs[entry.output][number, :count] for entry in DETECTION_OUTPUTS if entry.output in outputs
+    }
     known = {name: values for name, values in fields_of(rows, scale[:2]).items() if hasattr(FoundObjects, name)}
     return FoundObjects(
         boxes=boxes,

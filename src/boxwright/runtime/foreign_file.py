@@ -93,8 +93,8 @@ def _attached_task(data: bytes) -> str:
     if not zipfile.is_zipfile(stream):
         return ""
     with zipfile.ZipFile(stream) as archive:
-        infos = [one for one in archive.infolist() if one.filename in _ATTACHED and one.file_size <= _MOST_ATTACHED]
-        texts = [archive.read(one).decode("utf-8", "replace") for one in infos]
+        infos = [info for info in archive.infolist() if info.filename in _ATTACHED and info.file_size <= _MOST_ATTACHED]
+        texts = [archive.read(info).decode("utf-8", "replace") for info in infos]
     return next((match[1] for text in texts if (match := _TASK.search(text))), "")
 
 

@@ -21,7 +21,7 @@ from boxwright.runtime.optional import require_library
 INPUT, ANCHORS = "normalized_input_image_tensor", "anchors"
 # In the order that readers of such files expect.
 OUTPUTS = ("detection_boxes", "detection_classes", "detection_scores", "num_detections")
-# Of a CenterNet's, those that follow if it learns keypoints.
+# A CenterNet that learns keypoints has these as well, after the others.
 KEYPOINT_OUTPUTS = ("detection_keypoints", "detection_keypoint_scores")
 # The network's own outputs, which the operator takes.
 NETWORK_OUTPUTS = ("raw_box_codes", "raw_class_scores")
@@ -64,7 +64,7 @@ class LitertSession:
                     model_content=file.data, num_threads=count, experimental_preserve_all_tensors=raw_outputs
                 )
             self._interpreter.allocate_tensors()
-        self._outputs = tuple(one["name"] for one in self._interpreter.get_output_details())
+        self._outputs = tuple(detail["name"] for detail in self._interpreter.get_output_details())
         self._raw = raw_outputs
         self.output_names = tuple(name for name in self._outputs if name not in KEPT)
 
@@ -75,8 +75,8 @@ class LitertSession:
         """
         inputs = self._fitted(images) if self._is_whole else self.preprocessed(images)
         with translated(ExportError, f"{self._name} cannot be run by LiteRT"):
-            outputs = [self._run(one[None]) for one in inputs]
-        return {name: np.concatenate([one[name] for one in outputs]) for name in names or outputs[0]}
+            outputs = [self._run(image[None]) for image in inputs]
+        return {name: np.concatenate([output[name] for output in outputs]) for name in names or outputs[0]}
 
     @property
     def _is_whole(self) -> bool:
@@ -106,7 +106,7 @@ class LitertSession:
         interpreter.set_tensor(interpreter.get_input_details()[0]["index"], inputs)
         interpreter.invoke()
         details = zip(self._outputs, interpreter.get_output_details(), strict=True)
-        outputs: dict[str, Floats] = {name: interpreter.get_tensor(one["index"]) for name, one in details}
+        outputs: dict[str, Floats] = {name: interpreter.get_tensor(detail["index"]) for name, detail in details}
         most = int(outputs["num_detections"][0])  # rows after the last detection are undefined
         for name in self._outputs:
             if name.startswith("detection"):
@@ -124,7 +124,7 @@ class LitertSession:
 
     def _raw_outputs(self) -> dict[str, Floats]:
         """Return all boxes, decoded as the operator does it, and all scores."""
-        places = {one["name"]: one["index"] for one in self._interpreter.get_tensor_details()}
+        places = {detail["name"]: detail["index"] for detail in self._interpreter.get_tensor_details()}
         codes, scores = (self._interpreter.get_tensor(places[name]) for name in NETWORK_OUTPUTS)
         anchors = self._interpreter.get_tensor(places[ANCHORS])
         center = codes[..., :2] / self._scales[:2] * anchors[:, 2:] + anchors[:, :2]

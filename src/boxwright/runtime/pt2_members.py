@@ -33,23 +33,23 @@ def unpacked_members(data: bytes, name: str) -> Members:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
-            sizes = sum(one.file_size for one in infos)
+            sizes = sum(info.file_size for info in infos)
             if problem := ARCHIVE_FILES.exceeded(len(infos)) or CHECKPOINT_BYTES.exceeded(sizes):
                 raise ExportError(f"{name}: {problem}")
-            if any(one.compress_type != zipfile.ZIP_STORED for one in infos):
+            if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
                 raise ExportError(f"{name}: its members are compressed, which PyTorch never does")
-            found = [(one.filename.partition("/")[2], archive.read(one)) for one in infos]
+            members = [(info.filename.partition("/")[2], archive.read(info)) for info in infos]
     except (OSError, ValueError, RuntimeError, NotImplementedError, EOFError, zipfile.BadZipFile) as error:
         raise ExportError(f"{name} is not a PyTorch program, or damaged: {str(error)[:200]}") from None
-    for member, _ in found:
+    for member, _ in members:
         if not _KNOWN.fullmatch(member):
             raise ExportError(
                 f"{name} contains {member[:80]!r}, which `boxwright export` does not write and may be code"
             )
     # Readers differ in which of the two they take.
-    if len(dict(found)) < len(found):
+    if len(dict(members)) < len(members):
         raise ExportError(f"{name} contains two members with the same name")
-    return dict(found)
+    return dict(members)
 
 
 def packed_members(members: Mapping[str, bytes]) -> bytes:

@@ -98,9 +98,9 @@ def require_same_model(
     return thresholds.of_labels(categories)
 
 
-def above_thresholds(found: FoundObjects, limits: NDArray[np.float64]) -> FoundObjects:
+def above_thresholds(detections: FoundObjects, limits: NDArray[np.float64]) -> FoundObjects:
     """Return the detections that reach the threshold of their labels."""
-    return chosen(found, found.scores >= _limits_of(found.labels, limits))
+    return chosen(detections, detections.scores >= _look_up_limits(detections.labels, limits))
 
 
 def outputs_above(
@@ -111,8 +111,8 @@ def outputs_above(
     Rows after the last detection are 0, as padding is.
     """
     scores, labels = outputs["detection_scores"], outputs["detection_classes"].astype(np.int64) - 1
-    there = np.arange(scores.shape[1]) < outputs["num_detections"][:, None]
-    kept = there & (scores >= _limits_of(labels, limits))
+    valid = np.arange(scores.shape[1]) < outputs["num_detections"][:, None]
+    kept = valid & (scores >= _look_up_limits(labels, limits))
     order = np.argsort(~kept, axis=1, kind="stable")
     filled = np.take_along_axis(kept, order, axis=1)
     result = dict(outputs)
@@ -126,6 +126,6 @@ def outputs_above(
     return result
 
 
-def _limits_of(labels: NDArray[np.int64], limits: NDArray[np.float64]) -> NDArray[np.float64]:
+def _look_up_limits(labels: NDArray[np.int64], limits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each label's threshold as float32 compares: a score of 0.3 in float32 reaches a threshold of 0.3."""
     return np.asarray(limits[np.clip(labels, 0, len(limits) - 1)].astype(np.float32), np.float64)

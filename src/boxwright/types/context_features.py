@@ -40,14 +40,14 @@ class ContextFeatures:
         Raises:
             DataError: If features have different lengths.
         """
-        lengths = sorted({one.shape[1] for one in images if len(one)})
+        lengths = sorted({image.shape[1] for image in images if len(image)})
         if len(lengths) > 1:
             raise DataError(f"context features of {lengths[0]} numbers and of {lengths[-1]} in one batch")
-        length, most = max(lengths, default=0), max((len(one) for one in images), default=0)
+        length, most = max(lengths, default=0), max((len(image) for image in images), default=0)
         features = torch.zeros(len(images), most, length)
-        for row, one in zip(features, images, strict=True):
-            row[: len(one)] = one.reshape(len(one), length)
-        return ContextFeatures(features, torch.tensor([len(one) for one in images]))
+        for row, image in zip(features, images, strict=True):
+            row[: len(image)] = image.reshape(len(image), length)
+        return ContextFeatures(features, torch.tensor([len(image) for image in images]))
 
     @property
     def valid(self) -> Tensor:

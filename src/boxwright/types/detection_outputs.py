@@ -137,20 +137,20 @@ DETECTION_OUTPUTS = (
 )
 
 
-def outputs_of(found: Any, sizes: Any) -> dict[str, Any]:
+def outputs_of(detections: Any, sizes: Any) -> dict[str, Any]:
     """Return the outputs that detections have, by name, in TensorFlow's frame.
 
     Args:
-        found: `Detections` or `PaddedDetections`.
+        detections: `Detections` or `PaddedDetections`.
         sizes: (height, width) of the images that keypoints are in, of a shape that broadcasts with keypoints.
 
     Returns:
         An array or tensor for each field that is not None.
     """
     outputs = {
-        one.output: one.of(values, sizes)
-        for one in DETECTION_OUTPUTS
-        if (values := getattr(found, one.field, None)) is not None
+        entry.output: entry.of(values, sizes)
+        for entry in DETECTION_OUTPUTS
+        if (values := getattr(detections, entry.field, None)) is not None
     }
     parts = outputs.get("detection_surface_parts")
     if parts is not None and "detection_masks" in outputs:
@@ -162,9 +162,9 @@ def outputs_of(found: Any, sizes: Any) -> dict[str, Any]:
 def fields_of(outputs: dict[str, Any], sizes: Any) -> dict[str, Any]:
     """Return the fields that outputs have, by name: the opposite of `outputs_of`, on NumPy's arrays."""
     fields = {
-        one.field: one.read(outputs[one.output], sizes).astype(one.dtype, copy=False)
-        for one in DETECTION_OUTPUTS
-        if one.output in outputs
+        entry.field: entry.read(outputs[entry.output], sizes).astype(entry.dtype, copy=False)
+        for entry in DETECTION_OUTPUTS
+        if entry.output in outputs
     }
     parts = fields.get("surface_parts")
     if parts is not None and "masks" in fields:

@@ -124,8 +124,8 @@ class PaddedDetections:
         """Return the detections in one image, [D, …] without padding."""
         # Padding comes last, so that a count selects the rest.
         count = int(self.valid[number].sum())
-        found = replace(self, complete=None)
-        known = {name: value[number, :count] for name, value in vars(found).items() if value is not None}
+        padded = replace(self, complete=None)
+        known = {name: value[number, :count] for name, value in vars(padded).items() if value is not None}
         return PaddedDetections(**known)
 
     def on_cpu(self, *others: Tensor) -> tuple[PaddedDetections, list[Tensor]]:
@@ -215,7 +215,7 @@ class Detections:
 
     def arrays(self) -> FoundObjects:
         """Return the same as arrays, for metrics, drawings and files."""
-        known = {one.name: getattr(self, one.name) for one in fields(FoundObjects) if hasattr(self, one.name)}
+        known = {field.name: getattr(self, field.name) for field in fields(FoundObjects) if hasattr(self, field.name)}
         for name, value in known.items():
             if isinstance(value, Tensor):
                 known[name] = value.detach().cpu().numpy()

@@ -92,7 +92,9 @@ class FoundObjects:
 Finder = Callable[[Sequence[NDArray[np.uint8]]], list[FoundObjects]]
 
 
-def chosen(found: F, rows: Any) -> F:
+def chosen(detections: F, rows: Any) -> F:
     """Return some rows of the detections in an image, of arrays or of tensors."""
-    known = {name: value[rows] for name, value in vars(found).items() if name not in _OF_IMAGE and value is not None}
-    return replace(found, **known)
+    known = {
+        name: value[rows] for name, value in vars(detections).items() if name not in _OF_IMAGE and value is not None
+    }
+    return replace(detections, **known)

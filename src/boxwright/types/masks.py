@@ -125,9 +125,9 @@ class InstanceMasks:
 
     def dense(self, image: int) -> Tensor:
         """Return the masks of one image, uint8 [G, H, W]."""
-        found = torch.zeros(self.windows.shape[1], *self.size, dtype=torch.uint8, device=self.values.device)
+        masks = torch.zeros(self.windows.shape[1], *self.size, dtype=torch.uint8, device=self.values.device)
         pairs = zip(self.windows[image].tolist(), self.starts[image].tolist(), strict=True)
-        for mask, ((top, left, height, width), start) in zip(found, pairs, strict=True):
+        for mask, ((top, left, height, width), start) in zip(masks, pairs, strict=True):
             window = self.values[start : start + height * width].view(height, width)
             mask[top : top + height, left : left + width] = window
-        return found
+        return masks

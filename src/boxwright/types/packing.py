@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors on the CPU; those of a GPU with one synchronized copy."""
-    if all(one.device.type == "cpu" for one in tensors):
+    if all(tensor.device.type == "cpu" for tensor in tensors):
         return list(tensors)
     return unpacked(packed(tensors).cpu(), tensors)
 
@@ -22,19 +22,19 @@ def fetched(tensors: Sequence[Tensor]) -> list[Tensor]:
 def packed(tensors: Sequence[Tensor]) -> Tensor:
     """Return the concatenated bytes of tensors of one device: uint8 [N]."""
     as_they_lie = (tensors[number].permute(_places(tensors[number])) for number in _order(tensors))
-    return torch.cat([one.reshape(-1).view(torch.uint8) for one in as_they_lie])
+    return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in as_they_lie])
 
 
 def unpacked(block: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return views of a packed block, with the shapes and types of other tensors."""
     order = _order(like)
     parts = torch.split(block, [like[number].numel() * like[number].element_size() for number in order])
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     for number, part in zip(order, parts, strict=True):
         places = _places(like[number])
         as_it_lay = part.view(like[number].dtype).view([like[number].shape[place] for place in places])
-        found[number] = as_it_lay.permute([places.index(place) for place in range(len(places))])
-    return [found[number] for number in range(len(like))]
+        tensors[number] = as_it_lay.permute([places.index(place) for place in range(len(places))])
+    return [tensors[number] for number in range(len(like))]
 
 
 def _places(tensor: Tensor) -> list[int]:
@@ -49,14 +49,14 @@ def _order(tensors: Sequence[Tensor]) -> list[int]:
 
 def tensors_of(value: object) -> list[Tensor]:
     """Return every tensor in a value, in the order of `each_tensor`."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
-    def seen(one: Tensor) -> Tensor:
-        found.append(one)
-        return one
+    def seen(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
 
     each_tensor(value, seen)
-    return found
+    return tensors
 
 
 def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
@@ -64,7 +64,9 @@ def each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
     if isinstance(value, Tensor):
         return change(value)  # type: ignore[return-value]
     if isinstance(value, tuple | list):
-        return type(value)([each_tensor(one, change) for one in value])  # type: ignore[return-value]
+        return type(value)([each_tensor(item, change) for item in value])  # type: ignore[return-value]
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: each_tensor(getattr(value, one.name), change) for one in fields(value)})
+        return replace(
+            value, **{field.name: each_tensor(getattr(value, field.name), change) for field in fields(value)}
+        )
     return value

@@ -62,13 +62,13 @@ class AnchorPredictions:
         Adjacent maps are merged into one slice, for which indexing a tensor returns a view.
         """
         ends = [0, *accumulate(self.level_sizes)]
-        found: list[slice] = []
+        slices: list[slice] = []
         for number in sorted(levels):
             begin = ends[number]
-            if found and found[-1].stop == begin:
-                begin = found.pop().start
-            found.append(slice(begin, ends[number + 1]))
-        return found
+            if slices and slices[-1].stop == begin:
+                begin = slices.pop().start
+            slices.append(slice(begin, ends[number + 1]))
+        return slices
 
 
 @dataclass(frozen=True)

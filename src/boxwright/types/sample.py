@@ -46,16 +46,16 @@ class ObjectField:
 
     def rows(self, samples: Sequence[Sample]) -> list[Array] | None:
         """Return the field of each sample; None if all lack it, or one does and nothing is neutral in its place."""
-        found = [getattr(sample, self.name) for sample in samples]
-        known = [row for row in found if row is not None]
-        if not known or (len(known) < len(found) and self.neutral is None):
+        values = [getattr(sample, self.name) for sample in samples]
+        known = [row for row in values if row is not None]
+        if not known or (len(known) < len(values) and self.neutral is None):
             return None
         if self.geometry == "surface_points":
             known = padded_points(known)
         shape, given = known[0].shape[1:], iter(known)
         return [
             np.full((len(sample.boxes), *shape), self.neutral, self.dtype) if row is None else next(given)
-            for sample, row in zip(samples, found, strict=True)
+            for sample, row in zip(samples, values, strict=True)
         ]
 
 
@@ -179,7 +179,7 @@ class Sample:
         Without a function of their own, surface points are moved by that of points.
         """
         if "points" in change:
-            change = {"surface_points": partial(_of_places, change["points"])} | change
+            change = {"surface_points": partial(_move_surface_points, change["points"])} | change
         moving = {d.name: change[d.geometry] for d in OBJECT_FIELDS if d.geometry in change}
         known = self.of_objects()
         changed: dict[str, Any] = {
@@ -188,7 +188,7 @@ class Sample:
         return replace(self, image=image, **changed)
 
 
-def _of_places(move: Callable[[Array], Array], points: Array) -> Array:
+def _move_surface_points(move: Callable[[Array], Array], points: Array) -> Array:
     """Change the x, y and visibility of points [N, D, 6]."""
     return np.concatenate([move(points[..., :PART]), points[..., PART:]], -1)
 

@@ -43,11 +43,11 @@ def save_archive(content: dict[str, Any], file: BinaryIO) -> None:
 
 def _digest(file: BinaryIO, size: int) -> bytes:
     """Return the SHA-256 of a file's first bytes."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     file.seek(0)
     for start in range(0, size, _CHUNK):
-        found.update(file.read(min(_CHUNK, size - start)))
-    return found.hexdigest().encode()
+        digest.update(file.read(min(_CHUNK, size - start)))
+    return digest.hexdigest().encode()
 
 
 def load_archive(path: str | Path) -> Any:

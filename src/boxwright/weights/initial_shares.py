@@ -47,8 +47,8 @@ def debiased(
         use_average: Whether the averages of statistics are wanted, where the run kept them.
     """
     shares = stored_shares(content, config, path)
-    found = without_initial(content["network"], shares[SHARES])
-    return found | (without_initial(content["average"], shares[AVERAGE_SHARES]) if use_average else {})
+    weights = without_initial(content["network"], shares[SHARES])
+    return weights | (without_initial(content["average"], shares[AVERAGE_SHARES]) if use_average else {})
 
 
 def stored_shares(content: Mapping[str, Any], config: m.TrainEvalPipelineConfig, path: Path) -> Shares:

@@ -24,7 +24,7 @@ from boxwright.types import Categories
 from boxwright.types.scopes import ChannelOrder, Scope
 from boxwright.weights.sources import read_source
 
-# Of a predictor's convolution, and of its normalization.
+# The tensors of a predictor's convolution, and of its normalization.
 _TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 
@@ -237,8 +237,8 @@ def _red_first(network: nn.Module, weights: SourceWeights) -> SourceWeights:
     first = next(f"{name}.weight" for name, module in network.named_modules() if isinstance(module, nn.Conv2d))
     kernel = weights.values.get(first)
     if kernel is None or kernel.ndim != 4 or kernel.shape[1] != 3:
-        found = "is missing" if kernel is None else f"has shape {list(kernel.shape)}"
-        raise CheckpointError(f"channels 'BGR': {first} would take blue, green and red, but in the source it {found}")
+        problem = "is missing" if kernel is None else f"has shape {list(kernel.shape)}"
+        raise CheckpointError(f"channels 'BGR': {first} would take blue, green and red, but in the source it {problem}")
     return replace(weights, values={**weights.values, first: kernel.flip(1)})
 
 

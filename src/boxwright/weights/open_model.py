@@ -122,7 +122,7 @@ _PRECISIONS = ("float32", "bfloat16", "fastest")
 
 _LOG = logging.getLogger("boxwright")
 _ROUNDS = 5
-# Of pictures for a network whose inputs may have any size.
+# The size of images for a network whose inputs may have any size.
 _SIZE = (480, 640)
 # Bfloat16 changes scores, which is not worth a small speedup.
 _WORTH = 0.9
@@ -251,7 +251,7 @@ class OpenModel:
         from boxwright.nn.multi_scale import at_scales
 
         detector = at_scales(self.opened, multi_scale)
-        return lambda images: [found.arrays() for found in detector.detect(list(images))]
+        return lambda images: [detections.arrays() for detections in detector.detect(list(images))]
 
 
 def open_model(

@@ -104,9 +104,9 @@ def _rewritten(key: str, value: Any, name: str) -> Any:
     if key in _REFUSED_KEYS and value is not None:
         raise ExportError(f"{name}: its graph has a {key}, which Boxwright never writes; it is not opened")
     if isinstance(value, dict):
-        return {_named(one, name): _rewritten(one, inner, name) for one, inner in value.items()}
+        return {_named(inner_key, name): _rewritten(inner_key, inner, name) for inner_key, inner in value.items()}
     if isinstance(value, list):
-        return [_rewritten(key, one, name) for one in value]
+        return [_rewritten(key, item, name) for item in value]
     if key == "expr_str":
         return _arithmetic(value, name)
     if key in ("in_spec", "out_spec") and value is not None:
@@ -127,13 +127,13 @@ def _named(text: str, name: str) -> str:
 def _check_target(target: Any, name: str) -> None:
     if target in _PYTHON:
         return
-    found = _ATEN.fullmatch(target)
-    known = found is not None and found[1] in _OPERATORS.split()
-    operator = getattr(getattr(torch.ops.aten, found[1], None), found[2], None) if found and known else None
+    match = _ATEN.fullmatch(target)
+    known = match is not None and match[1] in _OPERATORS.split()
+    operator = getattr(getattr(torch.ops.aten, match[1], None), match[2], None) if match and known else None
     if not isinstance(operator, torch._ops.OpOverload):
         raise ExportError(f"{name}: {target[:80]!r} in its graph is not an operator of detectors; it is not opened")
     schema = operator._schema
-    texts = {one.name for one in schema.arguments if "str" in str(one.type)}
+    texts = {argument.name for argument in schema.arguments if "str" in str(argument.type)}
     if schema.is_mutable or texts - _CHOICES:
         raise ExportError(f"{name}: {target[:80]!r} in its graph does more than compute; it is not opened")
 
@@ -158,19 +158,19 @@ def _arithmetic(text: Any, name: str) -> str:
         raise problem from None
     waiting: list[ast.expr] = [tree]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, ast.Constant) and isinstance(one.value, int | float) and abs(one.value) < _LARGEST_NUMBER:
+        node = waiting.pop()
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and abs(node.value) < _LARGEST_NUMBER:
             continue
-        if isinstance(one, ast.UnaryOp) and isinstance(one.op, ast.USub):
-            waiting.append(one.operand)
-        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id in _FUNCTIONS:
-            if one.func.id == "Symbol":
-                if not _is_symbol(one):
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            waiting.append(node.operand)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+            if node.func.id == "Symbol":
+                if not _is_symbol(node):
                     raise problem
-            elif one.keywords:
+            elif node.keywords:
                 raise problem
             else:
-                waiting.extend(one.args)
+                waiting.extend(node.args)
         else:
             raise problem
     return ast.unparse(tree)
@@ -178,7 +178,8 @@ def _arithmetic(text: Any, name: str) -> str:
 
 def _is_symbol(call: ast.Call) -> bool:
     """Whether a call is `Symbol('s0', positive=True, …)`."""
-    names = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    constants = [argument.value for argument in call.args if isinstance(argument, ast.Constant)]
+    names = [value for value in constants if isinstance(value, str)]
     plain = all(
         word.arg in _ASSUMPTIONS and isinstance(word.value, ast.Constant) and type(word.value.value) is bool
         for word in call.keywords
@@ -193,12 +194,12 @@ def _check_tree(tree: Any, name: str) -> None:
     if version != 1:
         raise ValueError(f"version {version}")
     while waiting:
-        one = waiting.pop()
-        context = json.loads(one["context"]) if one["context"] is not None else None
+        node = waiting.pop()
+        context = json.loads(node["context"]) if node["context"] is not None else None
         names = context if isinstance(context, list) else [] if context is None else [None]
-        if one["type"] not in _TREE_TYPES or not all(isinstance(key, str) and _NAME.fullmatch(key) for key in names):
-            raise ExportError(f"{name}: its outputs are {str(one)[:80]!r}, which Boxwright never writes")
-        waiting.extend(one["children_spec"])
+        if node["type"] not in _TREE_TYPES or not all(isinstance(key, str) and _NAME.fullmatch(key) for key in names):
+            raise ExportError(f"{name}: its outputs are {str(node)[:80]!r}, which Boxwright never writes")
+        waiting.extend(node["children_spec"])
 
 
 _GRAPH = "models/model.json"

@@ -108,13 +108,13 @@ def effdet(network: nn.Module, coder: BoxCoder | None, state: Mapping[str, Tenso
 
 def with_biases(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors with biases of 0 where a file leaves out those before normalization, as effdet's own models do."""
-    found = dict(state)
+    tensors = dict(state)
     if not isinstance(network, SSD):
-        return found
+        return tensors
     for ours, theirs, _ in (*_pyramid(network.neck), *_towers(network.head, state)):
         if theirs not in state and theirs.endswith((".conv.bias", ".conv_pw.bias")) and ours.endswith(".bias"):
-            found[theirs] = torch.zeros_like(network.get_parameter(ours))
-    return found
+            tensors[theirs] = torch.zeros_like(network.get_parameter(ours))
+    return tensors
 
 
 def _parts(network: nn.Module, coder: BoxCoder | None) -> _Parts | None:
@@ -287,10 +287,10 @@ def from_pytorch(
         return weights
     layout = _layout(network, state, path, coder)
     if layout is None:
-        found = timm_classifier(network, state, path)
-        if found is None:
+        weights = timm_classifier(network, state, path)
+        if weights is None:
             raise _unknown(network, state, path)
-        return found
+        return weights
     if is_effdet(state):
         return map_names(network, layout, with_biases(network, state), path, effdet_classes(state))
     return map_names(network, layout, state, path)

@@ -200,10 +200,10 @@ def find_config(checkpoint: str | Path) -> Path:
     path = Path(checkpoint)
     # TF2 exports NAME/pipeline.config, NAME/checkpoint/ckpt-0 and NAME/saved_model/variables/variables.
     folders = [path.parent, path.parent.parent, path.parent.parent.parent]
-    found = next((folder / "pipeline.config" for folder in folders if is_file(folder / "pipeline.config")), None)
-    if found is None:
+    config_path = next((folder / "pipeline.config" for folder in folders if is_file(folder / "pipeline.config")), None)
+    if config_path is None:
         raise CheckpointError(f"{path}: there is no pipeline.config beside or above it; pass the configuration")
-    return found
+    return config_path
 
 
 def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | None:
@@ -211,10 +211,10 @@ def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | 
     readers = [*config.eval_input_reader, *([config.train_input_reader] if config.train_input_reader else [])]
     named = [reader.label_map_path for reader in readers if reader.label_map_path]
     paths = [*(Path(as_here(path)) for path in named), folder / "label_map.pbtxt"]
-    found = next((path for path in paths if is_file(path)), None)
-    if found is not None:
-        return load_label_map(found)
-    # Of the zoo's detectors, those of 90 classes are COCO's; only they leave the label map to their user.
+    label_map_path = next((path for path in paths if is_file(path)), None)
+    if label_map_path is not None:
+        return load_label_map(label_map_path)
+    # Those of the zoo's detectors that have 90 classes are COCO's; only they leave the label map to their user.
     of_the_zoo = any(map(is_placeholder, named))
     return coco_classes_by_id() if of_the_zoo and _num_classes(config) == _COCO_IDS else None
 

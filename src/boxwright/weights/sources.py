@@ -102,8 +102,8 @@ def _safetensors(network: nn.Module, tensors: dict[str, Tensor], path: Path, cod
     return SourceWeights(tensors) if ours else from_pytorch(network, tensors, path, coder)
 
 
-def _theirs(found: FoundVariables) -> SourceWeights:
-    return SourceWeights(found.values, found.keys, found.unused, missing=found.unnamed)
+def _theirs(variables: FoundVariables) -> SourceWeights:
+    return SourceWeights(variables.values, variables.keys, variables.unused, missing=variables.unnamed)
 
 
 def _ours(path: Path, *, use_average: bool) -> SourceWeights:

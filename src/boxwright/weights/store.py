@@ -89,7 +89,7 @@ def check_content(content: dict[str, Any], path: str | Path) -> None:
             raise CheckpointError(f"{shown(path)}: not a whole checkpoint: it has no {name!r}")
         value = content[name]
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if not isinstance(value, kind) or (inner and not all(isinstance(one, inner) for one in values)):
+        if not isinstance(value, kind) or (inner and not all(isinstance(item, inner) for item in values)):
             raise CheckpointError(
                 f"{shown(path)}: not a whole checkpoint: its {name!r} is of another kind ({type(value).__name__})"
             )
@@ -124,10 +124,10 @@ class CheckpointStore:
 
     def paths(self) -> list[Path]:
         """Return the checkpoints by step."""
-        found = [
+        numbered = [
             (int(match[1]), path) for path in self.folder.glob("ckpt-*.pt") if (match := _NAME.fullmatch(path.name))
         ]
-        return [path for _, path in sorted(found)]
+        return [path for _, path in sorted(numbered)]
 
     def save(self, step: int, content: dict[str, Any], began: float = 0.0) -> Path:
         """Write a checkpoint, then remove the oldest beyond `keep`.
@@ -192,10 +192,10 @@ def find_checkpoint(path: str | Path) -> tuple[Path, dict[str, Any]]:
     """
     path = Path(path)
     if is_folder(path):
-        found = CheckpointStore(path).latest()
-        if found is None:
+        latest = CheckpointStore(path).latest()
+        if latest is None:
             raise CheckpointError(f"{path}: no checkpoint in this folder, neither ckpt-*.pt nor *.index of TensorFlow")
-        return found
+        return latest
     return path, read_checkpoint(path)
 
 

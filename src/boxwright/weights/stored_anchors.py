@@ -104,7 +104,9 @@ def _same_sets(first: Levels, second: Levels) -> bool:
     if [len(level) for level in first] != [len(level) for level in second]:
         return False
     levels = zip(first, second, strict=True)
-    return all(any(are_same([[one]], [[two]]) for two in other) for level, other in levels for one in level)
+    return all(
+        any(are_same([[pair]], [[other_pair]]) for other_pair in other) for level, other in levels for pair in level
+    )
 
 
 def _differ(path: Path, stored: Levels, wanted: Levels, *, switch: bool | None) -> CheckpointError:
@@ -114,10 +116,10 @@ def _differ(path: Path, stored: Levels, wanted: Levels, *, switch: bool | None) 
         switch: What `first_release` has to be; None if no order makes them the same.
     """
     levels = itertools.zip_longest(stored, wanted, fillvalue=())
-    number, found, expected = next((n, a, b) for n, (a, b) in enumerate(levels, 1) if not are_same([a], [b]))
+    number, actual, expected = next((n, a, b) for n, (a, b) in enumerate(levels, 1) if not are_same([a], [b]))
     hint = "is it of another configuration?" if switch is None else f"set {_SWITCH}={str(switch).lower()}"
     return CheckpointError(
-        f"{shown(path)}: boxes would be at other places: on map {number}, its graph lays anchors {_said(found)} "
+        f"{shown(path)}: boxes would be at other places: on map {number}, its graph lays anchors {_said(actual)} "
         f"(scale:aspect ratio), and the configuration {_said(expected)}; {hint}"
     )
 

@@ -68,19 +68,19 @@ def to_timm(state: Mapping[str, Tensor], places: Sequence[str]) -> dict[str, tup
         state: The file's tensors.
         places: timm's names of the network's blocks, in order.
     """
-    found: dict[str, tuple[str, Tensor]] = {}
+    renamed: dict[str, tuple[str, Tensor]] = {}
     for name, value in state.items():
         block = _BLOCK.fullmatch(name)
         if block is None:
             part, _, kind = name.rpartition(".")
-            found[f"{_ENDS.get(part, part)}.{kind}"] = name, value
+            renamed[f"{_ENDS.get(part, part)}.{kind}"] = name, value
         elif int(block[1]) < len(places):
             expands = f"_blocks.{block[1]}._expand_conv.weight" in state
             parts = _PARTS if expands else {**_PARTS, **_WITHOUT_EXPANSION}
-            found[f"{places[int(block[1])]}.{parts.get(block[2], block[2])}.{block[3]}"] = name, value
+            renamed[f"{places[int(block[1])]}.{parts.get(block[2], block[2])}.{block[3]}"] = name, value
         else:
-            found[name] = name, value
-    return found
+            renamed[name] = name, value
+    return renamed
 
 
 def _block(block: nn.Module, ours: str, theirs: str) -> Names:
@@ -123,13 +123,15 @@ def timm_classifier(network: nn.Module, state: Mapping[str, Tensor], path: Path)
         CheckpointError: If it is of another size of the family.
     """
     state = {name: value for name, value in state.items() if not name.endswith(_COUNT)}
-    found = next(((name, part) for name, part in network.named_modules() if isinstance(part, TimmBackbone)), None)
-    if found is None:
-        return _of_ours(network, state, path)
-    prefix, backbone = found
+    named_backbone = next(
+        ((name, part) for name, part in network.named_modules() if isinstance(part, TimmBackbone)), None
+    )
+    if named_backbone is None:
+        return _map_own_backbone(network, state, path)
+    prefix, backbone = named_backbone
     sources = {name: name for name in state}
     if is_efficientnet_pytorch(state):
-        state, sources = _renamed(state, _blocks_of(backbone.body))
+        state, sources = _renamed(state, _block_names(backbone.body))
     wanted = _wanted(backbone.body)
     table = _matched(wanted, state)
     if len(table) < len(wanted):
@@ -206,7 +208,7 @@ def _converted(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _of_ours(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+def _map_own_backbone(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
     """Return a file's tensors for a backbone of ours that computes what timm's of the same family does."""
     backbone = getattr(network, "backbone", None)
     sources = {name: name for name in state}
@@ -221,18 +223,18 @@ def _of_ours(network: nn.Module, state: Mapping[str, Tensor], path: Path) -> Sou
     else:
         return None
     table = {ours: theirs for ours, theirs, _ in names}
-    found = {ours: theirs for ours, theirs in table.items() if theirs in state}
-    if len(found) < _LEAST * len(table):
+    matched = {ours: theirs for ours, theirs in table.items() if theirs in state}
+    if len(matched) < _LEAST * len(table):
         return None
-    used = set(found.values())
+    used = set(matched.values())
     unused = _left_out(sources[name] for name in state if name not in used)
-    values = {ours: state[theirs] for ours, theirs in found.items()}
+    values = {ours: state[theirs] for ours, theirs in matched.items()}
     first = _FIRST.get(type(backbone))
     if first is not None:
         values = _for_pixels(values, *first)
     if isinstance(backbone, MobileNetV2):
         values = _with_epsilon(values)
-    return SourceWeights(values, {o: sources[t] for o, t in found.items()}, unused, is_classifier=True)
+    return SourceWeights(values, {o: sources[t] for o, t in matched.items()}, unused, is_classifier=True)
 
 
 def _for_pixels(values: dict[str, Tensor], kernel: str, mean: str, scale: float, offset: float) -> dict[str, Tensor]:
@@ -264,7 +266,7 @@ def _with_epsilon(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return changed
 
 
-def _blocks_of(body: nn.Module) -> list[str]:
+def _block_names(body: nn.Module) -> list[str]:
     """Return timm's names of the blocks of an EfficientNet, in order."""
     names = (name for name, _ in body.named_modules())
     return [name for name in names if name.startswith("blocks.") and name.count(".") == 2]
@@ -272,5 +274,6 @@ def _blocks_of(body: nn.Module) -> list[str]:
 
 def _renamed(state: Mapping[str, Tensor], places: list[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return tensors of efficientnet_pytorch's names by timm's, and the file's names of those."""
-    found = to_timm(state, places)
-    return {name: value for name, (_, value) in found.items()}, {name: theirs for name, (theirs, _) in found.items()}
+    by_timm = to_timm(state, places)
+    tensors = {name: value for name, (_, value) in by_timm.items()}
+    return tensors, {name: theirs for name, (theirs, _) in by_timm.items()}

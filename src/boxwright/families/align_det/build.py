@@ -123,8 +123,8 @@ def _aligned(config: AlignedStep, channels: int, output: HeadOutput, settings: C
 
 def _criterion(config: AlignDetMessage, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
     def judge(matcher: m.Matcher | None, loss: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
-        found = build_step(matcher, loss or config.loss, default, coder, columns)
-        return found if matcher is not None else _with_own_boxes(found)
+        criterion = build_step(matcher, loss or config.loss, default, coder, columns)
+        return criterion if matcher is not None else _with_own_boxes(criterion)
 
     first = judge(config.matcher, config.loss, _FIRST_MATCHER)
     if not config.step:

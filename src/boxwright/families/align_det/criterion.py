@@ -46,15 +46,15 @@ class OwnBoxAssigner:
     @torch.no_grad()
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
         """Return the targets of every anchor."""
-        found = self.assigner(anchors, targets)
+        assigned = self.assigner(anchors, targets)
         # Without a threshold: the box that an anchor overlaps most, whether or not that is the match.
         own = replace(self.assigner, matcher=ArgmaxMatcher(None))(anchors, targets)
-        tiny = ((anchors[..., 2:] - anchors[..., :2]).amin(-1) < 1 - _ROUNDING).expand_as(found.match)
-        match = torch.where(tiny, IGNORED, found.match)
+        tiny = ((anchors[..., 2:] - anchors[..., :2]).amin(-1) < 1 - _ROUNDING).expand_as(assigned.match)
+        match = torch.where(tiny, IGNORED, assigned.match)
         return replace(
-            found,
+            assigned,
             match=match,
             box_codes=torch.where((match >= 0)[..., None], own.box_codes, 0.0),
-            box_weights=found.box_weights * ~tiny,
-            class_weights=found.class_weights * ~tiny[..., None],
+            box_weights=assigned.box_weights * ~tiny,
+            class_weights=assigned.class_weights * ~tiny[..., None],
         )

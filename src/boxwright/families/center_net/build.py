@@ -112,7 +112,7 @@ def _stage(config: CenterNetMessage, head: HeadBuilder, keypoints: list[ClassKey
         head(config.num_classes, centers.center_head_params, centers.heatmap_bias_init),
         None if boxes is None else head(2, boxes.scale_head_params),
         None if boxes is None else head(2, boxes.offset_head_params),
-        [build_keypoint_heads(task, len(one.indices), head) for task, one in tasks],
+        [build_keypoint_heads(task, len(class_keypoints.indices), head) for task, class_keypoints in tasks],
         None if masks is None else head(config.num_classes, masks.mask_head_params, masks.heatmap_bias_init),
         None if config.temporal_offset_task is None else head(2),
         further,
@@ -123,8 +123,8 @@ def _criterion(config: CenterNetMessage, keypoints: list[ClassKeypoints]) -> Cen
     tasks: list[Task] = [build_center_task(_centers(config), keypoints)]
     if config.object_detection_task is not None:
         tasks.append(build_box_task(config.object_detection_task))
-    for number, (task, one) in enumerate(zip(config.keypoint_estimation_task, keypoints, strict=True)):
-        tasks.append(build_keypoint_task(task, number, one))
+    for number, (task, class_keypoints) in enumerate(zip(config.keypoint_estimation_task, keypoints, strict=True)):
+        tasks.append(build_keypoint_task(task, number, class_keypoints))
     if config.mask_estimation_task is not None:
         tasks.append(build_mask_task(config.mask_estimation_task))
     if config.temporal_offset_task is not None:
@@ -142,11 +142,12 @@ def _postprocessor(config: CenterNetMessage, keypoints: list[ClassKeypoints]) ->
     surface = config.densepose_estimation_task
     # With one class and one task TF returns the task's keypoints alone, else those of the whole label map.
     alone = config.num_classes == 1 and len(keypoints) == 1
-    places = [tuple(range(len(one.indices))) if alone else one.indices for one in keypoints]
+    all_indices = [class_keypoints.indices for class_keypoints in keypoints]
+    places = [tuple(range(len(indices))) if alone else indices for indices in all_indices]
     return CenterNetPostprocessor(
         centers.max_box_predictions,
         centers.peak_max_pool_kernel_size,
-        tuple(build_keypoint_decoder(*each) for each in zip(tasks, keypoints, places, strict=True)),
+        tuple(build_keypoint_decoder(*arguments) for arguments in zip(tasks, keypoints, places, strict=True)),
         bool(tasks) and all(task.clip_out_of_frame_keypoints for task in tasks),
         None if masks is None else build_mask_decoder(masks),
         None if masks is None or surface is None else build_surface_decoder(surface, masks),

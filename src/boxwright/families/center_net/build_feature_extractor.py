@@ -130,7 +130,7 @@ def _scaled(config: CenterNetFeatureExtractor, *, to_unit: bool = False) -> tupl
     unit, shift = (127.5, 1.0) if to_unit else (1.0, 0.0)
     scale = tuple(1 / (unit * deviation) for deviation in deviations)
     offset = tuple(-mean * by - shift for mean, by in zip(means, scale, strict=True))
-    return _of_colors(scale, offset), ReversedChannels() if config.bgr_ordering else nn.Identity()
+    return _build_scaling(scale, offset), ReversedChannels() if config.bgr_ordering else nn.Identity()
 
 
 # What Keras subtracts from the first, second and third channel, after it reversed them.
@@ -144,7 +144,7 @@ def _caffe_scaled(config: CenterNetFeatureExtractor) -> tuple[PixelScaling, nn.M
     first_to_last = _CAFFE if config.bgr_ordering else _CAFFE[::-1]
     scale = tuple(1 / deviation for deviation in deviations)
     offset = tuple(-mean * by - own for mean, by, own in zip(means, scale, first_to_last, strict=True))
-    return _of_colors(scale, offset), nn.Identity() if config.bgr_ordering else ReversedChannels()
+    return _build_scaling(scale, offset), nn.Identity() if config.bgr_ordering else ReversedChannels()
 
 
 def _statistics(config: CenterNetFeatureExtractor) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -154,7 +154,7 @@ def _statistics(config: CenterNetFeatureExtractor) -> tuple[tuple[float, ...], t
     return tuple(means)[::order], tuple(deviations)[::order]
 
 
-def _of_colors(scale: tuple[float, ...], offset: tuple[float, ...]) -> PixelScaling:
+def _build_scaling(scale: tuple[float, ...], offset: tuple[float, ...]) -> PixelScaling:
     (red, green, blue), (red_shift, green_shift, blue_shift) = scale, offset
     return PixelScaling((red, green, blue), (red_shift, green_shift, blue_shift))
 

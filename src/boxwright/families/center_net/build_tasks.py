@@ -74,11 +74,12 @@ def build_center_task(config: CenterNetObjectCenterParams, keypoints: list[Class
     loss = require(config.classification_loss, config, "classification_loss")
     assigner: CenterAssigner = CentersOfBoxes(config.min_box_overlap_iou)
     if config.keypoint_weights_for_center:
-        (one,) = keypoints
+        (class_keypoints,) = keypoints
         weights = tuple(config.keypoint_weights_for_center)
-        if len(weights) != len(one.indices):
-            raise config.refusal("keypoint_weights_for_center", f"expected {len(one.indices)}, found {len(weights)}")
-        targets = KeypointTargets(one.label, one.indices)
+        if len(weights) != len(class_keypoints.indices):
+            count = len(class_keypoints.indices)
+            raise config.refusal("keypoint_weights_for_center", f"expected {count}, found {len(weights)}")
+        targets = KeypointTargets(class_keypoints.label, class_keypoints.indices)
         assigner = CentersOfKeypoints(targets, weights, config.min_box_overlap_iou)
     weight, labeled_only = config.object_center_loss_weight, config.use_labeled_classes
     return CenterTask(assigner, build_classification_loss(loss), weight, labeled_only=labeled_only)
@@ -180,7 +181,7 @@ def build_keypoint_decoder(
 
 
 def _gaussian_weighted(config: CenterNetKeypointEstimation, deviations: tuple[float, ...]) -> Ranking:
-    return GaussianWeighted(tuple(one * config.std_dev_multiplier for one in deviations))
+    return GaussianWeighted(tuple(deviation * config.std_dev_multiplier for deviation in deviations))
 
 
 _RANKINGS: dict[str, Callable[[CenterNetKeypointEstimation, tuple[float, ...]], Ranking]] = {

@@ -106,8 +106,8 @@ def read_each(maps: Tensor, cells: Tensor, channels: int) -> Tensor:
     if maps.shape[1] == channels:
         shared = read(maps, cells.flatten(1, 2))
         return shared.view(batch, count, -1, channels)
-    each = maps.reshape(batch * count, channels, *maps.shape[2:])
-    return read(each, cells.flatten(0, 1)).view(batch, count, -1, channels)
+    object_maps = maps.reshape(batch * count, channels, *maps.shape[2:])
+    return read(object_maps, cells.flatten(0, 1)).view(batch, count, -1, channels)
 
 
 def center_cells(centers: Tensor, grid: Grid) -> Tensor:
@@ -207,7 +207,7 @@ def brightest_of_class(values: Tensor, labels: Tensor, num_classes: int) -> Tens
         float [B, K, H, W], channels last, as losses read a row of classes for each cell.
     """
     batch, _, height, width = values.shape
-    found = values.new_zeros(batch, height * width, num_classes)
+    maxima = values.new_zeros(batch, height * width, num_classes)
     places = labels[:, None].expand(-1, height * width, -1)
-    found = found.scatter_reduce(2, places, values.flatten(2).transpose(1, 2), "amax")
-    return found.transpose(1, 2).view(batch, num_classes, height, width)
+    maxima = maxima.scatter_reduce(2, places, values.flatten(2).transpose(1, 2), "amax")
+    return maxima.transpose(1, 2).view(batch, num_classes, height, width)

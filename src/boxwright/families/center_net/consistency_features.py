@@ -60,7 +60,7 @@ class LabColors:
     def __call__(self, inputs: Tensor, features: Sequence[Tensor]) -> Tensor:
         """Return float [B, 3, H, W]."""
         small = F.interpolate(inputs.float(), size=features[-1].shape[-2:], mode="bilinear", align_corners=False)
-        scale, offset = (constants(one, inputs.device)[:, None, None] for one in (self.scale, self.offset))
+        scale, offset = (constants(numbers, inputs.device)[:, None, None] for numbers in (self.scale, self.offset))
         return lab_of_rgb((small - offset) / scale / 255)
 
 

@@ -46,7 +46,7 @@ MASK_RESNET_TYPES = ("resnet4", "resnet8", "resnet12", "resnet16", "resnet20")
 MASK_CONDITIONAL_TYPES = tuple(f"cond_inst{depth}" for depth in range(1, 6))
 _MASK_WEIGHTS = ("task_loss_weight", "box_consistency_loss_weight", "feature_consistency_loss_weight",
     "augmented_self_supervision_loss_weight", "pointly_supervised_keypoint_loss_weight")
-# Of what number the sides of a mask have to be multiples.
+# The sides of a mask have to be multiples of these numbers.
 _MASK_MULTIPLES = {"hourglass10": 2, "hourglass20": 4, "hourglass20_no_shortcut": 4, "hourglass32": 8,
     "hourglass52": 32, "hourglass100": 32}
 
@@ -61,7 +61,7 @@ def _mask_loss(config: "CenterNetDeepMACMaskEstimation") -> str | None:
     return None if loss is None else loss.which("classification_loss")
 
 
-def _made_of_embedding(config: "CenterNetDeepMACMaskEstimation") -> bool:
+def _uses_embedding(config: "CenterNetDeepMACMaskEstimation") -> bool:
     return config.network_type in ("embedding_projection", *MASK_CONDITIONAL_TYPES)
 
 
@@ -161,7 +161,7 @@ class CenterNetDeepMACMaskEstimation(Message, name="CenterNet.DeepMACMaskEstimat
             when=lambda c: _mask_loss(c) in ("weighted_softmax", "weighted_logits_softmax")),
         refuse("use_instance_embedding", "{network_type} has no layers that read the embedding, and is made of it "
             "instead; set use_instance_embedding: false, as TF demands",
-            when=lambda c: _made_of_embedding(c) and c.use_instance_embedding),
+            when=lambda c: _uses_embedding(c) and c.use_instance_embedding),
         refuse("use_xy", "embedding_projection multiplies embeddings alone; set use_xy: false, as TF demands",
             when=lambda c: c.network_type == "embedding_projection" and c.use_xy),
         refuse("dim", "embedding_projection multiplies embeddings of one length; set both to the same",

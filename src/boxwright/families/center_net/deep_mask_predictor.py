@@ -56,12 +56,12 @@ class DeepMaskPredictor(nn.Module):
         self.register_buffer("current_step", torch.zeros(()), persistent=False)
         self.current_step: Tensor
 
-    def of_detections(self, found: CenterPredictions) -> DeepMaskPredictions:
+    def of_detections(self, predictions: CenterPredictions) -> DeepMaskPredictions:
         """Return the masks of a batch's detections; nothing in training."""
-        embeddings = found.stages[-1].embeddings
+        embeddings = predictions.stages[-1].embeddings
         if self.training or embeddings is None:
             return DeepMaskPredictions(step=self.current_step)
-        detections, boxes = self.detect(found)
+        detections, boxes = self.detect(predictions)
         boxes = relative(boxes, embeddings.pixels)
         logits = self.masks.extent.of_boxes(self.masks(embeddings, boxes), boxes)
         return DeepMaskPredictions(detections=detections, of_detections=logits)
@@ -69,7 +69,7 @@ class DeepMaskPredictor(nn.Module):
     def of_objects(
         self,
         masks: DeepMaskPredictions,
-        found: CenterPredictions,
+        predictions: CenterPredictions,
         features: Sequence[Tensor],
         inputs: Tensor,
         targets: Targets,
@@ -82,24 +82,26 @@ class DeepMaskPredictor(nn.Module):
             inputs: float [B, 3, 4 · H, 4 · W]; padded as the network pads.
             embeddings_of: Returns the embeddings of other inputs, of all stages.
         """
-        every = [stage.embeddings for stage in found.stages if stage.embeddings is not None]
+        every = [stage.embeddings for stage in predictions.stages if stage.embeddings is not None]
         embeddings = every[-self.last_stages :]
         count, boxes = targets.boxes.shape[1], relative(targets.boxes, embeddings[-1].pixels)
         if not count:
             # Other processes wait for gradients of every layer, and normalization takes no empty batch.
             boxes = boxes.new_zeros(len(boxes), 1, 4)
-        of_objects = [self.masks(one, boxes)[:, :count] for one in embeddings]
+        of_objects = [self.masks(stage_embeddings, boxes)[:, :count] for stage_embeddings in embeddings]
         # Those of other stages, and instances that the network is not told of, would have none.
-        of_objects[-1] = of_objects[-1] + 0.0 * sum(one.instances.sum() + one.pixels.sum() for one in every)
+        of_objects[-1] = of_objects[-1] + 0.0 * sum(
+            stage_embeddings.instances.sum() + stage_embeddings.pixels.sum() for stage_embeddings in every
+        )
         return replace(
             masks,
             of_objects=tuple(of_objects),
-            of_views=tuple(one[:, :count] for one in self._of_views(inputs, boxes, embeddings_of)),
+            of_views=tuple(view_masks[:, :count] for view_masks in self._predict_views(inputs, boxes, embeddings_of)),
             features=None if self.features is None else self.features(inputs, features),
         )
 
     @torch.no_grad()
-    def _of_views(
+    def _predict_views(
         self, inputs: Tensor, boxes: Tensor, embeddings_of: Callable[[Tensor], list[EmbeddingMaps]]
     ) -> tuple[Tensor, ...]:
         if self.view is None:
@@ -109,7 +111,7 @@ class DeepMaskPredictor(nn.Module):
         view = self.view.draw(len(inputs), inputs.device, generator)
         embeddings = embeddings_of(view.of_images(inputs))[-self.last_stages :]
         moved = view.of_boxes(boxes)
-        return tuple(view.undone(self.masks(one, moved)) for one in embeddings)
+        return tuple(view.undone(self.masks(stage_embeddings, moved)) for stage_embeddings in embeddings)
 
 
 def relative(boxes: Tensor, maps: Tensor) -> Tensor:

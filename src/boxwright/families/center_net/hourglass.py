@@ -184,12 +184,12 @@ class StackedHourglass(Backbone):
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return one map per hourglass, first to last."""
-        features, found = self.stem(inputs), []
+        features, maps = self.stem(inputs), []
         for number, (hourglass, output) in enumerate(zip(self.hourglasses, self.outputs, strict=True)):
-            found.append(output(hourglass(features)))
+            maps.append(output(hourglass(features)))
             if number < len(self.handovers):
-                features = self.handovers[number](features, found[-1])
-        return found
+                features = self.handovers[number](features, maps[-1])
+        return maps
 
 
 def hourglass_output(channels: int, settings: ConvSettings) -> ConvNormAct:

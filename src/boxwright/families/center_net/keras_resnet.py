@@ -66,11 +66,11 @@ class KerasResNetV1(Backbone):
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return the maps of strides 4, 8, 16 and 32."""
-        features, found = self.pool(self.stem(inputs)), []
+        features, maps = self.pool(self.stem(inputs)), []
         for stage in self.stages:
             features = stage(features)
-            found.append(features)
-        return found
+            maps.append(features)
+        return maps
 
 
 class PreactivationBlock(nn.Module):
@@ -146,9 +146,9 @@ class PreactivationResNet(Backbone):
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return the maps of the chosen stages, finest first."""
         # Padded with 0 rather than minus infinity, which matters as nothing is activated before.
-        features, found = F.max_pool2d(F.pad(self.stem(inputs), (1, 1, 1, 1)), 3, 2), []
+        features, maps = F.max_pool2d(F.pad(self.stem(inputs), (1, 1, 1, 1)), 3, 2), []
         for number, stage in enumerate(self.stages):
             features = stage(features)
             if number in self.outputs:
-                found.append(features)
-        return found
+                maps.append(features)
+        return maps

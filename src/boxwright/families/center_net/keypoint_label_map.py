@@ -39,13 +39,14 @@ def build_class_keypoints(config: CenterNet, categories: Categories | None) -> l
     except ConfigError as error:
         raise config.refusal("keypoint_label_map_path", str(error)) from None
     items = {item.name: item for item in label_map.item if item.keypoints}
-    found = [_keypoints(task, items, config) for task in config.keypoint_estimation_task]
-    for task, one in zip(config.keypoint_estimation_task, found, strict=True):
-        _check_class(task, one.label, config, categories)
-    index, count = Counter(index for one in found for index in one.indices).most_common(1)[0]
+    all_keypoints = [_keypoints(task, items, config) for task in config.keypoint_estimation_task]
+    for task, class_keypoints in zip(config.keypoint_estimation_task, all_keypoints, strict=True):
+        _check_class(task, class_keypoints.label, config, categories)
+    indices = Counter(index for class_keypoints in all_keypoints for index in class_keypoints.indices)
+    index, count = indices.most_common(1)[0]
     if count > 1:
         raise config.refusal("keypoint_label_map_path", f"keypoint id {index} occurs {count} times; give each its own")
-    return found
+    return all_keypoints
 
 
 def check_keypoints_of_data(config: CenterNet, reader: m.InputReader) -> None:
@@ -100,8 +101,8 @@ def _check_class(
         return
     of_data = categories.by_any_name(task.keypoint_class_name)
     if of_data is None or of_data.label != label:
-        found = "no such class" if of_data is None else f"id {of_data.label + 1}"
+        actual = "no such class" if of_data is None else f"id {of_data.label + 1}"
         raise task.refusal(
             "keypoint_class_name",
-            f"{task.keypoint_class_name!r} has id {label + 1} in the keypoint label map, but {found} in the data's",
+            f"{task.keypoint_class_name!r} has id {label + 1} in the keypoint label map, but {actual} in the data's",
         )

@@ -19,7 +19,7 @@ _OF_VECTORS = "compares boxes, not vectors; TF fails with it too: use l1_localiz
 _WITHOUT_BOXES = ("min_distance", "score_distance_ratio")
 
 
-def _is_of_one_class(config: "CenterNet") -> bool:
+def _has_one_class(config: "CenterNet") -> bool:
     return config.num_classes == 1 and len(config.keypoint_estimation_task) == 1
 
 
@@ -311,10 +311,10 @@ class CenterNet(Message):
         distinct("keypoint_estimation_task", "task_name"),
         distinct("keypoint_estimation_task", "keypoint_class_name"),
         refuse("keypoint_estimation_task", "depths are predicted only with num_classes: 1 and one keypoint task, as in "
-            "TF; remove predict_depth", when=lambda c: not _is_of_one_class(c) and
+            "TF; remove predict_depth", when=lambda c: not _has_one_class(c) and
             any(task.predict_depth for task in c.keypoint_estimation_task)),
         refuse("keypoint_estimation_task", "argmax_postprocessing works only with num_classes: 1 and one keypoint task",
-            when=lambda c: not _is_of_one_class(c) and
+            when=lambda c: not _has_one_class(c) and
             any(task.argmax_postprocessing for task in c.keypoint_estimation_task)),
         refuse("keypoint_estimation_task", "this candidate_ranking_mode needs the sizes of boxes; set "
             "object_detection_task, or min_distance or score_distance_ratio", when=lambda c:

@@ -198,15 +198,15 @@ class CenterNet(Network):
         maps = self.feature_maps(inputs)
         stages = tuple(heads(features) for heads, features in zip(self.stages, maps, strict=True))
         if self.identity_classifier is not None and targets is not None:
-            stages = tuple(_classified(one, targets, self.identity_classifier) for one in stages)
-        found = CenterPredictions(stages, true_sizes, (inputs.shape[2], inputs.shape[3]))
+            stages = tuple(_classified(stage, targets, self.identity_classifier) for stage in stages)
+        predictions = CenterPredictions(stages, true_sizes, (inputs.shape[2], inputs.shape[3]))
         if self.deep_masks is None:
-            return found
-        masks = self.deep_masks.of_detections(found)
+            return predictions
+        masks = self.deep_masks.of_detections(predictions)
         if targets is not None:
             whole = padded_to_multiple(inputs, self.pad_to_multiple)
-            masks = self.deep_masks.of_objects(masks, found, maps, whole, targets, self.embeddings_of)
-        return replace(found, deep_masks=masks)
+            masks = self.deep_masks.of_objects(masks, predictions, maps, whole, targets, self.embeddings_of)
+        return replace(predictions, deep_masks=masks)
 
 
 def _classified(maps: StageMaps, targets: Targets, classifier: IdentityClassifier) -> StageMaps:

@@ -53,7 +53,9 @@ class View:
 
         As in TF, which mirrors before it moves here too: not exact where a view is mirrored or scaled, and moved.
         """
-        repeated = (one.repeat_interleave(masks.shape[1], 0) for one in (-self.shift, 1 / self.scale, self.flipped))
+        repeated = (
+            parameter.repeat_interleave(masks.shape[1], 0) for parameter in (-self.shift, 1 / self.scale, self.flipped)
+        )
         return View(*repeated).of_images(masks.flatten(0, 1)[:, None]).view(masks.shape)
 
 

@@ -141,28 +141,28 @@ class DFineCriterion:
     def __call__(self, predictions: DFinePredictions, targets: Targets) -> dict[str, LossTerm]:
         """Return the terms of all sets of outputs."""
         objects = objects_of(targets, predictions.input_size)
-        found = self.totals(predictions, objects)
+        totals = self.totals(predictions, objects)
         boxes = objects.there.sum().float()
-        counts = torch.stack([found.pairs, found.others])
+        counts = torch.stack([totals.pairs, totals.others])
         terms = {
-            "Loss/classification_loss": LossTerm(found.classification.sum(), boxes),
-            "Loss/l1_loss": LossTerm(found.l1.sum(), found.pairs),
-            "Loss/giou_loss": LossTerm(found.giou.sum(), found.pairs),
-            "Loss/fgl_loss": LossTerm(found.fgl.sum(), found.pairs),
-            "Loss/ddf_loss/pairs": LossTerm(found.ddf[0].sum(), counts, _share_of_pairs),
-            "Loss/ddf_loss/others": LossTerm(found.ddf[1].sum(), counts, _share_of_others),
+            "Loss/classification_loss": LossTerm(totals.classification.sum(), boxes),
+            "Loss/l1_loss": LossTerm(totals.l1.sum(), totals.pairs),
+            "Loss/giou_loss": LossTerm(totals.giou.sum(), totals.pairs),
+            "Loss/fgl_loss": LossTerm(totals.fgl.sum(), totals.pairs),
+            "Loss/ddf_loss/pairs": LossTerm(totals.ddf[0].sum(), counts, _pairs_divisor),
+            "Loss/ddf_loss/others": LossTerm(totals.ddf[1].sum(), counts, _others_divisor),
         }
         denoised = predictions.denoised
         if denoised is not None:
             noisy = self.denoising_totals(predictions, objects)
-            counts = torch.stack([found.pairs, found.others, noisy.pairs, noisy.others])
+            counts = torch.stack([totals.pairs, totals.others, noisy.pairs, noisy.others])
             # Per group, so that the divisor is how many objects there are, however many groups a part has.
             terms |= {
                 f"Loss/denoising/{name}_loss": LossTerm(getattr(noisy, name).sum() / denoised.groups, boxes)
                 for name in ("classification", "l1", "giou", "fgl")
             }
-            terms["Loss/denoising/ddf_loss/pairs"] = LossTerm(noisy.ddf[0].sum(), counts, _share_of_pairs)
-            terms["Loss/denoising/ddf_loss/others"] = LossTerm(noisy.ddf[1].sum(), counts, _share_of_others)
+            terms["Loss/denoising/ddf_loss/pairs"] = LossTerm(noisy.ddf[0].sum(), counts, _pairs_divisor)
+            terms["Loss/denoising/ddf_loss/others"] = LossTerm(noisy.ddf[1].sum(), counts, _others_divisor)
         return terms
 
     def describe(self, predictions: DFinePredictions, targets: Targets) -> Description:
@@ -211,15 +211,15 @@ class DFineCriterion:
         of_layers = _first(pairs, layers)
         fgl = fine_grained_localization(distances, outputs.frame, of_layers, predictions.bins, predictions.scale)
         ddf = self._distillation(outputs, distances, overlaps[:layers], of_layers, counted)
-        there = pairs.there if pairs.there.ndim == 2 else pairs.there[layers - 1]
+        is_pair = pairs.there if pairs.there.ndim == 2 else pairs.there[layers - 1]
         return SetTotals(
             weights.classification * self._classification(logits, corners, own, counted),
             weights.l1 * _sums((boxes - pairs.boxes).abs().sum(-1) * pairs.weights),
             weights.giou * _sums((1 - giou) * pairs.weights),
             weights.fgl * _sums(fgl * overlaps[:layers] * of_layers.weights),
             (weights.ddf * ddf[0], weights.ddf * ddf[1]),
-            there.sum().float(),
-            (counted[:, None] * there.logical_not()).sum(),
+            is_pair.sum().float(),
+            (counted[:, None] * is_pair.logical_not()).sum(),
         )
 
     def _classification(self, logits: Tensor, corners: Tensor, pairs: Pairs, counted: Tensor) -> Tensor:
@@ -245,24 +245,24 @@ class DFineCriterion:
 
 def objects_of(targets: Targets, size: tuple[int, int]) -> BatchObjects:
     """Return the objects of a batch, whose boxes are in pixels of an input of (height, width)."""
-    there = targets.valid & (targets.weights > 0)
+    valid = targets.valid & (targets.weights > 0)
     counted = torch.ones_like(targets.weights[:, :1].sum(1)) if targets.annotated is None else targets.annotated.float()
-    there = there & (counted > 0)[:, None]
-    return BatchObjects(targets.labels, from_corners(normalized(targets.boxes, size)), targets.weights, there, counted)
+    valid = valid & (counted > 0)[:, None]
+    return BatchObjects(targets.labels, from_corners(normalized(targets.boxes, size)), targets.weights, valid, counted)
 
 
 def pairs_of(numbers: Tensor, objects: BatchObjects) -> Pairs:
     """Return the objects of some numbers int64 [..., B, Q], of which -1 is no object."""
-    there = numbers >= 0
+    matched = numbers >= 0
     if objects.labels.shape[1] == 0:
         nothing = torch.zeros_like(numbers)
-        return Pairs(nothing, nothing[..., None].expand(*numbers.shape, 4).float(), nothing.float(), there)
+        return Pairs(nothing, nothing[..., None].expand(*numbers.shape, 4).float(), nothing.float(), matched)
     places = numbers.clamp(min=0)
     shape = numbers.shape[:-2]
     labels = objects.labels.expand(*shape, -1, -1).gather(-1, places)
     boxes = objects.boxes.expand(*shape, -1, -1, -1).gather(-2, places[..., None].expand(*places.shape, 4))
     weights = objects.weights.expand(*shape, -1, -1).gather(-1, places)
-    return Pairs(labels, boxes, weights * there, there)
+    return Pairs(labels, boxes, weights * matched, matched)
 
 
 def fine_grained_localization(distances: Tensor, frame: Tensor, pairs: Pairs, bins: Tensor, scale: Tensor) -> Tensor:
@@ -300,11 +300,13 @@ def _sets(outputs: DecoderOutputs) -> list[QueryOutputs]:
 
 
 def _stacked(sets: list[QueryOutputs]) -> tuple[Tensor, Tensor]:
-    return torch.stack([one.logits for one in sets]).float(), torch.stack([one.boxes for one in sets]).float()
+    return torch.stack([outputs.logits for outputs in sets]).float(), torch.stack(
+        [outputs.boxes for outputs in sets]
+    ).float()
 
 
 def _distances(outputs: DecoderOutputs) -> Tensor:
-    return torch.stack([one.distances for one in outputs.layers if one.distances is not None]).float()
+    return torch.stack([layer.distances for layer in outputs.layers if layer.distances is not None]).float()
 
 
 def _first(pairs: Pairs, layers: int) -> Pairs:
@@ -319,7 +321,7 @@ def _sums(losses: Tensor) -> Tensor:
     return losses.sum((1, 2))
 
 
-def _share_of_pairs(counts: Tensor) -> Tensor:
+def _pairs_divisor(counts: Tensor) -> Tensor:
     """Return the divisor of distillation's sum over pairs: sides, and the share of both that pairs have.
 
     Pairs and others have shares by the roots of how many there are; those of noisy queries are the ordinary ones'.
@@ -331,7 +333,7 @@ def _share_of_pairs(counts: Tensor) -> Tensor:
     return 4 * counts[-2].clamp(min=1) * roots.sum().clamp(min=1) / roots[0].clamp(min=_LEAST_ROOT)
 
 
-def _share_of_others(counts: Tensor) -> Tensor:
+def _others_divisor(counts: Tensor) -> Tensor:
     """Return the divisor of distillation's sum over other queries."""
     roots = counts[:2].sqrt()
     return 4 * counts[-1].clamp(min=1) * roots.sum().clamp(min=1) / roots[1].clamp(min=_LEAST_ROOT)

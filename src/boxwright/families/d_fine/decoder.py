@@ -42,10 +42,10 @@ def deformable_attention(
     places = (2 * locations - 1).permute(0, 2, 3, 1, 4).flatten(0, 1).split(list(taps), 1)
     shares = weights.permute(0, 2, 3, 1).flatten(0, 1)[:, None].split(list(taps), 2)
     read = [
-        F.grid_sample(one.unflatten(-1, grid).float(), place.float(), "bilinear", "zeros", align_corners=False)
-        for one, grid, place in zip(maps, grids, places, strict=True)
+        F.grid_sample(level.unflatten(-1, grid).float(), place.float(), "bilinear", "zeros", align_corners=False)
+        for level, grid, place in zip(maps, grids, places, strict=True)
     ]
-    summed = torch.stack([(one * share).sum(2) for one, share in zip(read, shares, strict=True)]).sum(0)
+    summed = torch.stack([(sampled * share).sum(2) for sampled, share in zip(read, shares, strict=True)]).sum(0)
     return summed.view(batch, -1, queries).transpose(1, 2).to(values.dtype)
 
 
@@ -65,7 +65,7 @@ CLASS_BIAS = -math.log(99)
 # What float16 holds; as published.
 _LARGEST = 65504.0
 _LARGEST_POSITION = 10.0
-# Of each side the likeliest bins, by which the quality of a box is judged, and the width of the network that does.
+# How many of the likeliest bins of each side judge the quality of a box, and the width of the network that does.
 _LIKELIEST, _QUALITY_WIDTH = 4, 64
 # How far a tap's offset of 1 is from the reference, relative to its box's half.
 _OFFSET_SCALE = 0.5
@@ -113,8 +113,8 @@ class Mlp(nn.Module):
         """Return [..., the last width]."""
         for layer in self.layers[:-1]:
             inputs = self.act(layer(inputs))
-        found: Tensor = self.layers[-1](inputs)
-        return found
+        outputs: Tensor = self.layers[-1](inputs)
+        return outputs
 
 
 class DeformableAttention(nn.Module):
@@ -158,8 +158,8 @@ class Gateway(nn.Module):
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Return [B, Q, D]."""
         of_first, of_second = self.gate(torch.cat([first, second], -1)).sigmoid().chunk(2, -1)
-        found: Tensor = self.norm(of_first * first + of_second * second)
-        return found
+        outputs: Tensor = self.norm(of_first * first + of_second * second)
+        return outputs
 
 
 class DecoderLayer(nn.Module):
@@ -189,8 +189,8 @@ class DecoderLayer(nn.Module):
         read = self.cross_attn(queries + positions, references, memory, grids)
         queries = self.gateway(queries, read)
         fed = queries + self.linear2(self.activation(self.linear1(queries)))
-        found: Tensor = self.norm3(fed.clamp(-_LARGEST, _LARGEST))
-        return found
+        outputs: Tensor = self.norm3(fed.clamp(-_LARGEST, _LARGEST))
+        return outputs
 
 
 class BoxQuality(nn.Module):
@@ -206,8 +206,10 @@ class BoxQuality(nn.Module):
         shares = distances.unflatten(-1, (4, -1)).softmax(-1)
         # By their places: the converter for LiteRT has no top-k of which only values are used.
         likeliest = shares.gather(-1, shares.topk(_LIKELIEST, dim=-1).indices)
-        found: Tensor = logits + self.reg_conf(torch.cat([likeliest, likeliest.mean(-1, keepdim=True)], -1).flatten(-2))
-        return found
+        outputs: Tensor = logits + self.reg_conf(
+            torch.cat([likeliest, likeliest.mean(-1, keepdim=True)], -1).flatten(-2)
+        )
+        return outputs
 
 
 class DecoderLayers(nn.Module):
@@ -240,7 +242,7 @@ class DistributionDecoder(nn.Module):
         )
         for head in self.dec_score_head:
             nn.init.constant_(head.get_parameter("bias"), CLASS_BIAS)
-        # Of the weights rather than of the configuration, as files of published weights have them.
+        # Buffers belong to the weights rather than to the configuration, as in the files of published weights.
         self.register_buffer("up", torch.tensor([layout.up]))
         self.register_buffer("reg_scale", torch.tensor([layout.scale]))
 
@@ -263,7 +265,7 @@ class DistributionDecoder(nn.Module):
         bins, boxes = self.bin_distances(), references.sigmoid()
         queries, before, distances = contents, torch.zeros_like(contents), torch.zeros(())
         frame, pre = boxes, None
-        found: list[QueryOutputs] = []
+        layer_outputs: list[QueryOutputs] = []
         for number, layer in enumerate(self.decoder.layers):
             positions = self.query_pos_head(boxes).clamp(-_LARGEST_POSITION, _LARGEST_POSITION)
             queries = layer(queries, positions, boxes, memory, grids, blocked)
@@ -277,9 +279,9 @@ class DistributionDecoder(nn.Module):
             refined = boxes_of_distances(frame, expected_distances(distances, bins), self.reg_scale)
             if self.training or number == len(self.decoder.layers) - 1:
                 logits = self.decoder.lqe_layers[number](self.dec_score_head[number](queries), distances)
-                found.append(QueryOutputs(logits, refined, distances))
+                layer_outputs.append(QueryOutputs(logits, refined, distances))
             before, boxes = queries, refined.detach()
-        return DecoderOutputs(tuple(found), frame, pre)
+        return DecoderOutputs(tuple(layer_outputs), frame, pre)
 
 
 # Side of a cell's initial box on the finest map, and how far inside the image it has to lie.
@@ -312,9 +314,9 @@ class QuerySelection(nn.Module):
 
     def memory_of(self, maps: Sequence[Tensor]) -> tuple[Tensor, Grids]:
         """Return the cells of all maps, finest first, [B, T, D], and the maps' (height, width)."""
-        projected = [project(one) for project, one in zip(self.input_proj, maps, strict=True)]
-        grids = [(one.shape[-2], one.shape[-1]) for one in projected]
-        return torch.cat([one.flatten(2).transpose(1, 2) for one in projected], 1), grids
+        projected = [project(features) for project, features in zip(self.input_proj, maps, strict=True)]
+        grids = [(features.shape[-2], features.shape[-1]) for features in projected]
+        return torch.cat([features.flatten(2).transpose(1, 2) for features in projected], 1), grids
 
     def select(self, memory: Tensor, grids: Grids) -> tuple[Tensor, Tensor, QueryOutputs]:
         """Return contents [B, Q, D] and references float32 [B, Q, 4] of the likeliest cells, and these as detections.
@@ -329,8 +331,8 @@ class QuerySelection(nn.Module):
         count = min(self.num_queries, memory.shape[1])
         best = logits.amax(-1).topk(count, dim=1).indices
         contents, taken, start = (
-            one.gather(1, best[..., None].expand(-1, -1, one.shape[-1]))
-            for one in (encoded, logits, cells.expand(memory.shape[0], -1, -1))
+            tensor.gather(1, best[..., None].expand(-1, -1, tensor.shape[-1]))
+            for tensor in (encoded, logits, cells.expand(memory.shape[0], -1, -1))
         )
         references = self.enc_bbox_head(contents).float() + start
         return contents.detach(), references.detach(), QueryOutputs(taken, references.sigmoid())

@@ -79,16 +79,16 @@ class ObjectNoise:
         if keys is None:
             keys = torch.arange(batch, device=targets.labels.device)
         drawn = uniforms(keys, groups * 2 * count * _DRAWS).view(batch, groups, 2, count, _DRAWS)
-        there = targets.valid & (targets.weights > 0)
+        valid = targets.valid & (targets.weights > 0)
         if targets.annotated is not None:
-            there = there & targets.annotated[:, None]
+            valid = valid & targets.annotated[:, None]
         shape = (batch, groups, 2, count)
         labels = self._labels(targets.labels[:, None, None].expand(shape), drawn)
-        labels = torch.where(there[:, None, None], labels, self.num_classes)
+        labels = torch.where(valid[:, None, None], labels, self.num_classes)
         boxes = self._boxes(normalized(targets.boxes, size)[:, None, None].expand(*shape, 4), drawn)
         numbers = torch.arange(count, device=labels.device)
-        found = torch.where(there, numbers, -1)[:, None].expand(batch, groups, count)
-        objects = torch.stack([found, torch.full_like(found, -1)], 2)
+        positives = torch.where(valid, numbers, -1)[:, None].expand(batch, groups, count)
+        objects = torch.stack([positives, torch.full_like(positives, -1)], 2)
         return NoisyQueries(
             labels.flatten(1),
             logit(boxes).flatten(1, 3),
@@ -104,7 +104,7 @@ class ObjectNoise:
     def _boxes(self, corners: Tensor, drawn: Tensor) -> Tensor:
         """Return disturbed boxes as center x, center y, width, height."""
         sides = corners[..., 2:] - corners[..., :2]
-        # Of positives 0 to 1, of negatives 1 to 2.
+        # Positives are shifted by 0 to 1, negatives by 1 to 2.
         shifts = drawn[..., 6:] + torch.arange(2, device=drawn.device)[:, None, None]
         signs = torch.where(drawn[..., 2:6] < 0.5, -1.0, 1.0)
         moved = corners + signs * shifts * torch.cat([sides, sides], -1) * (0.5 * self.box_noise)

@@ -45,11 +45,13 @@ class SelfAttention(nn.Module):
             tokens + positions, self.in_proj_weight[: 2 * width], self.in_proj_bias[: 2 * width]
         ).chunk(2, -1)
         values = F.linear(tokens, self.in_proj_weight[2 * width :], self.in_proj_bias[2 * width :])
-        query, key, value = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (*with_positions, values))
+        query, key, value = (
+            tensor.unflatten(-1, (self.heads, -1)).transpose(1, 2) for tensor in (*with_positions, values)
+        )
         seen = None if blocked is None else blocked.logical_not()
         read = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
-        found: Tensor = self.out_proj(read.transpose(1, 2).flatten(2))
-        return found
+        outputs: Tensor = self.out_proj(read.transpose(1, 2).flatten(2))
+        return outputs
 
 
 class EncoderLayer(nn.Module):
@@ -65,8 +67,8 @@ class EncoderLayer(nn.Module):
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return [B, N, D]; positions broadcast to that."""
         tokens = self.norm1(tokens + self.self_attn(tokens, positions))
-        found: Tensor = self.norm2(tokens + self.linear2(F.gelu(self.linear1(tokens))))
-        return found
+        outputs: Tensor = self.norm2(tokens + self.linear2(F.gelu(self.linear1(tokens))))
+        return outputs
 
 
 def sine_positions(height: int, width: int, channels: int, device: torch.device) -> Tensor:
@@ -125,8 +127,8 @@ class ConvNorm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, out, H', W']."""
-        found: Tensor = self.act(self.norm(self.conv(inputs)))
-        return found
+        outputs: Tensor = self.act(self.norm(self.conv(inputs)))
+        return outputs
 
 
 class RepeatedConv(nn.Module):
@@ -153,8 +155,8 @@ class CrossStage(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, out, H, W]."""
-        found: Tensor = self.bottlenecks(self.conv1(inputs)) + self.conv2(inputs)
-        return found
+        outputs: Tensor = self.bottlenecks(self.conv1(inputs)) + self.conv2(inputs)
+        return outputs
 
 
 class FusionBlock(nn.Module):
@@ -174,8 +176,8 @@ class FusionBlock(nn.Module):
         """Return [B, depth, H, W]."""
         halves = self.cv1(inputs).chunk(2, 1)
         third = self.cv2(halves[1])
-        found: Tensor = self.cv4(torch.cat([*halves, third, self.cv3(third)], 1))
-        return found
+        outputs: Tensor = self.cv4(torch.cat([*halves, third, self.cv3(third)], 1))
+        return outputs
 
 
 class AttentionStack(nn.Module):
@@ -193,8 +195,8 @@ class AttentionStack(nn.Module):
         positions = sine_positions(height, width, channels, inputs.device)
         for layer in self.layers:
             tokens = layer(tokens, positions)
-        found: Tensor = tokens.transpose(1, 2).unflatten(2, (height, width))
-        return found
+        outputs: Tensor = tokens.transpose(1, 2).unflatten(2, (height, width))
+        return outputs
 
 
 class Downsampling(nn.Sequential):
@@ -225,7 +227,7 @@ class HybridEncoder(nn.Module):
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         """Return one map [B, depth, H, W] for each, finest first."""
-        projected = [project(one) for project, one in zip(self.input_proj, maps, strict=True)]
+        projected = [project(features) for project, features in zip(self.input_proj, maps, strict=True)]
         coarsest = self.encoder[0](projected[-1])
         down: list[Tensor] = []  # coarsest first
         for finer, lateral, block in zip(projected[-2::-1], self.lateral_convs, self.fpn_blocks, strict=True):

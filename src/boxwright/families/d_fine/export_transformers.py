@@ -111,7 +111,7 @@ def _config(network: DFine, layouts: Layouts, model: DFineMessage) -> dict[str, 
         "encoder_activation_function": "gelu",
         "activation_function": "silu",
         "hidden_expansion": encoder.expansion,
-        # Of which transformers takes round(3 × depth_mult).
+        # transformers takes round(3 × depth_mult).
         "depth_mult": encoder.repeats / 3,
         "d_model": decoder.depth,
         "decoder_in_channels": [encoder.depth] * levels,
@@ -123,7 +123,7 @@ def _config(network: DFine, layouts: Layouts, model: DFineMessage) -> dict[str, 
         "num_queries": network.queries.num_queries,
         "num_denoising": denoising.num_queries,
         "max_num_bins": decoder.bins,
-        # Of the weights, which may bring others than the configuration says.
+        # From the weights, which may bring other values than the configuration says.
         "reg_scale": float(network.decoder.reg_scale),
         "up": float(network.decoder.up),
     }
@@ -153,7 +153,7 @@ def _backbone(body: HgNetLayout, levels: int) -> dict[str, Any]:
 
 
 def _labels(detector: Detector) -> dict[str, Any]:
-    known = {one.label: one.name for one in detector.categories or ()}
+    known = {category.label: category.name for category in detector.categories or ()}
     names = {number: known.get(number, f"LABEL_{number}") for number in range(detector.num_classes)}
     return {
         "id2label": {str(number): name for number, name in names.items()},

@@ -48,10 +48,10 @@ class MatchingCosts:
             objects: [B, G, 4].
         """
         scores = logits.float().sigmoid()
-        there = _ALPHA * (1 - scores) ** _GAMMA * -(scores + _EPSILON).log()
+        present = _ALPHA * (1 - scores) ** _GAMMA * -(scores + _EPSILON).log()
         absent = (1 - _ALPHA) * scores**_GAMMA * -(1 - scores + _EPSILON).log()
         columns = labels[None, :, None].expand(len(scores), -1, scores.shape[2], -1)
-        of_classes = (there - absent).gather(-1, columns)
+        of_classes = (present - absent).gather(-1, columns)
         distances = torch.cdist(boxes, objects.expand(len(boxes), -1, -1, -1), p=1)
         overlaps = generalized_iou(to_corners(boxes)[..., :, None, :], to_corners(objects)[:, None])
         return self.classes * of_classes + self.l1 * distances - self.giou * overlaps
@@ -61,7 +61,7 @@ def iou_parts(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return intersection over union, union and hull of boxes xyxy [..., 4], which broadcast; 0 for empty unions."""
     low, high = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
     intersection = (high - low).clamp(min=0).prod(-1)
-    areas = ((one[..., 2] - one[..., 0]) * (one[..., 3] - one[..., 1]) for one in (boxes, others))
+    areas = ((corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1]) for corners in (boxes, others))
     union = sum(areas) - intersection
     first, last = torch.minimum(boxes[..., :2], others[..., :2]), torch.maximum(boxes[..., 2:], others[..., 2:])
     # The inner `where` keeps 0 / 0 out of the backward pass.
@@ -89,48 +89,48 @@ class Matches:
     union: Tensor
 
 
-def match(costs: Tensor, there: Tensor) -> Matches:
+def match(costs: Tensor, valid: Tensor) -> Matches:
     """Return the matches of least cost, exactly, on the device of the costs; a GPU is waited for once.
 
     Args:
         costs: float32 [S, B, Q, G].
-        there: bool [B, G]; objects that count.
+        valid: bool [B, G]; objects that count.
     """
-    on_cpu = fetched([costs, there])
+    on_cpu = fetched([costs, valid])
     both = without_wait((least_cost_matches if is_plain(on_cpu[0]) else _operator)(*on_cpu), costs.device)
     return Matches(both[:-1], both[-1])
 
 
-def least_cost_matches(costs: Tensor, there: Tensor) -> Tensor:
+def least_cost_matches(costs: Tensor, valid: Tensor) -> Tensor:
     """Return the matches of each set, and last their union, int64 [S + 1, B, Q]; all on the CPU."""
-    own = _matched(costs.numpy(), there.numpy())
+    own = _matched(costs.numpy(), valid.numpy())
     votes = (own[..., None] == np.arange(costs.shape[-1])).sum(0)
-    # Of equal votes the first, so that a match does not depend on how something was sorted.
+    # The first of equal votes counts, so that a match does not depend on how something was sorted.
     union = np.where(votes.max(-1) > 0, votes.argmax(-1), -1) if votes.shape[-1] else np.full(own.shape[1:], -1)
     return torch.from_numpy(np.concatenate([own, union[None]]))
 
 
-# Of the CPU alone, whatever device the network is on: a graph has it as one step, with known shapes.
+# The operator runs on the CPU, whatever device the network is on: a graph has it as one step, with known shapes.
 _operator = torch.library.custom_op("boxwright_cpu::least_cost_matches", least_cost_matches, mutates_args=())
 
 
 @_operator.register_fake
-def _(costs: Tensor, there: Tensor) -> Tensor:
-    del there
+def _(costs: Tensor, valid: Tensor) -> Tensor:
+    del valid
     return costs.new_empty((costs.shape[0] + 1, *costs.shape[1:3]), dtype=torch.int64)
 
 
-def _matched(costs: NDArray[np.float32], there: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _matched(costs: NDArray[np.float32], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
     from scipy.optimize import linear_sum_assignment  # takes seconds to import
 
-    found = np.full(costs.shape[:3], -1, np.int64)
-    for image, objects in enumerate(there):
+    matches = np.full(costs.shape[:3], -1, np.int64)
+    for image, objects in enumerate(valid):
         numbers = np.flatnonzero(objects)
         if not len(numbers):
             continue
-        for number, one in enumerate(costs[:, image][..., numbers]):
-            safe = np.nan_to_num(one, nan=_IMPOSSIBLE, posinf=_IMPOSSIBLE, neginf=-_IMPOSSIBLE)
+        for number, set_costs in enumerate(costs[:, image][..., numbers]):
+            safe = np.nan_to_num(set_costs, nan=_IMPOSSIBLE, posinf=_IMPOSSIBLE, neginf=-_IMPOSSIBLE)
             # Queries are the rows: with objects first it takes nine times as long.
             rows, columns = linear_sum_assignment(safe)
-            found[number, image, rows] = numbers[columns]
-    return found
+            matches[number, image, rows] = numbers[columns]
+    return matches

@@ -168,15 +168,16 @@ def _size_problem(model: "DFine") -> str:
     chosen = resizer.which("image_resizer_oneof") if resizer is not None else None
     if resizer is None or chosen is None:
         return ""
-    one = getattr(resizer, chosen)
+    settings = getattr(resizer, chosen)
     sides: dict[str, tuple[str, ...]] = {
         "fixed_shape_resizer": ("height", "width"),
         "pad_to_multiple_resizer": ("multiple",),
         "keep_aspect_ratio_resizer": ("max_dimension",),
     }
-    if chosen not in sides or (chosen == "keep_aspect_ratio_resizer" and not one.pad_to_max_dimension):
+    if chosen not in sides or (chosen == "keep_aspect_ratio_resizer" and not settings.pad_to_max_dimension):
         return "inputs need sides that are multiples of 32; use fixed_shape_resizer"
-    wrong = next((f"{name} {getattr(one, name)}" for name in sides[chosen] if getattr(one, name) % _STRIDE), "")
+    values = {name: getattr(settings, name) for name in sides[chosen]}
+    wrong = next((f"{name} {value}" for name, value in values.items() if value % _STRIDE), "")
     return f"inputs need sides that are multiples of 32, found {wrong}" if wrong else ""
 
 def _taps_problem(model: "DFine") -> str:

@@ -73,17 +73,17 @@ class DFine(Network):
         outputs, denoised = decoder(contents, references, memory, grids, blocked), None
         if noisy is not None:
             count = noisy.labels.shape[1]
-            denoised = Denoised(_of_queries(outputs, slice(0, count)), noisy.objects, noisy.groups)
-            outputs = _of_queries(outputs, slice(count, None))
+            denoised = Denoised(_slice_queries(outputs, slice(0, count)), noisy.objects, noisy.groups)
+            outputs = _slice_queries(outputs, slice(count, None))
         return DFinePredictions(outputs, encoder, decoder.bin_distances(), decoder.reg_scale, size, denoised)
 
 
-def _of_queries(outputs: DecoderOutputs, part: slice) -> DecoderOutputs:
+def _slice_queries(outputs: DecoderOutputs, part: slice) -> DecoderOutputs:
     """Return the outputs of some of the queries."""
 
-    def of(one: QueryOutputs) -> QueryOutputs:
-        distances = None if one.distances is None else one.distances[:, part]
-        return QueryOutputs(one.logits[:, part], one.boxes[:, part], distances)
+    def slice_layer(layer: QueryOutputs) -> QueryOutputs:
+        distances = None if layer.distances is None else layer.distances[:, part]
+        return QueryOutputs(layer.logits[:, part], layer.boxes[:, part], distances)
 
-    pre = None if outputs.pre is None else of(outputs.pre)
-    return DecoderOutputs(tuple(of(one) for one in outputs.layers), outputs.frame[:, part], pre)
+    pre = None if outputs.pre is None else slice_layer(outputs.pre)
+    return DecoderOutputs(tuple(slice_layer(layer) for layer in outputs.layers), outputs.frame[:, part], pre)

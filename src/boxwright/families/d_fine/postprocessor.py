@@ -53,8 +53,8 @@ class QueryPostprocessor:
         del predictions
         sizes = true_sizes.to(raw.boxes)
         if self.nms is not None:
-            found = self.nms.without_wait(raw.boxes, raw.scores, sizes)
-            return replace(found, multiclass_scores=of_anchors(raw.scores, found.anchors))
+            detections = self.nms.without_wait(raw.boxes, raw.scores, sizes)
+            return replace(detections, multiclass_scores=of_anchors(raw.scores, detections.anchors))
         classes, pairs = raw.scores.shape[-1], raw.scores.flatten(1)
         scores, places = pairs.topk(min(self.max_total_detections, pairs.shape[1]), dim=1)
         queries, labels = places // classes, places % classes

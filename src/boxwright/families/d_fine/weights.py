@@ -100,7 +100,7 @@ def transformers_names(name: str) -> tuple[str, ...]:
     for pattern, replacement in _WITHIN:
         theirs = re.sub(pattern, replacement, theirs)
     stacked = _STACKED.match(theirs)
-    return (theirs,) if stacked is None else tuple(f"{stacked[1]}.{one}_proj.{stacked[2]}" for one in "qkv")
+    return (theirs,) if stacked is None else tuple(f"{stacked[1]}.{part}_proj.{stacked[2]}" for part in "qkv")
 
 
 def from_transformers(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: object) -> dict[str, Tensor]:
@@ -114,28 +114,28 @@ def from_transformers(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor
     Raises:
         CheckpointError: Where only some of three tensors that are stacked are there.
     """
-    found: dict[str, Tensor] = {}
+    renamed: dict[str, Tensor] = {}
     for name in wanted:
         theirs = transformers_names(name)
-        there = [tensors[one] for one in theirs if one in tensors]
-        if there and len(there) < len(theirs):
+        parts = [tensors[their_name] for their_name in theirs if their_name in tensors]
+        if parts and len(parts) < len(theirs):
             raise CheckpointError(f"{path}: has only some of {', '.join(theirs)}")
-        if there:
-            found[name] = there[0] if len(there) == 1 else torch.cat(there)
-    return found
+        if parts:
+            renamed[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return renamed
 
 
 def to_transformers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by transformers' names, of those by ours."""
-    found: dict[str, Tensor] = {}
+    renamed: dict[str, Tensor] = {}
     for name, value in tensors.items():
         theirs = transformers_names(name)
         parts = value.chunk(len(theirs)) if len(theirs) > 1 else (value,)
-        found.update(zip(theirs, (part.clone() for part in parts), strict=True))
-    return found
+        renamed.update(zip(theirs, (part.clone() for part in parts), strict=True))
+    return renamed
 
 
-# Of inputs: the published one, and what sides are multiples of.
+# The published size of inputs, and what their sides are multiples of.
 _PUBLISHED, _STRIDE = (640, 640), 32
 _SCORES = "queries.enc_score_head.weight"
 
@@ -202,7 +202,7 @@ def _beside(path: Path, name: str) -> dict[str, Any]:
     return content
 
 
-# Of the weights, by our names: what tells one size from another, and how many classes there are.
+# Our names of the weights that tell one size from another, and how many classes there are.
 _STEM, _LEVEL = "backbone.stem.stem1.conv.weight", "encoder.input_proj.{}.conv.weight"
 _LAYER, _CLASSES = "decoder.dec_score_head.{}.weight", "queries.enc_score_head.weight"
 
@@ -224,7 +224,7 @@ def describe_weights(tensors: Mapping[str, Tensor], path: Path) -> tuple[DFine, 
     if not (is_authors(tensors) or is_transformers(tensors)):
         return None
     said = transformers_config(path)
-    classes = _of(tensors, _CLASSES, path).shape[0]
+    classes = _require_tensor(tensors, _CLASSES, path).shape[0]
     silu = str(said.get("decoder_activation_function", "silu" if "deim" in path.name else "relu")) == "silu"
     size = _size(tensors, path)
     if size is None and not said:
@@ -293,15 +293,16 @@ def _numbers(values: Any) -> str:
     return str([int(value) for value in values])
 
 
-def _of(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
-    found = _find(tensors, name)
-    if found is None:
+def _require_tensor(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
+    tensor = _find(tensors, name)
+    if tensor is None:
         raise CheckpointError(f"{shown(path)}: looks like D-FINE's weights, but {authors_name(name)} is missing")
-    return found
+    return tensor
 
 
 def _find(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
-    return next((tensors[one] for one in (authors_name(name), *transformers_names(name)) if one in tensors), None)
+    candidates = (authors_name(name), *transformers_names(name))
+    return next((tensors[candidate] for candidate in candidates if candidate in tensors), None)
 
 
 def _count(tensors: Mapping[str, Tensor], name: str) -> int:
@@ -314,14 +315,14 @@ def _count(tensors: Mapping[str, Tensor], name: str) -> int:
 
 def _size(tensors: Mapping[str, Tensor], path: Path) -> str | None:
     """Return the published size that weights are of; None for another."""
-    found = (
-        _of(tensors, _STEM, path).shape[0],
+    widths = (
+        _require_tensor(tensors, _STEM, path).shape[0],
         _count(tensors, _LEVEL),
-        _of(tensors, _LEVEL.format(0), path).shape[0],
+        _require_tensor(tensors, _LEVEL.format(0), path).shape[0],
         _count(tensors, _LAYER),
     )
     for name, size in SIZES.items():
         stem = HGNETS[size.backbone].stem[0]
-        if found == (stem, len(size.strides), size.encoder[0], size.decoder[2]):
+        if widths == (stem, len(size.strides), size.encoder[0], size.decoder[2]):
             return name
     return None

@@ -72,12 +72,12 @@ def build_refinedet_extractor(
     build, default, coarsest = REFINEDET_EXTRACTORS[config.type.split("/")[0]]
     counts = [level - config.min_level + 1 for level in coarsest]
     if levels not in counts:
-        found = f"{config.type} has {' or '.join(map(str, counts))} maps, of stride {2**config.min_level} and up"
-        raise config.refusal("type", f"{found}; the anchors are for {levels}")
+        problem = f"{config.type} has {' or '.join(map(str, counts))} maps, of stride {2**config.min_level} and up"
+        raise config.refusal("type", f"{problem}; the anchors are for {levels}")
     return build(BackboneRequest(config, default, image_channels), range(config.min_level, config.min_level + levels))
 
 
-def _of_backbone(levels: range) -> range:
+def _backbone_levels(levels: range) -> range:
     """Return the levels that are the backbone's own; coarser ones are added to it."""
     return range(levels.start, COARSEST_OF_BACKBONE + 1)
 
@@ -88,7 +88,7 @@ def _beside(request: BackboneRequest, settings: ConvSettings) -> ConvSettings:
 
 
 def _vgg16(request: BackboneRequest, levels: range) -> FeatureExtractor:
-    own = _of_backbone(levels)
+    own = _backbone_levels(levels)
     backbone = build_backbone("vgg16_refinedet", own, request)
     extras = [ExtraMap(*_EXTRA)] * (len(levels) - len(own))
     neck = VggExtras(backbone.module.channels, extras, _beside(request, request.default))
@@ -97,14 +97,14 @@ def _vgg16(request: BackboneRequest, levels: range) -> FeatureExtractor:
 
 def _resnet101(request: BackboneRequest, levels: range) -> FeatureExtractor:
     # The paper starts from Caffe's weights, trained with other means than TF's.
-    backbone = replace(build_backbone("resnet101_v1", _of_backbone(levels), request), scaling=CAFFE_MEAN)
+    backbone = replace(build_backbone("resnet101_v1", _backbone_levels(levels), request), scaling=CAFFE_MEAN)
     neck = ResidualLevel(backbone.module.channels, 128, 512, _beside(request, request.settings()))
     return FeatureExtractor(backbone, BuiltNeck(neck, neck.channels))
 
 
 def _with_extra_maps(name: str) -> _Build:
     def build(request: BackboneRequest, levels: range) -> FeatureExtractor:
-        own = _of_backbone(levels)
+        own = _backbone_levels(levels)
         backbone = build_backbone(name or request.config.type, own, request)
         widths = _EXTRA * (len(levels) - len(own))
         return FeatureExtractor(backbone, build_extra_maps(widths, backbone.module.channels, request))

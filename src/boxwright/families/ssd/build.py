@@ -113,7 +113,7 @@ def _weight_shared(
     )
     settings = CONV_SETTINGS[version](config.conv_hyperparams or m.Hyperparams())
     if version == 1:  # regardless of the configured activation
-        # Of all normalizations TF1's predictor knows batch_norm alone; with another its towers have none.
+        # TF1's predictor knows no normalization but batch_norm; with another its towers have none.
         norm = None if isinstance(settings.norm, GroupNormSettings) else settings.norm
         settings = replace(settings, activation="RELU_6", norm=norm)
         return WeightSharedHead(in_channels, anchors_per_location[0], output, shape, settings, settings)

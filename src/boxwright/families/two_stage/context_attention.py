@@ -60,8 +60,8 @@ class AttentionBlock(nn.Module):
         weights = (queries @ keys.transpose(1, 2)).float().masked_fill(~context_valid[:, None], _PADDING)
         attention = (weights / self.temperature).softmax(dim=-1)
         # Without any valid feature the softmax is uniform; values of 0 make the result 0.
-        found = attention.to(values.dtype) @ (values * context_valid[..., None])
-        return _projected(self.output, found)
+        attended = attention.to(values.dtype) @ (values * context_valid[..., None])
+        return _projected(self.output, attended)
 
 
 def _projected(projection: nn.Module, features: Tensor) -> Tensor:
@@ -100,14 +100,14 @@ class LayeredAttention(nn.Module):
         own = None if self.itself is None else self.itself(regions, valid, regions, valid)
         if not len(self.blocks):
             return torch.zeros_like(regions) if own is None else own
-        first = found = (own + regions) / 2 if own is not None and self.in_sequence else regions
+        first = attended = (own + regions) / 2 if own is not None and self.in_sequence else regions
         for start in range(0, len(self.blocks), self.heads):
             layer = self.blocks[start : start + self.heads]
-            outputs = torch.stack([block(found, valid, context, context_valid) for block in layer])
-            found = found + outputs.mean(0)
+            outputs = torch.stack([block(attended, valid, context, context_valid) for block in layer])
+            attended = attended + outputs.mean(0)
         # TF adds the layers' input again, although what is returned is itself added to the regions.
-        found = found + first
-        return found if own is None or self.in_sequence else own + found
+        attended = attended + first
+        return attended if own is None or self.in_sequence else own + attended
 
 
 class ContextAttention(nn.Module):
@@ -173,6 +173,6 @@ class ContextAttention(nn.Module):
         if self.training or context.features.shape[1] > self.most:
             context = context.resized(self.most)
         regions = features.mean((2, 3)).view(*valid.shape, -1)
-        found: Tensor = self.attend(regions, valid, context.features, context.valid)
+        attended: Tensor = self.attend(regions, valid, context.features, context.valid)
         read = features[..., :: self.every, :: self.every]
-        return read + found.flatten(0, 1)[..., None, None].to(features.dtype)
+        return read + attended.flatten(0, 1)[..., None, None].to(features.dtype)

@@ -102,7 +102,7 @@ class BoxClassifierCriterion:
         codes = codes_of_classes(regions.box_codes.float(), object_labels(assigned))
         box_losses = self.localization(codes, assigned.box_codes, assigned.box_weights * share)
         if self.miner is not None:
-            # Of every image; TF's returns within its loop, and so mines the batch's first image only.
+            # Every image is mined; TF's returns within its loop, and so mines the batch's first image only.
             chosen = self.miner(class_losses, box_losses, proposals.boxes, assigned.match)
             class_losses, box_losses = class_losses * chosen, box_losses * chosen
         return {
@@ -188,10 +188,10 @@ class TwoStageCriterion:
         scalars["RPN/negative_anchors"] = negative.sum(1).float().mean()
         scalars["RPN/anchor_recall"] = _share(positive & seen, positive)
         if self.second is not None and predictions.regions is not None:
-            found = self.second.assigner(proposals.boxes, targets)
-            held = has_match(found.match, proposals.valid, valid.shape[1])
+            region_targets = self.second.assigner(proposals.boxes, targets)
+            held = has_match(region_targets.match, proposals.valid, valid.shape[1])
             scalars["RPN/recall"] = _share(held & valid, valid)
-            scalars |= accuracies(predictions.regions.class_logits, found, proposals.valid)
+            scalars |= accuracies(predictions.regions.class_logits, region_targets, proposals.valid)
         return Description(scalars=scalars, distributions={})
 
 

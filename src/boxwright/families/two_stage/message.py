@@ -297,9 +297,9 @@ class FasterRcnn(Message):
             when=lambda c: c.first_stage_box_coder
             and c.first_stage_box_coder.faster_rcnn_box_coder is None),
         refuse("first_stage_localization_loss", OF_BOXES,
-            when=lambda c: _is_of_boxes(c.first_stage_localization_loss)),
+            when=lambda c: _compares_boxes(c.first_stage_localization_loss)),
         refuse("second_stage_localization_loss", OF_BOXES,
-            when=lambda c: _is_of_boxes(c.second_stage_localization_loss)),
+            when=lambda c: _compares_boxes(c.second_stage_localization_loss)),
         refuse("context_config", "attends in the box classifier; set number_of_stages: 2, as TensorFlow gives no "
             "context to its third stage, and mask_rcnn_box_predictor",
             when=lambda c: c.context_config and (c.number_of_stages != 2 or not _crops(c))),
@@ -335,7 +335,7 @@ def _predicts_masks(config: FasterRcnn) -> bool:
     return mask is not None and mask.predict_instance_masks
 
 
-def _is_of_boxes(loss: LocalizationLoss | None) -> bool:
+def _compares_boxes(loss: LocalizationLoss | None) -> bool:
     return loss is not None and loss.which("localization_loss") in ("weighted_iou", "weighted_giou")
 
 

@@ -184,11 +184,11 @@ class FasterRCNN(Network):
             proposals = self.sample(proposals, targets)
         if not isinstance(self.second, BoxClassifier):
             return TwoStagePredictions(first, proposals, self.second(maps, proposals, size))
-        found = TwoStagePredictions(first, proposals, self.second(maps, proposals, size, context))
+        predictions = TwoStagePredictions(first, proposals, self.second(maps, proposals, size, context))
         if self.masks is not None:
-            found = replace(found, instances=self.masks(maps, found, self.second, true_sizes))
+            predictions = replace(predictions, instances=self.masks(maps, predictions, self.second, true_sizes))
         if self.final is not None and not self.training:
             # Detected here too: features of the final boxes are outputs of the network, before any postprocessor runs.
-            detections = self.final.detect(found, true_sizes)
-            found = replace(found, final=self.second.at(maps, detections, size, self.final))
-        return found
+            detections = self.final.detect(predictions, true_sizes)
+            predictions = replace(predictions, final=self.second.at(maps, detections, size, self.final))
+        return predictions

@@ -74,6 +74,7 @@ class PositionSensitiveStage(SecondStage):
         features = self.features(maps[0])
         places = normalized(proposals.boxes, input_size)
         codes, logits = (
-            position_sensitive_crop(found, places, self.crop, self.bins).mean((-2, -1)) for found in self.head(features)
+            position_sensitive_crop(score_maps, places, self.crop, self.bins).mean((-2, -1))
+            for score_maps in self.head(features)
         )
         return RegionPredictions(codes.view(*codes.shape[:2], -1, _CODE_SIZE), logits, features)

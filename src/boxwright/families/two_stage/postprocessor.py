@@ -53,15 +53,15 @@ class TwoStagePostprocessor:
         instances, final, masks = predictions.instances, predictions.final, None
         if instances is not None and instances.detections is not None:
             # The network has detected already, as masks are predicted for detections only.
-            found = instances.detections
-            masks = masks_of_classes(instances.logits.float(), found.labels).sigmoid()
+            detections = instances.detections
+            masks = masks_of_classes(instances.logits.float(), detections.labels).sigmoid()
         elif final is not None:
-            found = final.detections
+            detections = final.detections
         else:
-            found = self._suppressed(predictions, raw, true_sizes, self.nms.without_wait)
+            detections = self._suppressed(predictions, raw, true_sizes, self.nms.without_wait)
         return replace(
-            found,
-            multiclass_scores=of_anchors(raw.scores, found.anchors),
+            detections,
+            multiclass_scores=of_anchors(raw.scores, detections.anchors),
             masks=masks,
             features=None if final is None else final.second,
             rpn_features=None if final is None else final.first,
@@ -85,11 +85,11 @@ class TwoStagePostprocessor:
         if self.clip_first:
             height, width = true_sizes.to(boxes).view(-1, 2, *[1] * (boxes.ndim - 2)).unbind(1)
             boxes = clip_boxes(boxes, height, width)
-        found, all_proposed = nms(boxes, scores, true_sizes.to(boxes)), predictions.proposals.complete
-        if found.complete is None or all_proposed is None:
-            return found
+        detections, all_proposed = nms(boxes, scores, true_sizes.to(boxes)), predictions.proposals.complete
+        if detections.complete is None or all_proposed is None:
+            return detections
         # Proposals may have been incomplete before: the whole is exact only if both are.
-        return replace(found, complete=found.complete & all_proposed)
+        return replace(detections, complete=detections.complete & all_proposed)
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,16 @@ class ProposalPostprocessor:
     def select(self, predictions: TwoStagePredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
         """Return the proposals, with label 0; their anchors, of which TF says nothing, are their indices."""
         del raw, true_sizes
-        found = predictions.proposals
-        numbers = torch.arange(found.scores.shape[1], device=found.scores.device).expand_as(found.scores)
-        # Of the softmax over background and object.
-        both = torch.stack([1 - found.scores, found.scores], dim=-1)
+        proposals = predictions.proposals
+        numbers = torch.arange(proposals.scores.shape[1], device=proposals.scores.device).expand_as(proposals.scores)
+        # The scores come from a softmax over background and object.
+        both = torch.stack([1 - proposals.scores, proposals.scores], dim=-1)
         return PaddedDetections(
-            found.boxes, found.scores, torch.zeros_like(numbers), numbers, found.valid, found.complete, both
+            proposals.boxes,
+            proposals.scores,
+            torch.zeros_like(numbers),
+            numbers,
+            proposals.valid,
+            proposals.complete,
+            both,
         )

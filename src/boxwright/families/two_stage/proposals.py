@@ -133,13 +133,13 @@ class LevelProposals:
 
 def _best_of_levels(scores: Tensor, level_sizes: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
     """Return the indices int64 [B, n] of the best anchors of each level, level by level, and the levels [n]."""
-    found, levels, first = [], [], 0
+    indices, levels, first = [], [], 0
     for number, size in enumerate(level_sizes):
         best = scores[:, first : first + size].topk(min(count, size), dim=1).indices
-        found.append(first + best)
+        indices.append(first + best)
         levels.append(torch.full((best.shape[1],), number, device=scores.device))
         first += size
-    return torch.cat(found, dim=1), torch.cat(levels)
+    return torch.cat(indices, dim=1), torch.cat(levels)
 
 
 def suppressed_by_level(
@@ -165,17 +165,17 @@ def suppressed_by_level(
     boxes, scores = (torch.stack(values, 1) for values in zip(*padded, strict=True))
     # As in the general way below: a probability of 0 passes, the padding's minus infinity does not.
     nms = Nms(PerClass(iou_threshold, longest), -1.0, longest)
-    found = nms(boxes.flatten(0, 1), scores.flatten(0, 1)[..., None], sizes.repeat_interleave(levels, 0))
-    ranked = torch.where(found.valid, found.scores, -torch.inf).view(batch, -1)
+    kept = nms(boxes.flatten(0, 1), scores.flatten(0, 1)[..., None], sizes.repeat_interleave(levels, 0))
+    ranked = torch.where(kept.valid, kept.scores, -torch.inf).view(batch, -1)
     rows = ranked.topk(min(most, ranked.shape[1]), 1).indices
     # Later stages have one shape, whatever the number of anchors.
     missing = most - rows.shape[1]
     return Proposals(
-        pad(found.boxes.view(batch, -1, 4).gather(1, rows[..., None].expand(-1, -1, 4)), (0, 0, 0, missing)),
-        pad(found.scores.view(batch, -1).gather(1, rows), (0, missing)),
-        pad(found.valid.view(batch, -1).gather(1, rows), (0, missing)),
+        pad(kept.boxes.view(batch, -1, 4).gather(1, rows[..., None].expand(-1, -1, 4)), (0, 0, 0, missing)),
+        pad(kept.scores.view(batch, -1).gather(1, rows), (0, missing)),
+        pad(kept.valid.view(batch, -1).gather(1, rows), (0, missing)),
     )
 
 
-def _proposals(found: PaddedDetections) -> Proposals:
-    return Proposals(found.boxes, found.scores, found.valid, complete=found.complete)
+def _proposals(detections: PaddedDetections) -> Proposals:
+    return Proposals(detections.boxes, detections.scores, detections.valid, complete=detections.complete)

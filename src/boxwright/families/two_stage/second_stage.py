@@ -86,8 +86,8 @@ def of_valid_rows(module: nn.Module, rows: Tensor, valid: Tensor, *, all_rows: b
         every: Tensor = module(rows)
         return every
     index = valid.flatten().nonzero().squeeze(1)
-    found: Tensor = module(rows[index])
-    return found.new_zeros(rows.shape[0], *found.shape[1:]).index_copy_(0, index, found)
+    outputs: Tensor = module(rows[index])
+    return outputs.new_zeros(rows.shape[0], *outputs.shape[1:]).index_copy_(0, index, outputs)
 
 
 Size = tuple[int, int]

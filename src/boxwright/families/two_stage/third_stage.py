@@ -129,20 +129,20 @@ class MaskPredictor(nn.Module):
         self.head, self.crop, self.detect, self.most_positives = head, crop, detect, most_positives
 
     def forward(
-        self, maps: list[Tensor], found: TwoStagePredictions, second: BoxClassifier, true_sizes: Tensor
+        self, maps: list[Tensor], predictions: TwoStagePredictions, second: BoxClassifier, true_sizes: Tensor
     ) -> InstancePredictions:
         """Return logits [B, D, K or 1, h, w]."""
-        size = found.first.input_size
-        positive = found.proposals.positive
-        if positive is not None and found.regions is not None:
-            rows = self._positives(found.proposals, positive)
+        size = predictions.first.input_size
+        positive = predictions.proposals.positive
+        if positive is not None and predictions.regions is not None:
+            rows = self._positives(predictions.proposals, positive)
             if self.crop is None:
                 batch = torch.arange(len(positive), device=positive.device)[:, None] * positive.shape[1]
-                features = found.regions.features[(batch + rows.index).flatten()]
+                features = predictions.regions.features[(batch + rows.index).flatten()]
             else:
                 features = self.crop(maps, rows.boxes, size)
             return InstancePredictions(rows.boxes, rows.valid, self._logits(features, rows.valid))
-        detections = self.detect(found, true_sizes)
+        detections = self.detect(predictions, true_sizes)
         if self.crop is None:
             features = second.features_of(maps, detections.boxes, detections.valid, size)
         else:

@@ -43,7 +43,7 @@ def torchvision_names(network: FasterRCNN, backbone: TimmBackbone, state: Mappin
     yield from _both("second.features.0", "roi_heads.box_head.fc6", state, _as_window)
     yield from _both("second.features.3", "roi_heads.box_head.fc7", state, _as_kernel)
     yield from _both("second.head.classes.0", "roi_heads.box_predictor.cls_score", state, _as_kernel)
-    yield from _both("second.head.boxes.0", "roi_heads.box_predictor.bbox_pred", state, _boxes_of_classes)
+    yield from _both("second.head.boxes.0", "roi_heads.box_predictor.bbox_pred", state, _drop_background)
     if network.masks is None:
         return
     for number in range(4):
@@ -70,7 +70,7 @@ def _as_window(value: Tensor) -> Tensor:
     return value.view(len(value), -1, _CROP_SIDE, _CROP_SIDE) if value.ndim == 2 else value
 
 
-def _boxes_of_classes(value: Tensor) -> Tensor:
+def _drop_background(value: Tensor) -> Tensor:
     return _as_kernel(vertical_first(value[4:]))
 
 

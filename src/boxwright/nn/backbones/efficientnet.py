@@ -43,7 +43,7 @@ _STAGES = (
 # Pyramid level → (stage, block).
 _TAPS = {1: (0, 0), 2: (1, 1), 3: (2, 1), 4: (4, 2), 5: (6, 0)}
 _SQUEEZE = 0.25
-# Of B0's last block; rates grow linearly from 0 at the first, as in TF.
+# The last block of B0 has this rate; rates grow linearly from 0 at the first, as in TF.
 _DROP_RATE = 0.2
 
 

@@ -20,8 +20,7 @@ from boxwright.nn.layers import normalize_and_activate
 
 # As everywhere in D-FINE; PyTorch's own.
 NORM = BatchNormSettings(decay=0.9, epsilon=1e-5)
-# Of the first stage's maps.
-_FIRST_STRIDE = 4
+_FIRST_STRIDE = 4  # of the first stage's maps
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,8 @@ class LightConv(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, out, H, W]."""
-        found: Tensor = self.conv2(self.conv1(inputs))
-        return found
+        outputs: Tensor = self.conv2(self.conv1(inputs))
+        return outputs
 
 
 class Stem(nn.Module):
@@ -141,8 +140,8 @@ class Stem(nn.Module):
         # Even kernels and the pooling keep the size by a row below and a column to the right.
         first = F.pad(self.stem1(inputs), (0, 1, 0, 1))
         second = self.stem2b(F.pad(self.stem2a(first), (0, 1, 0, 1)))
-        found: Tensor = self.stem4(self.stem3(torch.cat([F.max_pool2d(first, 2, 1), second], 1)))
-        return found
+        outputs: Tensor = self.stem4(self.stem3(torch.cat([F.max_pool2d(first, 2, 1), second], 1)))
+        return outputs
 
 
 class Block(nn.Module):
@@ -189,10 +188,10 @@ class Stage(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, out, H', W']."""
-        found: Tensor = self.downsample(inputs)
+        outputs: Tensor = self.downsample(inputs)
         for number, block in enumerate(self.blocks):
-            found = block(found) + found if number else block(found)
-        return found
+            outputs = block(outputs) + outputs if number else block(outputs)
+        return outputs
 
 
 class HgNetV2(Backbone):

@@ -130,8 +130,8 @@ class ScaledResidual(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the same shape."""
-        found = torch.cat([self.get_submodule(name)(inputs) for name in self.branches], dim=1)
-        outputs: Tensor = self.activation(inputs + self.scale * self.Conv2d_1x1(found))
+        branches = torch.cat([self.get_submodule(name)(inputs) for name in self.branches], dim=1)
+        outputs: Tensor = self.activation(inputs + self.scale * self.Conv2d_1x1(branches))
         return outputs
 
 

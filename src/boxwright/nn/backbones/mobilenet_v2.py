@@ -115,14 +115,14 @@ class MobileNetV2(Backbone):
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return one map per tap, in the order of the taps."""
-        features, found = self.stem(inputs), {}
+        features, maps = self.stem(inputs), {}
         for number, block in enumerate(cast(Iterable[InvertedResidual], self.blocks)):
             if (tap := f"{number}/expand") in self.taps:
-                found[tap] = block.expand(features)
-                features = block.finish(features, found[tap])
+                maps[tap] = block.expand(features)
+                features = block.finish(features, maps[tap])
             else:
                 features = block(features)
-            found[str(number)] = features
+            maps[str(number)] = features
         if self.head is not None:
-            found[str(_HEAD)] = self.head(features)
-        return [found[tap] for tap in self.taps]
+            maps[str(_HEAD)] = self.head(features)
+        return [maps[tap] for tap in self.taps]

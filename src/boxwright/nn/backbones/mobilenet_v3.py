@@ -201,10 +201,10 @@ class MobileNetV3(Backbone):
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return one map per tap, in the order of the taps."""
         features = self.Conv(inputs)
-        found: dict[str, Tensor] = {}
+        maps: dict[str, Tensor] = {}
         for number, name in enumerate(self.blocks):
-            found[f"{number}/expand"], features = self.get_submodule(name)(features)
-            found[str(number)] = features
+            maps[f"{number}/expand"], features = self.get_submodule(name)(features)
+            maps[str(number)] = features
         if self.Conv_1 is not None:
-            found["last"] = self.Conv_1(features)
-        return [found[tap] for tap in self.taps]
+            maps["last"] = self.Conv_1(features)
+        return [maps[tap] for tap in self.taps]

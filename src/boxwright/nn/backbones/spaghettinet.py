@@ -174,8 +174,8 @@ class _GroupedConvolution(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         parts = inputs.chunk(self.groups, dim=1)
-        found = [self.get_submodule(f"slice_{number}")(part) for number, part in enumerate(parts)]
-        outputs: Tensor = self.projection(self.concat(torch.cat(found, dim=1)))
+        convolved = [self.get_submodule(f"slice_{number}")(part) for number, part in enumerate(parts)]
+        outputs: Tensor = self.projection(self.concat(torch.cat(convolved, dim=1)))
         return inputs + outputs if self.residual else outputs
 
 
@@ -264,17 +264,17 @@ class SpaghettiNet(Backbone):
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
         """Return five maps, finest first."""
-        found = {_STEM: self.get_submodule("spaghetti_net.stem_node.stem")(inputs)}
+        maps = {_STEM: self.get_submodule("spaghetti_net.stem_node.stem")(inputs)}
         for node in self.nodes:
-            outputs = found[node.inputs[0]] if len(node.inputs) == 1 else self._sum(node, found)
+            outputs = maps[node.inputs[0]] if len(node.inputs) == 1 else self._sum(node, maps)
             for number in range(len(node.layers)):
                 outputs = self.spaghetti_net.get_submodule(f"{node.name}_{number}")(outputs)
-            found[node.name] = outputs
-        return [found[output] for output in _OUTPUTS]
+            maps[node.name] = outputs
+        return [maps[output] for output in _OUTPUTS]
 
-    def _sum(self, node: _Node, found: dict[str, Tensor]) -> Tensor:
+    def _sum(self, node: _Node, maps: dict[str, Tensor]) -> Tensor:
         """Return the sum of a node's inputs in its channels, cut to the size of that of the finest, clipped to 0..6."""
-        parts = [self.get_submodule(_edge(source, node))(found[source]) for source in node.inputs]
+        parts = [self.get_submodule(_edge(source, node))(maps[source]) for source in node.inputs]
         levels = [self.by_name[source].level for source in node.inputs]
         height, width = parts[levels.index(min(levels))].shape[-2:]
         first, second = (part[..., :height, :width] for part in parts)

@@ -54,7 +54,7 @@ class TimmBackbone(Backbone):
         missing = [stride for stride in strides if stride not in reductions]
         if missing:
             raise ConfigError(f"timm/{name} has maps of strides {reductions}, none of {missing}")
-        # Of several maps of one stride the last, which the most layers have contributed to.
+        # Where several maps have one stride, the last is taken, which the most layers have contributed to.
         self.levels = tuple(len(reductions) - 1 - reductions[::-1].index(stride) for stride in strides)
         self.channels = tuple(info.channels()[level] for level in self.levels)
         # Transformers of windows, such as Swin, keep channels last.

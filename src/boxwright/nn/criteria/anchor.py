@@ -101,7 +101,7 @@ class AnchorCriterion:
         """Return the targets of every anchor, and anchors and groundtruth in the coder's units."""
         anchors = predictions.anchors
         if not self.assigner.unit_free:
-            anchors, targets = _in_units_of_input(predictions, targets)
+            anchors, targets = _scale_to_input(predictions, targets)
         assigned = self.assigner(anchors, targets)
         if predictions.filtered is not None:
             assigned = _ignoring(assigned, predictions.filtered)
@@ -163,7 +163,7 @@ class AnchorCriterion:
         return self.localization(codes, torch.where(wanted.isnan(), codes, wanted), assigned.box_weights)
 
 
-def _in_units_of_input(predictions: AnchorPredictions, targets: Targets) -> tuple[Tensor, Targets]:
+def _scale_to_input(predictions: AnchorPredictions, targets: Targets) -> tuple[Tensor, Targets]:
     """Return anchors and groundtruth in 0..1 of the input, TF's unit for coding boxes."""
     height, width = predictions.input_size
     unit = constants([width, height, width, height], predictions.anchors.device)

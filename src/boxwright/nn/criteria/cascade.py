@@ -82,10 +82,10 @@ class CascadeCriterion:
 
     def __call__(self, predictions: CascadePredictions, targets: Targets) -> dict[str, LossTerm]:
         """Return the terms of all steps, first to last."""
-        found: dict[str, LossTerm] = {}
+        terms: dict[str, LossTerm] = {}
         for step, said in zip(self.steps, predictions.steps, strict=True):
-            found |= step(said, targets)
-        return found
+            terms |= step(said, targets)
+        return terms
 
     @torch.no_grad()
     def describe(self, predictions: CascadePredictions, targets: Targets) -> Description:

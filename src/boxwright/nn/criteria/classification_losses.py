@@ -82,8 +82,8 @@ class _PenaltyReducedFocal(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         (slopes,) = ctx.saved_tensors
-        found = (slopes * gradient.reshape(-1, 1)).view(*gradient.shape, slopes.shape[1])
-        return found, None, None, None, None, None
+        input_gradient = (slopes * gradient.reshape(-1, 1)).view(*gradient.shape, slopes.shape[1])
+        return input_gradient, None, None, None, None, None
 
 
 def _power(base: Tensor, exponent: float) -> Tensor:
@@ -238,11 +238,11 @@ class Dice:
     def __call__(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, C], over all anchors of an image."""
         targets = as_rows(targets, logits.shape[-1])
-        found = logits if self.from_probabilities else torch.sigmoid(logits)
+        predicted = logits if self.from_probabilities else torch.sigmoid(logits)
         power = 2 if self.squared else 1
-        found, wanted = found**power * weights, targets**power * weights
-        both = (found * wanted).sum(1)
-        return 1 - 2 * both / (found.sum(1) + wanted.sum(1)).clamp(min=1.0)
+        predicted, wanted = predicted**power * weights, targets**power * weights
+        both = (predicted * wanted).sum(1)
+        return 1 - 2 * both / (predicted.sum(1) + wanted.sum(1)).clamp(min=1.0)
 
 
 def _are_columns(targets: Tensor, weights: Tensor) -> bool:

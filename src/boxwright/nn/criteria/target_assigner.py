@@ -201,8 +201,8 @@ class ConfidenceTargetAssigner:
     @torch.no_grad()
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
         """Return the targets of every anchor; `class_weights` is [B, A, C]."""
-        found = self.assigner(anchors, targets)
-        confidences = self._confidences(targets, found.match)
+        assigned = self.assigner(anchors, targets)
+        confidences = self._confidences(targets, assigned.match)
         explicit = (confidences != 0).float()
         positive = (confidences > 0).any(-1, keepdim=True).float()
         classes, weights = confidences.clamp(min=0), explicit + (1 - explicit) * self.implicit_weight
@@ -211,8 +211,8 @@ class ConfidenceTargetAssigner:
             classes = torch.cat([1 - positive, classes], dim=-1)
             weights = torch.cat([background_weight, weights], dim=-1)
         return replace(
-            found,
-            box_codes=torch.where(positive > 0, found.box_codes, 0.0),
+            assigned,
+            box_codes=torch.where(positive > 0, assigned.box_codes, 0.0),
             box_weights=positive.squeeze(-1),
             classes=classes,
             class_weights=weights,

@@ -45,8 +45,8 @@ def box_offsets(boxes: Tensor, grid: tuple[int, int], stride: float, kernel_size
     row = torch.arange(height, dtype=boxes.dtype, device=boxes.device).repeat_interleave(width)
     x, y = x - (column[:, None] + around), y - (row[:, None] + around)
     square = (*x.shape, kernel_size)
-    each = torch.stack([y[..., :, None].expand(square), x[..., None, :].expand(square)], -1)
-    return each.flatten(2).transpose(1, 2).reshape(boxes.shape[0], -1, height, width)
+    offsets = torch.stack([y[..., :, None].expand(square), x[..., None, :].expand(square)], -1)
+    return offsets.flatten(2).transpose(1, 2).reshape(boxes.shape[0], -1, height, width)
 
 
 def roi_conv(
@@ -75,8 +75,8 @@ def roi_conv(
         y, x = torch.where(beyond, _FAR * height, y.clamp(max=height - 1)), x.clamp(max=width - 1)
     grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], -1).flatten(2, 3)
     taps = F.grid_sample(features.to(precise), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    found = torch.einsum("ock,bckn->bon", kernel.flatten(2), taps.to(kernel.dtype))
-    return (found if bias is None else found + bias[:, None]).view(batch, -1, height, width)
+    outputs = torch.einsum("ock,bckn->bon", kernel.flatten(2), taps.to(kernel.dtype))
+    return (outputs if bias is None else outputs + bias[:, None]).view(batch, -1, height, width)
 
 
 def _positions(offsets: Tensor, kernel_size: int) -> tuple[Tensor, Tensor]:
@@ -152,7 +152,7 @@ class LearnedConv(BoxSampling):
         """Build the kernels of features and offsets; arguments as for `RoIConv`."""
         super().__init__()
         self.conv = make_conv(in_channels, depth, kernel_size, settings.kernel, bias=True)
-        self.offsets = _offsets_of(in_channels, kernel_size, settings)
+        self.offsets = _build_offsets(in_channels, kernel_size, settings)
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
@@ -167,7 +167,7 @@ class GuidedConv(BoxSampling):
         """Build the kernels of features and offsets; arguments as for `RoIConv`."""
         super().__init__()
         self.conv = make_conv(in_channels, depth, kernel_size, settings.kernel, bias=True)
-        self.offsets = _offsets_of(2, kernel_size, settings)
+        self.offsets = _build_offsets(2, kernel_size, settings)
 
     def forward(self, features: Tensor, boxes: Tensor, stride: float) -> Tensor:
         """Return float [B, C', H, W]."""
@@ -197,7 +197,7 @@ class RoIAlignConv(BoxSampling):
         return cells.transpose(1, 2).reshape(boxes.shape[0], -1, *_grid(features))
 
 
-def _offsets_of(in_channels: int, kernel_size: int, settings: ConvSettings) -> Conv2d:
+def _build_offsets(in_channels: int, kernel_size: int, settings: ConvSettings) -> Conv2d:
     conv = make_conv(in_channels, 2 * kernel_size**2, 1, settings.kernel, bias=True)
     with torch.no_grad():
         # Training starts from the plain window: with offsets of 0 the convolution is an ordinary one.

@@ -83,7 +83,7 @@ class WeightSharedHead(AnchorHead):
         """
         super().__init__()
         self.output, self.dropout = output, nn.Dropout(shape.dropout)
-        # Of equally common numbers the finest level's; in TF the order of a Python set decides.
+        # Where numbers are equally common, the finest level's is taken; in TF the order of a Python set decides.
         common = Counter(in_channels).most_common(1)[0][0]
         differ = len(set(in_channels)) > 1
         self.projections = nn.ModuleList(

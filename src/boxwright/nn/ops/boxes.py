@@ -112,7 +112,7 @@ def box_area(boxes: Tensor) -> Tensor:
 def clip_boxes(boxes: Tensor, height: Tensor | float, width: Tensor | float) -> Tensor:
     """Return boxes [..., 4], xyxy, clipped to a window at the origin, whose sides broadcast to [...]."""
     if isinstance(height, Tensor) or isinstance(width, Tensor):
-        limit_x, limit_y = (torch.as_tensor(one, dtype=boxes.dtype, device=boxes.device) for one in (width, height))
+        limit_x, limit_y = (torch.as_tensor(limit, dtype=boxes.dtype, device=boxes.device) for limit in (width, height))
         limits = torch.stack([limit_x, limit_y, limit_x, limit_y], dim=-1)
     else:
         limits = constants([width, height, width, height], boxes.device, boxes.dtype)
@@ -207,11 +207,11 @@ def _in_slices(compare: Callable[[Tensor, Tensor], Tensor], boxes: Tensor, other
     size = rows_at_once(rows, prod(leading) * columns, boxes.device)
     if size >= rows:
         return compare(boxes, others)
-    found = boxes.new_empty(*leading, rows, columns)
+    compared = boxes.new_empty(*leading, rows, columns)
     for first in range(0, rows, size):
         part = slice(first, first + size)
-        found[..., part, :] = compare(boxes[..., part, :], others)
-    return found
+        compared[..., part, :] = compare(boxes[..., part, :], others)
+    return compared
 
 
 # Boxes [B, G, 4] and anchors [A, 4] to [B, G, A]; larger is more similar.

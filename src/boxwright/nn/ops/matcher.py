@@ -36,8 +36,8 @@ def has_match(match: Tensor, among: Tensor, count: int) -> Tensor:
     """Return which groundtruth boxes are matched, bool [B, G], by the anchors `among` bool [B, A]."""
     # An extra column takes unmatched anchors, and makes one for any number of objects. True is written directly, as
     # CUDA has no scatter maximum of bools.
-    found = torch.zeros(len(match), count + 1, dtype=torch.bool, device=match.device)
-    return found.scatter_(1, torch.where(among & (match >= 0), match, count), True)[:, :count]
+    matched = torch.zeros(len(match), count + 1, dtype=torch.bool, device=match.device)
+    return matched.scatter_(1, torch.where(among & (match >= 0), match, count), True)[:, :count]
 
 
 @dataclass(frozen=True)
@@ -153,16 +153,16 @@ class BipartiteMatcher:
 def _greedy_pairs(similarity: Tensor) -> Tensor:
     """Return the row matched to each column of [B, G, A], or UNMATCHED, among values above -inf."""
     batch, rows, columns = similarity.shape
-    left, found = similarity.clone(), []
+    left, pairs = similarity.clone(), []
     for _ in range(min(rows, columns)):
         best, place = left.flatten(1).max(1)
         row, column = place // columns, place % columns
-        found.append((best, row, column))
+        pairs.append((best, row, column))
         left.scatter_(1, row[:, None, None].expand(-1, 1, columns), -torch.inf)
         left.scatter_(2, column[:, None, None].expand(-1, rows, 1), -torch.inf)
     match = torch.full((batch, columns + 1), UNMATCHED, dtype=torch.int64, device=similarity.device)
-    if found:
-        scores, matched, places = (torch.stack(of_all, dim=1) for of_all in zip(*found, strict=True))
+    if pairs:
+        scores, matched, places = (torch.stack(of_all, dim=1) for of_all in zip(*pairs, strict=True))
         # Rows without a pair are written to an extra column, which is cut off.
         match.scatter_(1, places.masked_fill_(scores == -torch.inf, columns), matched)
     return match[:, :columns].contiguous()

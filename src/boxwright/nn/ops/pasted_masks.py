@@ -32,7 +32,7 @@ class _Axis:
     weights: Floats
 
 
-def whole_masks(found: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8]:
+def whole_masks(objects: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8]:
     """Return which pixels of the image belong to each object.
 
     Args:
@@ -42,14 +42,14 @@ def whole_masks(found: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8
     Returns:
         uint8 [D, H, W] of 0 and 1.
     """
-    whole = np.zeros((len(found), *found.image_size), np.uint8)
-    for into, (rows, columns, values) in zip(whole, _windows(found), strict=True):
+    whole = np.zeros((len(objects), *objects.image_size), np.uint8)
+    for into, (rows, columns, values) in zip(whole, _windows(objects), strict=True):
         height, width = values.shape
         into[rows.first : rows.first + height, columns.first : columns.first + width] = values > threshold
     return whole
 
 
-def mask_run_lengths(found: FoundObjects, threshold: float = 0.5) -> Iterator[dict[str, Any]]:
+def mask_run_lengths(objects: FoundObjects, threshold: float = 0.5) -> Iterator[dict[str, Any]]:
     """Yield each object's mask in COCO's format, without making masks of the image's size.
 
     Args:
@@ -59,17 +59,17 @@ def mask_run_lengths(found: FoundObjects, threshold: float = 0.5) -> Iterator[di
     Yields:
         `{"size": [H, W], "counts": text}`, as pycocotools reads it.
     """
-    for rows, columns, values in _windows(found):
+    for rows, columns, values in _windows(objects):
         inside = (values > threshold).astype(np.uint8)
-        yield encode_window(inside, rows.first, columns.first, found.image_size)
+        yield encode_window(inside, rows.first, columns.first, objects.image_size)
 
 
-def _windows(found: FoundObjects) -> Iterator[tuple[_Axis, _Axis, Floats]]:
-    if found.masks is None:
+def _windows(objects: FoundObjects) -> Iterator[tuple[_Axis, _Axis, Floats]]:
+    if objects.masks is None:
         raise ValueError("these detections have no masks; a detector with number_of_stages: 3 predicts them")
-    height, width = found.image_size
-    boxes = found.boxes / np.array([width, height, width, height], np.float32)
-    for mask, box in zip(found.masks, boxes, strict=True):
+    height, width = objects.image_size
+    boxes = objects.boxes / np.array([width, height, width, height], np.float32)
+    for mask, box in zip(objects.masks, boxes, strict=True):
         rows = _axis(box[1], box[3], mask.shape[0], height)
         columns = _axis(box[0], box[2], mask.shape[1], width)
         yield rows, columns, rows.weights @ mask @ columns.weights.T

@@ -157,8 +157,8 @@ def crop_each(maps: Tensor, boxes: Tensor, size: Size, owners: Tensor | None = N
         float32 [N, h, w]; 0 for samples outside the map.
     """
     rows, columns = corner_taps(boxes, (maps.shape[-2], maps.shape[-1]), size)
-    found = _sampled_rows(maps, rows, owners)
-    return _sampled_rows(found.transpose(1, 2), columns).transpose(1, 2)
+    sampled = _sampled_rows(maps, rows, owners)
+    return _sampled_rows(sampled.transpose(1, 2), columns).transpose(1, 2)
 
 
 def _sampled_rows(maps: Tensor, cells: Taps, owners: Tensor | None = None) -> Tensor:
@@ -246,8 +246,8 @@ def _weighted_gather(table: _Table, rows: Taps, columns: Taps) -> Tensor:
     if count == 0:
         return table.rows.new_zeros(0, table.rows.shape[1], h, w)
     weights = weights.reshape(count * h * w, -1).to(table.rows.dtype)
-    found = _weighted_rows(table.rows, places.reshape(count * h * w, -1), weights)
-    return found.view(count, h, w, -1).permute(0, 3, 1, 2)
+    sampled = _weighted_rows(table.rows, places.reshape(count * h * w, -1), weights)
+    return sampled.view(count, h, w, -1).permute(0, 3, 1, 2)
 
 
 def _weighted_rows(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
@@ -255,10 +255,10 @@ def _weighted_rows(table: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     if not torch.compiler.is_exporting():
         return F.embedding_bag(places, table, mode="sum", per_sample_weights=weights)
     # Other runtimes lack this operation, and would run it row by row.
-    found = table[places[:, 0]] * weights[:, :1]
+    total = table[places[:, 0]] * weights[:, :1]
     for tap in range(1, places.shape[1]):
-        found = found + table[places[:, tap]] * weights[:, tap : tap + 1]
-    return found
+        total = total + table[places[:, tap]] * weights[:, tap : tap + 1]
+    return total
 
 
 def _pooled(table: _Table, rows: Taps, columns: Taps, pool: Pool) -> Tensor:

@@ -36,10 +36,10 @@ def one_dimensional() -> tuple[Tensor, Tensor, Tensor]:
     return torch.linalg.inv(powers(_IN)).T.float(), powers(_SIDE).float(), powers(_OUT).T.float()
 
 
-# Of both dimensions: [36, 36], [36, 9] and [16, 36]. On the CPU, even if the first import happens while another device,
-# such as "meta", is the default.
+# The transforms for both dimensions are [36, 36], [36, 9] and [16, 36]. They are on the CPU, even if the first import
+# happens while another device, such as "meta", is the default.
 with torch.device("cpu"):
-    _AT_TILE, _AT_KERNEL, _OUTPUTS = (torch.kron(one, one) for one in one_dimensional())
+    _AT_TILE, _AT_KERNEL, _OUTPUTS = (torch.kron(matrix, matrix) for matrix in one_dimensional())
 
 
 def transformed_kernel(kernel: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class MovingAverage:
             finite: A bool scalar on the weights' device; if false, the averages are unchanged.
         """
         weights, decay = self.followed(network), average_decay(self.decay, count)
-        averages = [local(one) for one in self.shadow.values()]
+        averages = [local(average) for average in self.shadow.values()]
         followed = [local(weights[name]) for name in self.shadow]
         for part in in_parts(averages, 0):
             with undone_unless(finite, averages[part]):
@@ -55,8 +55,8 @@ class MovingAverage:
 
     def followed(self, network: nn.Module) -> dict[str, Tensor]:
         """Return the network's own tensors whose averages are kept, by name."""
-        found: dict[str, Tensor] = {name: value.detach() for name, value in network.named_parameters()}
-        return found | {name: network.get_buffer(name) for name in self.statistics}
+        parameters: dict[str, Tensor] = {name: value.detach() for name, value in network.named_parameters()}
+        return parameters | {name: network.get_buffer(name) for name in self.statistics}
 
     def load(self, shadow: dict[str, Tensor]) -> None:
         """Load stored averages.

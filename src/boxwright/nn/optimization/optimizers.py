@@ -23,7 +23,7 @@ Clip = Callable[[list[Tensor], Tensor], None]
 
 def global_norm(gradients: list[Tensor]) -> Tensor:
     """Return the norm of all gradients together, a scalar; of sharded ones, the whole gradients'."""
-    if not gradients or any(is_sharded(one) for one in gradients):
+    if not gradients or any(is_sharded(gradient) for gradient in gradients):
         return gathered(torch.nn.utils.get_total_norm(gradients))
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     return norm
@@ -47,8 +47,8 @@ def clip_each_by_norm(gradients: list[Tensor], norm: Tensor, limit: float) -> No
     del norm
     if limit <= 0 or not gradients:
         return
-    if any(is_sharded(one) for one in gradients):
-        norms = [gathered(torch.linalg.vector_norm(one)) for one in gradients]
+    if any(is_sharded(gradient) for gradient in gradients):
+        norms = [gathered(torch.linalg.vector_norm(gradient)) for gradient in gradients]
     else:
         norms = list(torch._foreach_norm(gradients))
     # As above, a norm of 0 gives infinity, clamped to 1.
@@ -108,15 +108,15 @@ class Optimizer:
             parameters: What to train; the rate is 0 until it is set.
         """
         given = list(parameters)
-        alike = [one for one in given if isinstance(one, Parameters)]
-        alike = alike or [Parameters([one for one in given if isinstance(one, Tensor)])]
+        alike = [group for group in given if isinstance(group, Parameters)]
+        alike = alike or [Parameters([tensor for tensor in given if isinstance(tensor, Tensor)])]
         # The count is in the group, so that a checkpoint has it: Adam's bias corrections go on from there.
-        self.param_groups: list[dict[str, Any]] = [{"params": one.tensors, "lr": 0.0, "count": 0} for one in alike]
+        self.param_groups: list[dict[str, Any]] = [{"params": group.tensors, "lr": 0.0, "count": 0} for group in alike]
         self.state: dict[Tensor, dict[str, Tensor]] = {}
         self.rule = rule
         # Beside the groups, which a checkpoint replaces: these are the configuration's.
-        self._factors = [one.factor for one in alike]
-        self._decays = [one.decay for one in alike]
+        self._factors = [group.factor for group in alike]
+        self._decays = [group.decay for group in alike]
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -175,11 +175,11 @@ class Optimizer:
             rule = self.rule if decay is None else _undecayed(self.rule)
             parameters = [p for p in group["params"] if p.grad is not None]
             slots = [self._slot(parameters, name, start) for name, start in self.rule.slots.items()]
-            changing = [[local(one) for one in some] for some in (parameters, *slots)]
+            changing = [[local(tensor) for tensor in tensors] for tensors in (parameters, *slots)]
             gradients = [local(p.grad) for p in parameters]
             for part in in_parts(changing[0], len(slots)):
-                of_part = [some[part] for some in changing]
-                with undone_unless(finite, [one for some in of_part for one in some]):
+                of_part = [tensors[part] for tensors in changing]
+                with undone_unless(finite, [tensor for tensors in of_part for tensor in tensors]):
                     if decay:
                         torch._foreach_mul_(of_part[0], 1 - group["lr"] * decay)
                     rule(of_part[0], gradients[part], of_part[1:], group["lr"], group["count"])
@@ -387,8 +387,9 @@ def grouped(
     alike: dict[tuple[float, float | None], dict[str, Tensor]] = {}
     for name, weight in weights.items():
         alike.setdefault(own[name], {})[name] = weight
-    found = [Parameters(list(some.values()), factor, decay) for (factor, decay), some in alike.items()]
-    return found, [_said(factor, decay, list(some)) for (factor, decay), some in alike.items()] if groups else []
+    parameter_groups = [Parameters(list(some.values()), factor, decay) for (factor, decay), some in alike.items()]
+    lines = [_said(factor, decay, list(some)) for (factor, decay), some in alike.items()]
+    return parameter_groups, lines if groups else []
 
 
 def _said(factor: float, decay: float | None, names: list[str]) -> str:

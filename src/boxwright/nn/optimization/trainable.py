@@ -123,7 +123,7 @@ def matching(patterns: Iterable[str], names: Mapping[str, tuple[str, ...]], path
     Raises:
         ConfigError: If a pattern matches nothing, is none, or takes too long.
     """
-    found: set[str] = set()
+    matched: set[str] = set()
     for pattern in patterns:
         matches = _compiled(pattern, path)
         hits = {ours for ours, own in names.items() if any(matches(name) for name in own)}
@@ -133,15 +133,15 @@ def matching(patterns: Iterable[str], names: Mapping[str, tuple[str, ...]], path
             raise ConfigError(
                 f"{path}: {pattern!r} hits none of the {len(names)} variables; names are ours, such as {ours!r}{tf}"
             )
-        found |= hits
-    return found
+        matched |= hits
+    return matched
 
 
 def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
     """Return a search function for a pattern, with a time limit: some patterns would take years."""
     try:
         # The `regex` package, which can stop a search after a time; `re` cannot.
-        found = regex.compile(pattern)
+        compiled = regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError, MemoryError) as error:
         shown = pattern if len(pattern) <= _LONGEST else f"{pattern[:_LONGEST]}…"
         raise ConfigError(f"{path}: {shown!r} is not a regular expression: {error}") from None
@@ -150,7 +150,7 @@ def _compiled(pattern: str, path: str) -> Callable[[str], bool]:
 
     def search(name: str) -> bool:
         try:
-            return found.search(name, timeout=max(until - time.monotonic(), 0.001)) is not None
+            return compiled.search(name, timeout=max(until - time.monotonic(), 0.001)) is not None
         except TimeoutError:
             raise ConfigError(
                 f"{path}: {pattern[:_LONGEST]!r} takes more than {limit} s to match (nested repetitions); "

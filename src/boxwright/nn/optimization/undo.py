@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-# Of the tensors that change at a time, twice of which are kept beside them.
+# How much of the tensors changes at a time: twice as much is kept beside them.
 _AT_ONCE = 128 * 2**20  # bytes
 
 
@@ -33,7 +33,7 @@ class Snapshot:
         """
         if self._flat:
             wanted = self._before if unless is None else torch.where(unless, torch.cat(self._flat), self._before)
-            torch._foreach_copy_(self._flat, torch.split(wanted, [len(one) for one in self._flat]))
+            torch._foreach_copy_(self._flat, torch.split(wanted, [len(flat) for flat in self._flat]))
 
 
 @contextmanager
@@ -69,14 +69,14 @@ def undone_on_error(tensors: Sequence[Tensor]) -> Iterator[Snapshot]:
 
 def _flattened(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return one-dimensional views, in the order in which numbers lie in memory; RuntimeError where that has gaps."""
-    return [one.permute(sorted(range(one.ndim), key=one.stride, reverse=True)).view(-1) for one in tensors]
+    return [tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True)).view(-1) for tensor in tensors]
 
 
 def in_parts(tensors: Sequence[Tensor], others_of_each: int) -> Iterator[slice]:
     """Yield parts of a list whose tensors, and as many others as large as each, take little memory together."""
     begin = size = 0
-    for number, one in enumerate(tensors):
-        wanted = one.numel() * one.element_size() * (1 + others_of_each)
+    for number, tensor in enumerate(tensors):
+        wanted = tensor.numel() * tensor.element_size() * (1 + others_of_each)
         if size and size + wanted > _AT_ONCE:
             yield slice(begin, number)
             begin, size = number, 0

@@ -162,13 +162,13 @@ class AnchorPostprocessor:
             grids = [(level.shape[-2], level.shape[-1]) for level in predictions.feature_maps]
             scores = self.candidates(scores, grids, predictions.level_sizes)
         # Where fixed shapes did not suffice, the result says so, and `detections_with` repeats it on the CPU.
-        found = self.nms.without_wait(raw.boxes, scores, true_sizes.to(raw.boxes))
+        detections = self.nms.without_wait(raw.boxes, scores, true_sizes.to(raw.boxes))
         keypoints = self._keypoints(predictions)
         return replace(
-            found,
-            multiclass_scores=of_anchors(raw.scores, found.anchors),
-            keypoints=None if keypoints is None else of_anchors(keypoints, found.anchors),
-            masks=None if predictions.masks is None else of_anchors(predictions.masks, found.anchors),
+            detections,
+            multiclass_scores=of_anchors(raw.scores, detections.anchors),
+            keypoints=None if keypoints is None else of_anchors(keypoints, detections.anchors),
+            masks=None if predictions.masks is None else of_anchors(predictions.masks, detections.anchors),
         )
 
     @property

@@ -168,7 +168,7 @@ class Nms:
             with torch.no_grad():  # as in the operator
                 return self.image_by_image(boxes, scores, windows)
         arguments = operator_arguments(self).values()
-        return PaddedDetections(*_operator(boxes, self._of_candidates(scores), windows, *arguments))
+        return PaddedDetections(*_operator(boxes, self._select_scores(scores), windows, *arguments))
 
     def without_wait(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
         """Return the same without synchronizing a GPU, with a flag per image for whether the result is complete.
@@ -208,7 +208,7 @@ class Nms:
         Args:
             boxes: As for `__call__`, like scores and windows.
         """
-        scores, most = self._of_candidates(scores), self.max_total_detections
+        scores, most = self._select_scores(scores), self.max_total_detections
         if isinstance(self.suppression, ClassAgnostic):
             scores = fixed_shape.best_class_only(scores)
         count = times * fixed_shape.candidate_count(most)
@@ -227,8 +227,8 @@ class Nms:
     def image_by_image(self, boxes: Tensor, scores: Tensor, windows: Tensor) -> PaddedDetections:
         """Return the exact result; a GPU is synchronized several times per image."""
         detections = _empty(boxes, scores, self.max_total_detections)
-        for number, image in enumerate(zip(boxes, self._of_candidates(scores), windows, strict=True)):
-            kept = _kept_of_image(self, *image)
+        for number, image in enumerate(zip(boxes, self._select_scores(scores), windows, strict=True)):
+            kept = _suppress_image(self, *image)
             if self.lowering is not None:
                 lowering = self.lowering
                 kept = image_by_image.lowered_linearly(kept, lowering.iou_threshold, lowering.score_threshold)
@@ -243,7 +243,7 @@ class Nms:
         """Whether boxes are kept or dropped unchanged, by better ones only."""
         return isinstance(self.suppression, PerClass | ClassAgnostic)
 
-    def _of_candidates(self, scores: Tensor) -> Tensor:
+    def _select_scores(self, scores: Tensor) -> Tensor:
         return scores if self.candidates is None else self.candidates(scores)
 
 
@@ -254,7 +254,7 @@ _OUTSIDE: dict[type, tuple[str, ...]] = {
 }
 
 
-def _kept_of_image(nms: Nms, *image: Tensor) -> image_by_image.KeptDetections:
+def _suppress_image(nms: Nms, *image: Tensor) -> image_by_image.KeptDetections:
     """Return an image's detections, clipped to its window, before lowering."""
     rules = nms.suppression
     limits: dict[str, Any] = {"score_threshold": nms.score_threshold, "max_total": nms.max_total_detections}

@@ -36,8 +36,8 @@ def detections_of(
 ) -> list[Detections]:
     """Return each image's detections, with its raw ones; as `detections_with`, without other tensors."""
     raw = postprocessor.decode(predictions)
-    found, _ = _selected(postprocessor, predictions, raw, true_sizes, categories, ())
-    return [replace(one, raw=raw.image(number)) for number, one in enumerate(found)]
+    batch_detections, _ = _selected(postprocessor, predictions, raw, true_sizes, categories, ())
+    return [replace(detections, raw=raw.image(number)) for number, detections in enumerate(batch_detections)]
 
 
 @torch.no_grad()
@@ -71,9 +71,9 @@ def _selected(
     categories: Categories | None,
     others: Sequence[Tensor],
 ) -> tuple[list[Detections], list[Tensor]]:
-    found, (sizes, *values) = postprocessor.select(predictions, raw, true_sizes).on_cpu(true_sizes, *others)
-    if found.complete is not None and not bool(found.complete.all()):
+    padded, (sizes, *values) = postprocessor.select(predictions, raw, true_sizes).on_cpu(true_sizes, *others)
+    if padded.complete is not None and not bool(padded.complete.all()):
         # The whole batch, not single images: incomplete ones are rare, and predictions are of a batch.
         predicted, decoded = each_tensor(predictions, Tensor.cpu), each_tensor(raw, Tensor.cpu)
-        found = postprocessor.select(predicted, decoded, sizes)
-    return found.to_list(sizes, categories), values
+        padded = postprocessor.select(predicted, decoded, sizes)
+    return padded.to_list(sizes, categories), values

@@ -44,7 +44,7 @@ def image_tensors(images: Images, scale: Scale = "guess", channels: int = 3) -> 
     if scale not in _SCALES:
         raise DataError(f"scale: expected {' or '.join(_SCALES)}, found {scale!r}")
     tensors = list(_tensors(images, channels))
-    largest = max((float(one.amax()) for one in tensors if one.is_floating_point()), default=0.0)
+    largest = max((float(tensor.amax()) for tensor in tensors if tensor.is_floating_point()), default=0.0)
     if scale == "unit" and largest > 1:
         raise DataError(f'scale="unit": expected floats in 0..1, found {largest:g}; without it, floats are in 0..255')
     if scale == "guess" and 0 < largest <= 1:
@@ -52,7 +52,7 @@ def image_tensors(images: Images, scale: Scale = "guess", channels: int = 3) -> 
             f"the images are floats of which none is above {largest:g}, as if they were in 0..1; expected uint8, or "
             'floats in 0..255. Say scale="unit" where they are in 0..1, and scale="pixels" where they are so dark'
         )
-    return [one * 255 if scale == "unit" and one.is_floating_point() else one for one in tensors]
+    return [tensor * 255 if scale == "unit" and tensor.is_floating_point() else tensor for tensor in tensors]
 
 
 def _tensors(images: Images, channels: int) -> Iterator[Tensor]:

@@ -290,8 +290,9 @@ def _same(labels: Tensor) -> Tensor:
 
 def _overlaps(boxes: Tensor) -> Tensor:
     """Return the intersection over union of all pairs of boxes [B, n, 4], without in-place operations."""
-    one, other = boxes[:, :, None], boxes[:, None]
-    sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
+    rows, columns = boxes[:, :, None], boxes[:, None]
+    low, high = torch.maximum(rows[..., :2], columns[..., :2]), torch.minimum(rows[..., 2:], columns[..., 2:])
+    sides = (high - low).clamp(min=0)
     shared, area = sides[..., 0] * sides[..., 1], box_area(boxes)
     return torch.where(shared > 0, shared / (area[:, :, None] + area[:, None] - shared), 0.0)
 

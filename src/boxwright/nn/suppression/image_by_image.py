@@ -187,7 +187,7 @@ def soft(
     while True:
         ranked, anchors = scores.T.sort(dim=1, descending=True, stable=True)
         indices, lowered = _soft_choice(
-            _boxes_of_classes(boxes, anchors[:, :count]), ranked[:, :count], sigma, max_per_class
+            _gather_boxes(boxes, anchors[:, :count]), ranked[:, :count], sigma, max_per_class
         )
         valid = lowered > max(score_threshold, 0.0)
         left_out = ranked[:, count] if count < len(scores) else ranked.new_full((len(ranked),), -torch.inf)
@@ -283,7 +283,7 @@ def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
 
     Of equal scores the lower class comes first, then the lower anchor, as in TensorFlow.
     """
-    best, count = _best_of_anchors(scores), _FIRST_CANDIDATES
+    best, count = _max_over_classes(scores), _FIRST_CANDIDATES
     anchors = _passing(best, threshold).nonzero().squeeze(1)  # each has at least one pair that passes
     while count < len(anchors):
         # Scores below the threshold rank last, so the best n of all are the best n that pass.
@@ -296,7 +296,7 @@ def _candidates(scores: Tensor, threshold: float) -> Iterator[Tensor]:
     yield _ranked(scores, anchors[rows] * scores.shape[1] + labels)
 
 
-def _best_of_anchors(scores: Tensor) -> Tensor:
+def _max_over_classes(scores: Tensor) -> Tensor:
     """Return the best score of each anchor, float32 [A], from [A, K]; NaN does not count."""
     best = scores.amax(dim=1)
     return scores.masked_fill(scores.isnan(), -torch.inf).amax(dim=1) if bool(best.isnan().any()) else best
@@ -336,7 +336,7 @@ def _pick(boxes: Tensor, scores: Tensor, pairs: Tensor) -> KeptDetections:
     return KeptDetections(picked, scores[anchors, labels], labels, anchors)
 
 
-def _boxes_of_classes(boxes: Tensor, anchors: Tensor) -> Tensor:
+def _gather_boxes(boxes: Tensor, anchors: Tensor) -> Tensor:
     """Return the boxes [K, n, 4] of anchors [K, n]."""
     if boxes.ndim == 2:
         return boxes[anchors]

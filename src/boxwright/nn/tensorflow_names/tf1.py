@@ -59,8 +59,8 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
     if isinstance(layer, FakeQuantized):
         return {"minimum": TfVariable(f"{path}/min"), "maximum": TfVariable(f"{path}/max")}
     if isinstance(layer, Dense):
-        found = {"weight": TfVariable(f"{path}/weights", CONV_AXES, side=layer.kernel_size[0])}
-        return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
+        variables = {"weight": TfVariable(f"{path}/weights", CONV_AXES, side=layer.kernel_size[0])}
+        return variables if layer.bias is None else variables | {"bias": TfVariable(f"{path}/biases")}
     if isinstance(layer, ConvertedLayer):
         whole, steps = layer.dense_shape, layer.steps
         return {
@@ -71,8 +71,10 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
         depthwise = layer.groups > 1
         kernel = part or ("depthwise_weights" if depthwise else "weights")
         axes = DEPTHWISE_AXES if depthwise else CONV_AXES
-        found = {"weight": TfVariable(f"{path}/{kernel}", axes, layer.out_channels // layer.groups if depthwise else 1)}
-        return found if layer.bias is None else found | {"bias": TfVariable(f"{path}/biases")}
+        variables = {
+            "weight": TfVariable(f"{path}/{kernel}", axes, layer.out_channels // layer.groups if depthwise else 1)
+        }
+        return variables if layer.bias is None else variables | {"bias": TfVariable(f"{path}/biases")}
     return {name: TfVariable(f"{path}/{NORM[name]}") for name in learned_names(layer)}
 
 

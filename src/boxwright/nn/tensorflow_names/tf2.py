@@ -51,14 +51,14 @@ def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
     """
     path, _, part = path.partition("#")
     if isinstance(layer, Dense):
-        found = {"weight": replace(_variable(path, "kernel", CONV_AXES), side=layer.kernel_size[0])}
-        return found if layer.bias is None else found | {"bias": _variable(path, "bias")}
+        variables = {"weight": replace(_variable(path, "kernel", CONV_AXES), side=layer.kernel_size[0])}
+        return variables if layer.bias is None else variables | {"bias": _variable(path, "bias")}
     if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
         # A transposed kernel is [h, w, out, in] in TF and [in, out, h, w] here: the axes are reordered alike.
         depthwise = layer.groups > 1
         kernel = part or ("depthwise_kernel" if depthwise else "kernel")
-        found = {"weight": _variable(path, kernel, DEPTHWISE_AXES if depthwise else CONV_AXES)}
-        return found if layer.bias is None else found | {"bias": _variable(path, "bias")}
+        variables = {"weight": _variable(path, kernel, DEPTHWISE_AXES if depthwise else CONV_AXES)}
+        return variables if layer.bias is None else variables | {"bias": _variable(path, "bias")}
     if isinstance(layer, BiFpnNode):
         return {} if layer.weights is None else {"weights": TfVariable(f"model/{path}{ATTRIBUTE}")}
     return {name: _variable(path, NORM[name]) for name in learned_names(layer)}

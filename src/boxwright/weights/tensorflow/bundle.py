@@ -193,7 +193,7 @@ class Bundle(Mapping[str, "NDArray[Any]"]):
                 crc = google_crc32c.extend(crc, struct.pack("<I" if length < 1 << 32 else "<Q", length))
         except ValueError as error:
             raise CheckpointError(f"{self.prefix}: {key}: {error}") from None
-        # Of strings, the checksum covers their lengths as numbers of fixed width, the checksum of those, and the bytes.
+        # The checksum of strings covers their lengths as numbers of fixed width, the checksum of those, and the bytes.
         checksum, body = data[position : position + 4], data[position + 4 :]
         whole = google_crc32c.extend(google_crc32c.extend(crc, checksum), body)
         if checksum != struct.pack("<I", mask_crc(crc)) or mask_crc(whole) != entry.crc or len(body) != sum(lengths):
@@ -329,8 +329,8 @@ def find_bundle(path: str | Path) -> Path:
         return _in_folder(path)
     if not is_file(f"{path}.index"):
         near = sorted(path.parent.glob("*.index"))[:3] if is_folder(path.parent) else []
-        there = f"; there is {', '.join(found.name for found in near)}" if near else ""
-        raise CheckpointError(f"{shown(path)}: no such checkpoint: {shown(path.name)}.index is missing{there}")
+        hint = f"; there is {', '.join(file.name for file in near)}" if near else ""
+        raise CheckpointError(f"{shown(path)}: no such checkpoint: {shown(path.name)}.index is missing{hint}")
     return path
 
 

@@ -209,8 +209,8 @@ def find_tensorflow(source: str | Path) -> Path | None:
 def find_training(folder: str | Path) -> Path | None:
     """Return the newest checkpoint of a TensorFlow run, which its folder's `checkpoint` file names; else None."""
     folder = Path(folder)
-    found = find_tensorflow(folder) if is_file(folder / "checkpoint") else None
-    return found if found is not None and found.parent == folder and found.suffix != ".pb" else None
+    checkpoint = find_tensorflow(folder) if is_file(folder / "checkpoint") else None
+    return checkpoint if checkpoint is not None and checkpoint.parent == folder and checkpoint.suffix != ".pb" else None
 
 
 def open_tensorflow(path: Path) -> Mapping[str, NDArray[Any]]:

@@ -40,7 +40,7 @@ def anchors_in(graph: Any) -> Levels:
         ratios = _node(nodes, roots.input[0]) if roots is not None and roots.op == "Sqrt" and roots.input else None
         if scales is None or ratios is None:
             continue
-        pair = [_vector(one) for one in (scales, ratios)]
+        pair = [_vector(values) for values in (scales, ratios)]
         if not pair[0] or len(pair[0]) != len(pair[1]):
             return ()
         levels.append(tuple(zip(*pair, strict=True)))
@@ -91,4 +91,4 @@ def are_same(first: Sequence[Sequence[tuple[float, float]]], second: Sequence[Se
     """Return whether two layouts of anchors are equal to float32 precision, and in the same order at each location."""
     if [len(level) for level in first] != [len(level) for level in second]:
         return False
-    return all(np.allclose(one, other, rtol=1e-3, atol=0) for one, other in zip(first, second, strict=True))
+    return all(np.allclose(pair, other_pair, rtol=1e-3, atol=0) for pair, other_pair in zip(first, second, strict=True))

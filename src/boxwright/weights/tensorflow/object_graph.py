@@ -176,7 +176,7 @@ GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def _unescaped(name: str) -> str:
-    return re.sub(r"\.([.S])", lambda found: "." if found[1] == "." else "/", name)
+    return re.sub(r"\.([.S])", lambda match: "." if match[1] == "." else "/", name)
 
 
 class ObjectGraph:
@@ -206,15 +206,15 @@ class ObjectGraph:
             return None
         node = 0
         for name in path.split("/"):
-            found = self._children[node].get(name)
-            if found is None or not 0 <= found < len(self._children):
+            child = self._children[node].get(name)
+            if child is None or not 0 <= child < len(self._children):
                 return None
-            node = found
+            node = child
         if slot:
-            found = self._slots.get((node, slot))
-            if found is None or not 0 <= found < len(self._keys):
+            child = self._slots.get((node, slot))
+            if child is None or not 0 <= child < len(self._keys):
                 return None
-            node = found
+            node = child
         return self._keys[node]
 
 

@@ -62,15 +62,15 @@ def _variables(
         return Variables({}, {"": f"no {version} names are known for a {type(network).__name__}"})
     # By identity: namers yield modules, and equal ones occur several times in a network.
     ours = {id(module): name for name, module in network.named_modules()}
-    found = Variables({}, {})
+    variables = Variables({}, {})
     for name in (*network.parts.backbone, *network.parts.necks, *network.parts.heads):
         try:
             for layer, path in _layers(network.get_submodule(name), network, table(family)):
-                variables = variables_of(layer, path)
-                found.named.update({f"{ours[id(layer)]}.{own}": variable for own, variable in variables.items()})
+                by_own_name = variables_of(layer, path)
+                variables.named.update({f"{ours[id(layer)]}.{own}": variable for own, variable in by_own_name.items()})
         except UnnamedPartError as error:
-            found.unnamed[name] = f"no {version} names are known for {error}"
-    return found
+            variables.unnamed[name] = f"no {version} names are known for {error}"
+    return variables
 
 
 def _layers(part: nn.Module, network: Network, namers: Namers) -> list[tuple[nn.Module, str]]:
@@ -83,7 +83,9 @@ def _layers(part: nn.Module, network: Network, namers: Namers) -> list[tuple[nn.
 _ROOTS = ("model/", "_model/")
 # Where a detector holds a model that has checkpoints of its own: an image classifier, in CenterNet the second; and the
 # network of ExtremeNet, another detector on hourglasses, or MobileNetV2 with its upsampling.
-_SUBMODELS = tuple(f"model/_feature_extractor/{one}/" for one in ("classification_backbone", "_base_model", "_network"))
+_SUBMODELS = tuple(
+    f"model/_feature_extractor/{part}/" for part in ("classification_backbone", "_base_model", "_network")
+)
 _SLOT = "/.OPTIMIZER_SLOT/optimizer/"
 # A part of a TF1 detector's name → the same part in a classifier of TF-Slim's; the first that fits.
 _TF1_IN_CLASSIFIER = (
@@ -139,11 +141,11 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
     def find_in_tf2(key: str, slot: str) -> str | None:
         for path in _paths(key.removesuffix(ATTRIBUTE)):
             if graph is not None:
-                found = graph.resolve(path, slot)
+                stored_key = graph.resolve(path, slot)
             else:
-                found = f"{path}{_SLOT}{slot}{ATTRIBUTE}" if slot else f"{path}{ATTRIBUTE}"
-            if found is not None and found in arrays:
-                return found
+                stored_key = f"{path}{_SLOT}{slot}{ATTRIBUTE}" if slot else f"{path}{ATTRIBUTE}"
+            if stored_key is not None and stored_key in arrays:
+                return stored_key
         return None
 
     def find_in_tf1(key: str, slot: str) -> str | None:

@@ -51,9 +51,9 @@ class BoxTargets:
     @torch.no_grad()
     def assign(cls, boxes: Tensor, grid: Grid) -> BoxTargets:
         """Return the targets of boxes [B, G, 4], xyxy in pixels."""
-        found = CellBoxes.of_pixels(boxes)
-        cells = center_cells(found.centers, grid)
-        return cls(cells, found.sizes, found.centers - cells)
+        cell_boxes = CellBoxes.of_pixels(boxes)
+        cells = center_cells(cell_boxes.centers, grid)
+        return cls(cells, cell_boxes.sizes, cell_boxes.centers - cells)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class CentersOfKeypoints:
     def __call__(self, targets: Targets, num_classes: int, grid: Grid) -> Tensor:
         """Return float [B, K, H, W] in 0..1; objects without any of the keypoints are not drawn."""
         points, weights = self.keypoints(targets)
-        own = torch.stack([torch.full((), one, device=points.device) for one in self.weights])
+        own = torch.stack([torch.full((), weight, device=points.device) for weight in self.weights])
         weights = weights * own[:, None]
         total = weights.sum(1)
         share = weights / total.where(total > 0, 1.0)[:, None]
@@ -223,5 +223,5 @@ def labeled_classes(labels: Tensor, num_classes: int) -> Tensor:
     listed = labels >= 0
     # Padding goes to a column of its own, so that no shape depends on the data.
     columns = labels.where(listed, num_classes)
-    found = torch.zeros(len(labels), num_classes + 1, device=labels.device).scatter(1, columns, 1.0)[:, :num_classes]
-    return torch.where(listed.any(1, keepdim=True), found, 1.0)
+    labeled = torch.zeros(len(labels), num_classes + 1, device=labels.device).scatter(1, columns, 1.0)[:, :num_classes]
+    return torch.where(listed.any(1, keepdim=True), labeled, 1.0)

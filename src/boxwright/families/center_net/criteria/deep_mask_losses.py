@@ -25,7 +25,7 @@ from boxwright.nn.ops.roi import crop_and_resize
 from boxwright.types import Targets
 
 _NEIGHBORS = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0))
-# Of the distance of colors; and the least probability that two neighbors are alike.
+# What the distance of colors is divided by, and the least probability that two neighbors are alike.
 _THETA, _LEAST_ALIKE = 2.0, 1e-3
 
 
@@ -163,7 +163,7 @@ class FromBoxes:
         inside = filled(given.boxes, (logits.shape[2], logits.shape[3])).to(logits.dtype)
         if self.side is not None:
             # TF crops masks that span boxes as if they spanned the image.
-            inside, logits = (_cropped(one, given.regions, self.side) for one in (inside, logits))
+            inside, logits = (_cropped(masks, given.regions, self.side) for masks in (inside, logits))
         both: Tensor | float = 0.0
         for axis in (2, 3):
             largest, wanted = logits.amax(axis), inside.amax(axis)
@@ -187,7 +187,9 @@ def by_distance(features: Tensor, neighbors: Tensor) -> Tensor:
 
 def by_direction(features: Tensor, neighbors: Tensor) -> Tensor:
     """Return the cosine of the angle between them."""
-    ours, theirs = (one * one.square().sum(1, keepdim=True).clamp(min=1e-4).rsqrt() for one in (features, neighbors))
+    ours, theirs = (
+        vectors * vectors.square().sum(1, keepdim=True).clamp(min=1e-4).rsqrt() for vectors in (features, neighbors)
+    )
     return (ours * theirs).sum(1)
 
 
@@ -239,8 +241,8 @@ def square_error_of_views(logits: Tensor, others: Tensor, counted: Tensor) -> Te
 
 def divergence_of_views(logits: Tensor, others: Tensor, counted: Tensor) -> Tensor:
     """Return the mean Kullback-Leibler divergence from the other view's probabilities."""
-    found, wanted = logits.sigmoid(), others.sigmoid()
-    pairs = ((wanted, found), (1 - wanted, 1 - found))
+    predicted, wanted = logits.sigmoid(), others.sigmoid()
+    pairs = ((wanted, predicted), (1 - wanted, 1 - predicted))
     # Clipped as Keras clips.
     clipped = [(a.clamp(1e-7, 1.0), b.clamp(1e-7, 1.0)) for a, b in pairs]
     divergence = sum((a * (a / b).log() for a, b in clipped), torch.zeros_like(logits))
@@ -259,7 +261,7 @@ class FromViews:
         if given.view is None:
             raise ValueError("the network has not seen another view")
         box = filled(given.boxes, (logits.shape[2], logits.shape[3])).to(logits.dtype)
-        rows = [one.flatten(2).flatten(0, 1) for one in (logits, given.view.to(logits.dtype), box)]
+        rows = [masks.flatten(2).flatten(0, 1) for masks in (logits, given.view.to(logits.dtype), box)]
         return self.warm_up(self.compare(rows[0], rows[1], rows[2]).view(logits.shape[:2]), given.step)
 
 
@@ -281,9 +283,9 @@ class FromPoints:
         cells = (points.nan_to_num(nan=0.0) / STRIDE).trunc().long().clamp(min=0)
         height, width = logits.shape[2:]
         places = cells[..., 1].clamp(max=height - 1) * width + cells[..., 0].clamp(max=width - 1)
-        found = logits.flatten(2).gather(2, places).flatten(0, 1)[..., None]
+        predicted = logits.flatten(2).gather(2, places).flatten(0, 1)[..., None]
         wanted = (depths > 0).to(logits.dtype).flatten(0, 1)[..., None]
-        return self.loss(found, wanted, weights.flatten(0, 1)[..., None]).mean(1).view(logits.shape[:2])
+        return self.loss(predicted, wanted, weights.flatten(0, 1)[..., None]).mean(1).view(logits.shape[:2])
 
 
 @torch.no_grad()

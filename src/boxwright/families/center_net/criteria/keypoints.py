@@ -146,8 +146,8 @@ class KeypointVectors:
         """Return the sum of the losses of a map, float [B, C, H, W] or [B, P · C, H, W]."""
         if maps is None:
             raise ValueError("the network has no head of the task")
-        found = read_each(maps, self.cells, self.vectors.shape[-1])
-        return loss(found.float(), self.vectors, self.weights).sum()
+        predicted = read_each(maps, self.cells, self.vectors.shape[-1])
+        return loss(predicted.float(), self.vectors, self.weights).sum()
 
     @property
     def count(self) -> Tensor:
@@ -195,7 +195,7 @@ class KeypointTask:
         offsets = KeypointVectors.toward(points, weights, points, self.radius, grid)
         regression = KeypointVectors.toward(points, weights, centers, self.radius, grid)
         terms = {
-            "heatmap": LossTerm(self.weights.heatmap * self._of_heatmap(stages, heatmap, valid), heatmap.count),
+            "heatmap": LossTerm(self.weights.heatmap * self._heatmap_loss(stages, heatmap, valid), heatmap.count),
             "offset": self._term(stages, offsets, lambda maps: maps.offsets, self.weights.offset),
             "regression": self._term(stages, regression, lambda maps: maps.regression, self.weights.regression),
         }
@@ -204,7 +204,7 @@ class KeypointTask:
             terms["depth"] = self._term(stages, depths, lambda maps: maps.depths, self.weights.depth)
         return {f"Loss/{self.name}/keypoint/{kind}": term for kind, term in terms.items()}
 
-    def _of_heatmap(self, stages: Stages, heatmap: KeypointHeatmap, valid: Tensor) -> Tensor:
+    def _heatmap_loss(self, stages: Stages, heatmap: KeypointHeatmap, valid: Tensor) -> Tensor:
         learned = as_rows_of_cells(heatmap.learned & valid[:, None]).to(heatmap.values.dtype)
         wanted = as_rows_of_cells(heatmap.values)
 

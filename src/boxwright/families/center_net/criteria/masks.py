@@ -81,8 +81,8 @@ def class_masks(masks: InstanceMasks, labels: Tensor, num_classes: int, grid: Gr
     (left, right), (top, bottom) = corners
     whole = constants([left, top, right, bottom], labels.device).expand(batch, objects, 4)
     numbers = torch.arange(objects, device=labels.device).expand(batch, -1)
-    each = mask_targets(masks, numbers, whole, grid, (sides[0], sides[1]))
-    return brightest_of_class(each, labels, num_classes)
+    object_masks = mask_targets(masks, numbers, whole, grid, (sides[0], sides[1]))
+    return brightest_of_class(object_masks, labels, num_classes)
 
 
 def mask_weights(boxes: CellBoxes, weights: Tensor, grid: Grid, *, margin: float = 1.05) -> Tensor:
@@ -97,7 +97,7 @@ def mask_weights(boxes: CellBoxes, weights: Tensor, grid: Grid, *, margin: float
         float [B, H, W].
     """
     inside = boxes.scaled(margin).hold(grid)
-    each = weights[..., None, None]
-    largest = brightest(inside * each, 1)
-    blackout = (inside & (each <= 0)).any(1)
+    object_weights = weights[..., None, None]
+    largest = brightest(inside * object_weights, 1)
+    blackout = (inside & (object_weights <= 0)).any(1)
     return largest.where(inside.any(1), 1.0).masked_fill(blackout, 0.0)

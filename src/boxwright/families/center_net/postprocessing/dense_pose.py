@@ -28,17 +28,17 @@ class SurfaceDecoder:
     label: int
     size: tuple[int, int]
 
-    def __call__(self, maps: SurfaceMaps, found: PaddedDetections) -> PaddedDetections:
+    def __call__(self, maps: SurfaceMaps, detections: PaddedDetections) -> PaddedDetections:
         """Return detections with masks, with the parts and coordinates of their foreground."""
-        if found.masks is None:
+        if detections.masks is None:
             raise ValueError("the surface is that of masks")
         height, width = grid_of(maps.parts)
-        regions = normalized(found.boxes, (height * STRIDE, width * STRIDE))
-        levels = torch.zeros_like(found.labels)
+        regions = normalized(detections.boxes, (height * STRIDE, width * STRIDE))
+        levels = torch.zeros_like(detections.labels)
         count = maps.parts.shape[1]
         coordinates = maps.coordinates.float().unflatten(1, (count, 2))
-        best = torch.full_like(found.masks, -torch.inf)
-        parts, places = torch.zeros_like(found.masks), found.masks.new_zeros(*found.masks.shape, 2)
+        best = torch.full_like(detections.masks, -torch.inf)
+        parts, places = torch.zeros_like(detections.masks), detections.masks.new_zeros(*detections.masks.shape, 2)
         # Part by part: crops of all at once would take 24 times the memory of masks.
         for part in range(count):
             three = torch.cat([maps.parts[:, part, None].float(), coordinates[:, part]], dim=1)
@@ -47,9 +47,9 @@ class SurfaceDecoder:
             best = torch.where(better, crops[:, :, 0], best)
             parts = torch.where(better, part + 1, parts)
             places = torch.where(better[..., None], crops[:, :, 1:].permute(0, 1, 3, 4, 2), places)
-        inside = found.masks * (found.labels == self.label)[..., None, None]
+        inside = detections.masks * (detections.labels == self.label)[..., None, None]
         return replace(
-            found,
+            detections,
             surface_parts=(parts * inside).to(torch.uint8),
             surface_coordinates=places * inside[..., None],
         )

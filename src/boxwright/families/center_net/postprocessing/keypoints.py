@@ -168,8 +168,8 @@ class Snapping:
         """
         # Axis by axis: a sum over pairs of numbers takes longer than all the rest.
         y, x = (
-            (one[:, :, :, None] - other[:, :, None]).square()
-            for one, other in zip(regressed.unbind(-1), candidates.points.unbind(-1), strict=True)
+            (regressed_axis[:, :, :, None] - candidate_axis[:, :, None]).square()
+            for regressed_axis, candidate_axis in zip(regressed.unbind(-1), candidates.points.unbind(-1), strict=True)
         )
         distances = (y + x).sqrt()
         distances = distances.where(candidates.valid[:, :, None], _FAR)
@@ -242,8 +242,8 @@ class BrightestKeypoints:
         places = weighted.flatten(3).argmax(-1)
         # The score of a cell is the best that any object gives it.
         scores = weighted.amax(2).flatten(2).gather(2, places)
-        found = torch.stack([places // grid[1], places % grid[1]], dim=-1)
-        return Keypoints(found + read_each(maps.offsets.float(), found, 2), scores)
+        peaks = torch.stack([places // grid[1], places % grid[1]], dim=-1)
+        return Keypoints(peaks + read_each(maps.offsets.float(), peaks, 2), scores)
 
 
 class KeypointDecoder(Protocol):
@@ -314,18 +314,22 @@ def keypoints_of_tasks(
         labels: int64 [B, D].
         bounded: Whether boxes are predicted, and bound the keypoints.
     """
-    found = [task.decode(part, cells, boxes, bounded=bounded) for task, part in zip(tasks, maps, strict=True)]
-    of_class = [(labels == task.label)[:, None].expand_as(one.scores) for task, one in zip(tasks, found, strict=True)]
+    decoded = [task.decode(part, cells, boxes, bounded=bounded) for task, part in zip(tasks, maps, strict=True)]
+    of_class = [
+        (labels == task.label)[:, None].expand_as(keypoints.scores)
+        for task, keypoints in zip(tasks, decoded, strict=True)
+    ]
     # What the label map has, but no task, is taken from a last row of zeros.
     rows = [index for task in tasks for index in task.indices]
     count = max(rows) + 1
     order = constants([rows.index(n) if n in rows else len(rows) for n in range(count)], labels.device, torch.int64)
     nothing = torch.zeros_like(of_class[0][:, :1])
     own = torch.cat([*of_class, nothing], 1).index_select(1, order)
-    scores = torch.cat([*(one.scores for one in found), nothing.to(found[0].scores)], 1).index_select(1, order)
-    spaces = nothing[..., None].expand(-1, -1, -1, 2).to(found[0].points)
-    points = torch.cat([*(one.points for one in found), spaces], 1).index_select(1, order)
-    return KeypointsOfTasks(points.where(own[..., None], 0.0), scores.where(own, 0.0), own, found[0].depths)
+    scores = torch.cat([*(keypoints.scores for keypoints in decoded), nothing.to(decoded[0].scores)], 1)
+    scores = scores.index_select(1, order)
+    spaces = nothing[..., None].expand(-1, -1, -1, 2).to(decoded[0].points)
+    points = torch.cat([*(keypoints.points for keypoints in decoded), spaces], 1).index_select(1, order)
+    return KeypointsOfTasks(points.where(own[..., None], 0.0), scores.where(own, 0.0), own, decoded[0].depths)
 
 
 def in_frame(points: Tensor, scores: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:

@@ -47,12 +47,12 @@ def _window_maximum(values: Tensor, window: int) -> Tensor:
         return F.max_pool2d(padded, window, 1)
     # Row by row, then column by column: pooling took twice as long, as it does not keep channels last in memory.
     for axis in (2, 3):
-        found, size = values.clone(), values.shape[axis]
+        maxima, size = values.clone(), values.shape[axis]
         for step in range(1, min(window // 2, size - 1) + 1):
             for to, of in ((step, 0), (0, step)):
-                into = found.narrow(axis, to, size - step)
+                into = maxima.narrow(axis, to, size - step)
                 torch.maximum(into, values.narrow(axis, of, size - step), out=into)
-        values = found
+        values = maxima
     return values
 
 
@@ -69,13 +69,13 @@ def best_peaks(heatmap: Tensor, count: int, window: int, inside: Tensor | None =
     if torch.compiler.is_compiling():  # a graph of few operators, which every runtime has
         scores, places = largest(_as_rows(only_peaks(_within(heatmap, inside), window)).flatten(1), count)
         return Peaks(scores, places % channels, _cells(places // channels, width))
-    if few := _peaks_of_few_cells(heatmap, count, window, inside):
+    if few := _find_peaks_among_few_cells(heatmap, count, window, inside):
         cells, values = few
         # All of so few are sorted, so that of equal ones the first are taken.
         scores, places = values.flatten(1).sort(dim=-1, descending=True, stable=True)
         scores, places = scores[:, :count], places[:, :count]
     else:
-        cells, values = _peaks_of_best_cells(_within(heatmap, inside), count, window)
+        cells, values = _find_peaks_in_best_cells(_within(heatmap, inside), count, window)
         scores, places = largest(values.flatten(1), count)
     return Peaks(scores, places % channels, _cells(cells.gather(1, places // channels), width))
 
@@ -84,7 +84,7 @@ def _within(heatmap: Tensor, inside: Tensor | None) -> Tensor:
     return heatmap if inside is None else heatmap * inside
 
 
-def _peaks_of_best_cells(heatmap: Tensor, count: int, window: int) -> tuple[Tensor, Tensor]:
+def _find_peaks_in_best_cells(heatmap: Tensor, count: int, window: int) -> tuple[Tensor, Tensor]:
     """Return the cells [B, n] that hold the best peaks, and their values [B, n, C], 0 but for peaks."""
     values = _as_rows(only_peaks(heatmap, window))
     # The best values lie in the cells whose own best are the best: these are found among far fewer numbers.
@@ -92,7 +92,7 @@ def _peaks_of_best_cells(heatmap: Tensor, count: int, window: int) -> tuple[Tens
     return cells, values.gather(1, cells[..., None].expand(-1, -1, values.shape[-1]))
 
 
-def _peaks_of_few_cells(
+def _find_peaks_among_few_cells(
     heatmap: Tensor, count: int, window: int, inside: Tensor | None
 ) -> tuple[Tensor, Tensor] | None:
     """Return the same in a quarter of the time; None where too many cells are left to compare.

@@ -75,7 +75,7 @@ class CenterNetPostprocessor:
         cells = torch.stack([places // width, places % width], dim=-1)
         if maps.sizes is None or maps.offsets is None:
             middle, half = cells + 0.5, 0.5 * torch.ones_like(cells)
-            middle, half = (one.expand(len(maps.centers), -1, -1) for one in (middle, half))
+            middle, half = (points.expand(len(maps.centers), -1, -1) for points in (middle, half))
         else:
             middle = cells + maps.offsets.float().flatten(2).transpose(1, 2)
             half = maps.sizes.float().flatten(2).transpose(1, 2).clamp(min=0) / 2
@@ -91,26 +91,28 @@ class CenterNetPostprocessor:
             # The network has detected already, as it predicts masks for detections only.
             return replace(deep.detections, masks=deep.of_detections.float().sigmoid())
         maps, sizes = predictions.stages[-1], true_sizes.to(raw.boxes)
-        found, peaks, on_grid = self._located(maps, raw, sizes)
+        detections, peaks, on_grid = self._located(maps, raw, sizes)
         if self.keypoints:
-            found = self._with_keypoints(found, maps, peaks.cells, CellBoxes.of_pixels(on_grid), sizes)
+            detections = self._with_keypoints(detections, maps, peaks.cells, CellBoxes.of_pixels(on_grid), sizes)
             if any(task.rescores_above is not None for task in self.keypoints):
-                _, order = largest(found.scores.masked_fill(~found.valid, -1.0), self.max_detections)
+                _, order = largest(detections.scores.masked_fill(~detections.valid, -1.0), self.max_detections)
                 peaks = replace(peaks, cells=of_anchors(peaks.cells, order))
-                found = _rows(found, order)
+                detections = _rows(detections, order)
         if self.masks is not None and maps.masks is not None:
             # Few of the classes are detected, so only their maps become probabilities.
-            own, owners = own_maps(maps.masks.float(), found.labels)
-            found = replace(found, masks=self.masks(own.sigmoid_(), owners, found.boxes))
+            own, owners = own_maps(maps.masks.float(), detections.labels)
+            detections = replace(detections, masks=self.masks(own.sigmoid_(), owners, detections.boxes))
         if self.surface is not None and maps.surface is not None:
-            found = self.surface(maps.surface, found)
+            detections = self.surface(maps.surface, detections)
         if maps.temporal_offsets is not None:
-            found = replace(found, temporal_offsets=read(maps.temporal_offsets.float(), peaks.cells))
+            detections = replace(detections, temporal_offsets=read(maps.temporal_offsets.float(), peaks.cells))
         if maps.identities is not None:
             rows = read(maps.identities.float(), peaks.cells)
             # In operators that every format has.
-            found = replace(found, embeddings=rows / (rows * rows).sum(-1, keepdim=True).sqrt().clamp(min=1e-12))
-        return found if self.nms is None else _suppressed(found, self.nms, sizes)
+            detections = replace(
+                detections, embeddings=rows / (rows * rows).sum(-1, keepdim=True).sqrt().clamp(min=1e-12)
+            )
+        return detections if self.nms is None else _suppressed(detections, self.nms, sizes)
 
     @torch.no_grad()
     def detect(self, predictions: CenterPredictions) -> tuple[PaddedDetections, Tensor]:
@@ -120,8 +122,8 @@ class CenterNetPostprocessor:
     @torch.no_grad()
     def detect_in(self, predictions: CenterPredictions, raw: RawDetections) -> tuple[PaddedDetections, Tensor]:
         """Return the same as `detect`, for decoded predictions."""
-        found, _, on_grid = self._located(predictions.stages[-1], raw, predictions.true_sizes.to(raw.boxes))
-        return found, on_grid
+        detections, _, on_grid = self._located(predictions.stages[-1], raw, predictions.true_sizes.to(raw.boxes))
+        return detections, on_grid
 
     def _located(self, maps: StageMaps, raw: RawDetections, sizes: Tensor) -> tuple[PaddedDetections, Peaks, Tensor]:
         """Return the peaks' detections, their places, and their boxes clipped to the grid."""
@@ -133,7 +135,7 @@ class CenterNetPostprocessor:
         peaks = best_peaks(heatmap, self.max_detections, self.window, inside)
         places = peaks.cells[..., 0] * grid[1] + peaks.cells[..., 1]
         on_grid = clip_boxes(of_anchors(raw.boxes, places), float(grid[0] * STRIDE), float(grid[1] * STRIDE))
-        found = PaddedDetections(
+        detections = PaddedDetections(
             clip_boxes(on_grid, sizes[:, :1], sizes[:, 1:]),
             peaks.scores,
             peaks.channels,
@@ -142,40 +144,40 @@ class CenterNetPostprocessor:
             multiclass_scores=of_anchors(raw.scores, places),
             cell_boxes=None if maps.sizes is None else on_grid / STRIDE,
         )
-        return found, peaks, on_grid
+        return detections, peaks, on_grid
 
     def _with_keypoints(
-        self, found: PaddedDetections, maps: StageMaps, cells: Tensor, boxes: CellBoxes, sizes: Tensor
+        self, detections: PaddedDetections, maps: StageMaps, cells: Tensor, boxes: CellBoxes, sizes: Tensor
     ) -> PaddedDetections:
-        bounded, scores = maps.sizes is not None, found.scores
-        keypoints = keypoints_of_tasks(self.keypoints, maps.keypoints, cells, boxes, found.labels, bounded=bounded)
+        bounded, scores = maps.sizes is not None, detections.scores
+        keypoints = keypoints_of_tasks(self.keypoints, maps.keypoints, cells, boxes, detections.labels, bounded=bounded)
         points, marks = keypoints.points.flip(-1) * STRIDE, keypoints.scores
         if self.clip_keypoints:
             points, marks = in_frame(points, marks, sizes)
         for task in self.keypoints:
-            scores = task.rescored(scores, found.labels, marks)
+            scores = task.rescored(scores, detections.labels, marks)
         return replace(
-            found,
+            detections,
             scores=scores,
-            boxes=found.boxes if bounded else boxes_around(points, keypoints.own),
+            boxes=detections.boxes if bounded else boxes_around(points, keypoints.own),
             keypoints=points.transpose(1, 2),
             keypoint_scores=marks.transpose(1, 2),
             keypoint_depths=None if keypoints.depths is None else keypoints.depths.transpose(1, 2),
         )
 
 
-def _suppressed(found: PaddedDetections, nms: Nms, sizes: Tensor) -> PaddedDetections:
+def _suppressed(detections: PaddedDetections, nms: Nms, sizes: Tensor) -> PaddedDetections:
     """Return the detections that survive; each peak takes part with the scores of all classes in its cell."""
-    if found.multiclass_scores is None:
+    if detections.multiclass_scores is None:
         raise ValueError("expected the scores of all classes")
-    scores = found.multiclass_scores.masked_fill(~found.valid[..., None], -torch.inf)
-    kept = nms.without_wait(found.boxes, scores, sizes)
-    rest = vars(_rows(found, kept.anchors))
+    scores = detections.multiclass_scores.masked_fill(~detections.valid[..., None], -torch.inf)
+    kept = nms.without_wait(detections.boxes, scores, sizes)
+    rest = vars(_rows(detections, kept.anchors))
     own = ("boxes", "scores", "labels", "valid", "complete")
     return replace(kept, **{name: value for name, value in rest.items() if name not in own})
 
 
-def _rows(found: PaddedDetections, places: Tensor) -> PaddedDetections:
+def _rows(detections: PaddedDetections, places: Tensor) -> PaddedDetections:
     """Return the detections at places int64 [B, D]."""
-    known = {name: value for name, value in vars(found).items() if value is not None}
-    return replace(found, **{name: of_anchors(value, places) for name, value in known.items()})
+    known = {name: value for name, value in vars(detections).items() if value is not None}
+    return replace(detections, **{name: of_anchors(value, places) for name, value in known.items()})
