@@ -100,6 +100,6 @@ class _StreamedText:
 
     def error(self, problem: str) -> DataError:
         """Return the error of a mistake at this place."""
-        found = repr(self.rest()[:20]) if self.rest() else "the end"
+        rest = repr(self.rest()[:20]) if self.rest() else "the end"
         where = f"character {self._passed + self._place}"
-        return DataError(f"{shown(self._path)}: not JSON that is a list of objects: {problem[:200]}, {where}: {found}")
+        return DataError(f"{shown(self._path)}: not JSON that is a list of objects: {problem[:200]}, {where}: {rest}")

@@ -180,7 +180,7 @@ class Field:
             return value
         if self.kind == "enum":
             return self._member(value, index)
-        if not _is_of(value, self.kind):
+        if not _has_kind(value, self.kind):
             raise ValueProblem(f"should be a valid {_WANTED[self.kind]}", value, index)
         if self.kind in ("int", "float"):
             return self._number(value, index)
@@ -210,7 +210,7 @@ class Field:
         return value
 
 
-def _is_of(value: object, kind: Kind) -> bool:
+def _has_kind(value: object, kind: Kind) -> bool:
     if isinstance(value, bool):
         return kind == "bool"
     return isinstance(value, _ACCEPTED[kind])

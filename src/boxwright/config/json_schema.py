@@ -40,12 +40,12 @@ def _define(message: type[Message], definitions: dict[str, Any]) -> None:
 
 
 def _field(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:
-    one = _value(field, definitions)
-    schema: dict[str, Any] = one
+    value = _value(field, definitions)
+    schema: dict[str, Any] = value
     if field.map:
         schema = {"type": "object", "additionalProperties": _value(field.type.fields["value"], definitions)}
     elif field.repeated:
-        schema = {"type": "array", "items": one}
+        schema = {"type": "array", "items": value}
         if field.length:
             schema |= {"minItems": field.length, "maxItems": field.length}
     elif field.default is not None:

@@ -60,12 +60,12 @@ class Message:
         super().__init_subclass__()
         own = {key: value for key, value in vars(cls).items() if isinstance(value, Field)}
         annotations = inspect.get_annotations(cls, eval_str=True)
-        for key, one in own.items():
-            one.set_type(key, annotations[key])
-            one.oneof = one.oneof or ("" if key in outside else oneof)
+        for key, field in own.items():
+            field.set_type(key, annotations[key])
+            field.oneof = field.oneof or ("" if key in outside else oneof)
         cls.fields, cls.proto_name, cls.refused, cls.removed = own, name or cls.__name__, refused, removed or {}
-        names = dict.fromkeys(one.oneof for one in own.values() if one.oneof)
-        cls.oneofs = {each: tuple(key for key, one in own.items() if one.oneof == each) for each in names}
+        names = dict.fromkeys(field.oneof for field in own.values() if field.oneof)
+        cls.oneofs = {group: tuple(key for key, field in own.items() if field.oneof == group) for group in names}
         cls._path = path
 
     def __init__(self, **values: Any) -> None:

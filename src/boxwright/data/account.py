@@ -23,7 +23,7 @@ from boxwright.data.notices import Notices, ReasonCounts
 from boxwright.data.survey import suspicion
 from boxwright.types import Sample
 
-# Of cat and car both may be classes; of raccoon and racoon hardly.
+# Short names are not compared: cat and car may both be classes, raccoon and racoon hardly.
 _SHORT = 3
 _RARE = 1 / 5
 
@@ -176,7 +176,7 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
     if isinstance(whole, HiddenRegionsDataset):
         whole = whole.whole
     noticed = whole.notices if isinstance(whole, PixelFreeDataset) else Notices()
-    dropped, left_out, assumed = (copy.deepcopy(one) for one in (noticed.boxes, noticed.files, noticed.assumed))
+    dropped, left_out, assumed = (copy.deepcopy(counts) for counts in (noticed.boxes, noticed.files, noticed.assumed))
     samples = empty = boxes = ignored = 0
     unreadable: list[int] = []
     names = Counter({item.name: 0 for item in whole.categories})

@@ -144,10 +144,10 @@ def problem_of(
         return problem
     if boxes_are.startswith("normalized"):
         return None
-    raw = [_numbers(one.boxes, boxes_are) for one in placed]
+    raw = [_numbers(picture.boxes, boxes_are) for picture in placed]
     numbers = np.concatenate([np.zeros((0, 4)), *raw])
     # (height, width) of each box's picture.
-    sizes = np.concatenate([np.zeros((0, 2)), *(np.tile(one.size, (len(one.boxes), 1)) for one in placed)])
+    sizes = np.concatenate([np.zeros((0, 2)), *(np.tile(picture.size, (len(picture.boxes), 1)) for picture in placed)])
     really = _normalized(numbers, sizes, boxes_are) or _other_pair(numbers, sizes, boxes_are)
     if really is None:
         return None
@@ -222,25 +222,34 @@ def in_order(box: tuple[float, float, float, float]) -> tuple[float, float, floa
 
 def _resized(placed: Sequence[PictureBoxes]) -> CoordinateProblem | None:
     """Return the problem of pictures that were resized or turned since they were labeled."""
-    declared = [one for one in placed if one.declared is not None and min(one.declared) > 0]
-    others = [one for one in declared if one.declared is not None and _differ(one.declared, one.size)]
+    declared = [picture for picture in placed if picture.declared is not None and min(picture.declared) > 0]
+    others = [
+        picture for picture in declared if picture.declared is not None and _differ(picture.declared, picture.size)
+    ]
     if 2 * len(others) <= len(declared) or not declared:
         return None
-    turned = [one for one in others if one.declared is not None and not _differ(one.declared[::-1], one.size)]
-    count = sum(len(one.boxes) for one in others)
-    outside = sum(int((~_fits(one.boxes, np.tile(one.size, (len(one.boxes), 1)))).sum()) for one in others)
+    turned = [
+        picture
+        for picture in others
+        if picture.declared is not None and not _differ(picture.declared[::-1], picture.size)
+    ]
+    count = sum(len(picture.boxes) for picture in others)
+    outside = sum(
+        int((~_fits(picture.boxes, np.tile(picture.size, (len(picture.boxes), 1)))).sum()) for picture in others
+    )
     if len(turned) == len(others):
         # Width and height are exchanged in some tools' files, and boxes are right all the same.
         return None if not count or outside / count <= _WRONG_OF_MANY else _change("turned", others, len(declared))
     # Boxes beyond the declared size do not refer to it.
     beyond = sum(
-        int((~_fits(one.boxes, np.tile(one.declared or one.size, (len(one.boxes), 1)))).sum()) for one in others
+        int((~_fits(picture.boxes, np.tile(picture.declared or picture.size, (len(picture.boxes), 1)))).sum())
+        for picture in others
     )
     if count and beyond / count > _BEYOND_DECLARED:
         return None
     # Boxes that would lie in a small part of the declared size by accident refer to the picture, whatever is declared.
-    shares = [min(math.prod(one.size) / math.prod(one.declared or one.size), 1.0) for one in others]
-    chance = sum(len(one.boxes) * math.log(share) for one, share in zip(others, shares, strict=True))
+    shares = [min(math.prod(picture.size) / math.prod(picture.declared or picture.size), 1.0) for picture in others]
+    chance = sum(len(picture.boxes) * math.log(share) for picture, share in zip(others, shares, strict=True))
     if outside == 0 and chance < math.log(_ACCIDENT):
         return None
     return _change("resized", others, len(declared))

@@ -269,7 +269,7 @@ _BACK = {6: 8, 8: 6}
 def _stored_size(image: Image.Image) -> tuple[int, int]:
     """Return the (height, width) of an opened image's pixels as its file has them."""
     if isinstance(image, TiffImageFile):
-        # Of a file that it will turn, newer releases of Pillow state the size after that.
+        # Newer releases of Pillow state the size of a file that has to be turned as it is after that.
         return int(image.tag_v2[_LENGTH]), int(image.tag_v2[_WIDTH])
     return image.height, image.width
 

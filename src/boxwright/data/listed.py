@@ -80,15 +80,15 @@ class ListedDataset:
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
         number, name = self._rows[index]
-        data, found = self._dataset.encoded(number)
-        self._check(number, name, found)
-        return data, found
+        data, filename = self._dataset.encoded(number)
+        self._check(number, name, filename)
+        return data, filename
 
-    def _check(self, number: int, listed: str, found: str) -> None:
+    def _check(self, number: int, listed: str, filename: str) -> None:
         # Without its folder, so that the data may move.
-        if listed and found and _plain(found) != listed:
+        if listed and filename and _plain(filename) != listed:
             raise DataError(
-                f"{self.path}: sample {number} is {Path(found).name}, and was {listed} when the data were split; "
+                f"{self.path}: sample {number} is {Path(filename).name}, and was {listed} when the data were split; "
                 "split them again with boxwright init"
             )
 

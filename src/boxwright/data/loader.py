@@ -116,10 +116,10 @@ class _Collate:
         self.made = multiprocessing.get_context(_start_method()).Value("Q", 0)
 
     def __call__(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
-        found = self._collated(examples)
+        batch = self._collated(examples)
         with self.made:
             self.made.value += 1
-        return found
+        return batch
 
     def _collated(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
         error = next((example for example in examples if isinstance(example, BoxwrightError)), None)
@@ -279,13 +279,13 @@ def _next_within_a_second(stream: Iterator[Any], workers: list[BaseProcess]) -> 
 
 
 def _raise_if_dead(workers: list[BaseProcess], *_: object) -> None:
-    if how := _how_one_died(workers):
+    if how := _describe_death(workers):
         raise RuntimeError(how)
 
 
-def _how_one_died(workers: list[BaseProcess]) -> str:
+def _describe_death(workers: list[BaseProcess]) -> str:
     """Return how the first dead worker ended; "" if none is dead."""
-    code = next((one.exitcode for one in workers if one.exitcode), 0)
+    code = next((worker.exitcode for worker in workers if worker.exitcode), 0)
     return f"killed by signal {-code}" if code < 0 else f"it ended with status {code}" if code else ""
 
 
@@ -334,10 +334,11 @@ def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
 
 def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
     if workers:  # a socket may be closed long before its process has ended, on a busy machine
-        wait([one.sentinel for one in workers], _DEATH_SECONDS)
-    how = _how_one_died(workers) or first_line(error)
+        wait([worker.sentinel for worker in workers], _DEATH_SECONDS)
+    how = _describe_death(workers) or first_line(error)
     # ENOSPC: queues need shared memory too; SIGBUS: a page that was promised is not there when it is written.
-    if (isinstance(error, OSError) and error.errno == 28) or any(one.exitcode == -signal.SIGBUS for one in workers):
+    exit_codes = [worker.exitcode for worker in workers]
+    if (isinstance(error, OSError) and error.errno == 28) or -signal.SIGBUS in exit_codes:
         return _no_shared_memory(how)
     dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
     named = f" (process {', '.join(dead)})" if dead else ""
@@ -391,8 +392,8 @@ def samples_in_order(
     Raises:
         BoxwrightError: If a sample cannot be read, or a worker died or is stuck.
     """
-    with closing(samples_or_errors(dataset, indices, workers, patience, run)) as found:
-        for item in found:
+    with closing(samples_or_errors(dataset, indices, workers, patience, run)) as samples:
+        for item in samples:
             if isinstance(item, BoxwrightError):
                 raise item
             yield item

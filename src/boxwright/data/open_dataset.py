@@ -133,7 +133,7 @@ def open_dataset(
         recognized = recognize(
             path, allow_paths_outside=allow_paths_outside, ignore_exif=ignore_exif, labels_are=labels_are
         )
-        source, beside = _list_of(recognized, image_set, path), recognized.label_map
+        source, beside = _choose_list(recognized, image_set, path), recognized.label_map
         lists = recognized.lists if is_folder(path) and len(recognized.lists) > 1 else {}
         if recognized.folder:
             _LOG.info("%s: read from the folder %s in it", shown(path), recognized.folder)
@@ -150,7 +150,7 @@ def open_dataset(
     return dataset
 
 
-def _list_of(recognized: RecognizedData, name: str, path: str | Path) -> Source:
+def _choose_list(recognized: RecognizedData, name: str, path: str | Path) -> Source:
     if recognized.train.format == "voc" and len({source.path for source in recognized.lists.values()}) < 2:
         return replace(recognized.train, part=name)
     if not name:

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, shown
 
-# Of formats that are decoded; files with other endings are recognized by their first bytes.
+# Files with these endings are decoded; those with others are recognized by their first bytes.
 PICTURE_ENDINGS = frozenset(
     {
         ".jpg",
@@ -40,7 +40,7 @@ PICTURE_ENDINGS = frozenset(
         ".pnm",
     }
 )
-# Of files that lie beside pictures and are never opened to find out whether they are some.
+# Files with these endings lie beside pictures, and are never opened to see whether they are pictures themselves.
 _OTHER_ENDINGS = frozenset(
     {
         ".txt",
@@ -156,7 +156,7 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFC", text).casefold()
 
 
-def _of_another_split(dropped: tuple[str, ...], path: Path) -> bool:
+def _is_in_another_split(dropped: tuple[str, ...], path: Path) -> bool:
     """Return whether a name's folders say another split than a file's: val/4.png is not train/4.png."""
     said = _SPLITS.intersection(dropped)
     lies = _SPLITS.intersection(path.parts[-4:])
@@ -205,10 +205,10 @@ class PictureFiles:
         parts = parts_of_name(name)
         for start in range(len(parts)):
             candidates = [
-                path for path in self._named("/".join(parts[start:])) if not _of_another_split(parts[:start], path)
+                path for path in self._named("/".join(parts[start:])) if not _is_in_another_split(parts[:start], path)
             ]
             if len(candidates) > 1:
-                names = " or ".join(shown(one.relative_to(self.folder)) for one in candidates[:2])
+                names = " or ".join(shown(candidate.relative_to(self.folder)) for candidate in candidates[:2])
                 raise DataError(f"{where}: {shown(name)!r} may be {names} in {shown(self.folder)}; rename one of them")
             if candidates:
                 return candidates[0], self._assumption(name, candidates[0])

@@ -223,7 +223,7 @@ class VocDataset:
         boxes = [item.box for annotation in known for item in annotation.objects]
         sizes = [annotation.declared for annotation in known for _ in annotation.objects]
         if self._sizes:
-            return [self._with_boxes(entry, _corners_of_sizes) for entry in entries]
+            return [self._with_boxes(entry, _xywh_to_corners) for entry in entries]
         if look_like_sizes(np.array(boxes, np.float64).reshape(-1, 4), np.array(sizes, np.float64).reshape(-1, 2)):
             return entries
         return [self._in_order(entry) for entry in entries]
@@ -352,7 +352,7 @@ class VocDataset:
         return read_file(picture), picture.name
 
 
-def _corners_of_sizes(box: Box) -> Box:
+def _xywh_to_corners(box: Box) -> Box:
     return box[0], box[1], box[0] + box[2], box[1] + box[3]
 
 

@@ -237,9 +237,9 @@ def _meaning(rows: LabelRows, files: Sequence[Path | None], layout: YoloLayout, 
 
 
 def _layout(data: Path, convention: YoloConvention | None) -> YoloLayout:
-    found = find_yolo(data)
-    if found is None and is_folder(data):
-        found = data  # reading it says what is missing
-    if found is None:
+    path = find_yolo(data)
+    if path is None and is_folder(data):
+        path = data  # reading it says what is missing
+    if path is None:
         raise DataError(f"{shown(data)}: no data.yaml")
-    return read_layout(found, from_one=convention is not None and convention.classes_from_one)
+    return read_layout(path, from_one=convention is not None and convention.classes_from_one)

@@ -200,7 +200,7 @@ def _compare(
         if label.stem != picture.stem:
             notices.assumed.add("label files whose name differs in upper and lower case or Unicode's form", label.name)
     notices.assumed.add("pictures that share a label file with one of another ending", place, len(named) - len(matched))
-    # Of other splits that share the folder, the pictures have their labels here, too.
+    # Pictures of other splits that share the folder have their labels here, too.
     stems = {_plain(os.path.splitext(name)[0]) for folder in folders for name in _names(folder, place, listed)}
     rest = (path for path in listed[place].texts.values() if path not in matched)
     lone = [path for path in rest if _plain(path.stem) not in stems and is_label_file(path)]

@@ -208,7 +208,7 @@ def row_meaning(rows: LabelRows, keypoints: tuple[int, int] | None, place: Calla
         return RowMeaning("keypoints", frozenset({BOX, wanted}), keypoints)
     meaning = _by_counts(frozenset(times), rows)
     if meaning is None:
-        usual = frozenset(count for count in times if _of_kind(count, times) >= _FEW * len(rows))
+        usual = frozenset(count for count in times if _count_rows_of_kind(count, times) >= _FEW * len(rows))
         meaning = _by_counts(usual, rows)
     if meaning is None:
         kinds = [number for number, _ in Counter(rows.counts.tolist()).most_common()]
@@ -221,7 +221,7 @@ def row_meaning(rows: LabelRows, keypoints: tuple[int, int] | None, place: Calla
     return meaning
 
 
-def _of_kind(count: int, times: Counter[int]) -> int:
+def _count_rows_of_kind(count: int, times: Counter[int]) -> int:
     """Return how many rows are of a count's kind: of outlines, each count is rare."""
     if count <= BOX + 2:
         return times[count]
@@ -311,7 +311,7 @@ def _by_place(count: int, counts: frozenset[int], rows: NDArray[np.float64]) -> 
     if boxes_fit and (not outlines_fit or strange):
         return _with_keypoints(count, 2)
     kind = "oriented boxes" if count == 8 and not mixed else f"outlines of {count // 2} points"
-    # Of outlines beside plain boxes nothing is odd, unless they could be boxes with keypoints all the same.
+    # Outlines beside plain boxes are nothing odd, unless they could be boxes with keypoints all the same.
     assumed = "" if mixed and not boxes_fit else f"rows of {count} numbers, read as {kind}"
     return RowMeaning("outlines", _all_up_to(count, odd=False), assumed=assumed)
 

@@ -64,14 +64,14 @@ def find_data_beside(config: TrainEvalPipelineConfig) -> None:
     """Replace relative paths that exist only beside the file that names them, and note each in `notes`."""
     parts: list[Message | None] = [config.train_input_reader, *config.eval_input_reader]
     parts.append(config.model and config.model.center_net)  # which names the file of its keypoints
-    for message, name in (found for part in parts if part is not None for found in _paths(part)):
+    for message, name in (pair for part in parts if part is not None for pair in _paths(part)):
         where, value = message.location(name), getattr(message, name)
         folder = folder_of(where)
         if where is None or folder is None:
             continue
-        found = [_beside(path, folder) for path in value] if isinstance(value, list) else _beside(value, folder)
-        if found != value:
-            message.set(name, found, where)
+        located = [_beside(path, folder) for path in value] if isinstance(value, list) else _beside(value, folder)
+        if located != value:
+            message.set(name, located, where)
             config.notes.append(f"{name}: relative to {where.file}, as the current folder does not have it")
 
 

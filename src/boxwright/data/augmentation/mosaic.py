@@ -43,10 +43,10 @@ class MixUp:
         share, other = float(rng.beta(self.alpha, self.alpha)), self.others(rng)
         height, width = np.maximum(sample.image.shape[:2], other.image.shape[:2])
         placed, blend = [], np.zeros((height, width, sample.image.shape[2]), np.float32)
-        for one, part in ((sample, share), (other, 1 - share)):
+        for source, part in ((sample, share), (other, 1 - share)):
             canvas = np.zeros(blend.shape, np.float32)
-            weights = one.weights * np.float32(max(part, self.min_weight))
-            weighted = replace(one, image=as_float(one.image), weights=weights)
+            weights = source.weights * np.float32(max(part, self.min_weight))
+            weighted = replace(source, image=as_float(source.image), weights=weights)
             placed.append(pad(weighted, canvas, (0, 0)))
             blend += np.float32(part) * canvas
         whole = sample.image.dtype == other.image.dtype == np.uint8
@@ -163,13 +163,13 @@ class Mosaic:
         # The others went through the steps before this one, as this image did.
         four = [sample, *(self.others(rng) for _ in range(3))]
         canvas = _canvas(four, (height, width), self.color)
-        # Of each quadrant: its size, and whether it lies before the point, along x and y.
-        rooms = [(x, y, 1, 1), (width - x, y, 0, 1), (x, height - y, 1, 0), (width - x, height - y, 0, 0)]
+        # A quadrant has a size, and lies before the point or after it, along x and y.
+        quadrants = [(x, y, 1, 1), (width - x, y, 0, 1), (x, height - y, 1, 0), (width - x, height - y, 0, 0)]
         placed = []
-        for one, (wide, tall, left, above) in zip(four, rooms, strict=True):
+        for source, (wide, tall, left, above) in zip(four, quadrants, strict=True):
             if min(wide, tall) < 1:
                 continue
-            part = self._part(one, (height, width), (tall, wide), (above, left), rng)
+            part = self._part(source, (height, width), (tall, wide), (above, left), rng)
             shown_tall, shown_wide = part.image.shape[:2]
             placed.append(pad(part, canvas, (x - left * shown_wide, y - above * shown_tall)))
         return overlay(canvas, placed)

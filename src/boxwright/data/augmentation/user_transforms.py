@@ -78,15 +78,15 @@ def _transformed_sample(before: Sample, image: torch.Tensor, target: dict[str, A
     count, (height, width) = len(before.boxes), pixels.shape[:2]
     change: dict[str, Any] = {"boxes": lambda _: boxes}
     if "masks" in target:
-        masks = _of_objects(target["masks"].numpy(), rows, count)
+        masks = _select_objects(target["masks"].numpy(), rows, count)
         change["masks"] = lambda _: masks.astype(np.uint8)
     if "keypoints" in target:
-        places = _of_objects(target["keypoints"].numpy(), rows, count)
+        places = _select_objects(target["keypoints"].numpy(), rows, count)
         change |= put_points(places, before, (height, width))
     return before.keep(rows).moved(pixels, **change).keep(np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(1)))
 
 
-def _of_objects(values: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
+def _select_objects(values: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
     """Return the rows of the remaining objects; the transform may have dropped the others' already."""
     return values if len(values) == len(rows) != count else values[rows]
 
@@ -100,10 +100,12 @@ class OwnTransform:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return its result; a `DataError` if that is not a sample."""
         with seeded(rng):
-            found = self.transform(sample, rng)
-        if not isinstance(found, Sample):
-            raise DataError(f"user_augmentation: the transform returned {type(found).__name__}; expected a Sample")
-        return found
+            transformed = self.transform(sample, rng)
+        if not isinstance(transformed, Sample):
+            raise DataError(
+                f"user_augmentation: the transform returned {type(transformed).__name__}; expected a Sample"
+            )
+        return transformed
 
 
 # Settings of a pipeline's BboxParams that decide which boxes stay.
