@@ -51,102 +51,59 @@ def _three_channels_problem(model: DetectionModel, channels: int) -> str:
 class TrainEvalPipelineConfig(Message, path=""):
     """Whole pipeline.config: the model, how it is trained and evaluated, and its data."""
 
-    preset: str = field(
-        "",
-        "Name of a configuration that comes with Boxwright, which this one changes (an extension "
-        "of Boxwright; docs/configuration.md).",
-    )
+    preset: str = field("", "Name of a configuration that comes with Boxwright, which this one changes (an extension "
+        "of Boxwright; docs/configuration.md).")
     num_classes: UInt32 = number(0, "[0, 100000]", "Ours: num_classes of the model, whatever its family.")
-    model: DetectionModel | None = field(
-        None, "The detection model: architecture, anchors, losses and post-processing."
-    )
-    train_config: TrainConfig | None = field(
-        None, "Training settings: batch size, optimizer, augmentation, starting checkpoint, step count."
-    )
+    model: DetectionModel | None = field(None,
+        "The detection model: architecture, anchors, losses and post-processing.")
+    train_config: TrainConfig | None = field(None,
+        "Training settings: batch size, optimizer, augmentation, starting checkpoint, step count.")
     train_input_reader: InputReader | None = field(None, "Where the training examples and label map are read from.")
     eval_config: EvalConfig | None = field(None, "Evaluation settings: metrics, batch size, visualization.")
-    eval_input_reader: list[InputReader] = field(
-        [], "Where evaluation examples are read from; repeat for several evaluation sets."
-    )
-    graph_rewriter: GraphRewriter | None = field(
-        None, "Graph changes such as quantization-aware training.", no_effect=QUANTIZATION
-    )
+    eval_input_reader: list[InputReader] = field([],
+        "Where evaluation examples are read from; repeat for several evaluation sets.")
+    graph_rewriter: GraphRewriter | None = field(None,
+        "Graph changes such as quantization-aware training.", no_effect=QUANTIZATION)
 
     rules = (
-        refuse(
-            "train_input_reader.load_instance_masks",
+        refuse("train_input_reader.load_instance_masks",
             "the detector learns masks; set it to true, and mask_type to what the records have",
-            when=lambda c: _learns_masks(c) and not _reads_masks(c.train_input_reader),
-        ),
-        refuse(
-            "train_input_reader.num_keypoints",
+            when=lambda c: _learns_masks(c) and not _reads_masks(c.train_input_reader)),
+        refuse("train_input_reader.num_keypoints",
             "{train_input_reader.num_keypoints}, but keypoint_box_coder has "
             "{model.ssd.box_coder.keypoint_box_coder.num_keypoints}; set it to the same",
-            when=lambda c: c.train_config
-            and c.train_input_reader
-            and _coded_keypoints(c) not in (0, c.train_input_reader.num_keypoints),
-        ),
-        refuse(
-            "train_input_reader.num_keypoints",
+            when=lambda c: c.train_config and c.train_input_reader
+            and _coded_keypoints(c) not in (0, c.train_input_reader.num_keypoints)),
+        refuse("train_input_reader.num_keypoints",
             "the detector learns keypoints; set it to how many the records have of each object",
-            when=lambda c: _learns_keypoints(c) and c.train_input_reader and not c.train_input_reader.num_keypoints,
-        ),
-        refuse(
-            "train_input_reader.load_context_features",
-            "the detector attends to other images' features; set it "
+            when=lambda c: _learns_keypoints(c) and c.train_input_reader and not c.train_input_reader.num_keypoints),
+        refuse("train_input_reader.load_context_features", "the detector attends to other images' features; set it "
             "to true (boxwright context build writes such records)",
-            when=lambda c: _attends(c) and c.train_input_reader and not c.train_input_reader.load_context_features,
-        ),
-        refuse(
-            "train_input_reader.load_track_id",
+            when=lambda c: _attends(c) and c.train_input_reader and not c.train_input_reader.load_context_features),
+        refuse("train_input_reader.load_track_id",
             "the detector learns temporal offsets, which records hold with their tracks; set it to true",
-            when=lambda c: _learns(c, "temporal_offset_task")
-            and c.train_input_reader
-            and c.train_input_reader.tf_record_input_reader
-            and not c.train_input_reader.load_track_id,
-        ),
-        refuse(
-            "train_input_reader.load_track_id",
-            "the detector learns identities; set it to true",
-            when=lambda c: _learns(c, "track_estimation_task")
-            and c.train_input_reader
-            and not c.train_input_reader.load_track_id,
-        ),
-        refuse(
-            "train_input_reader.load_dense_pose",
-            "the detector learns DensePose; set it to true",
-            when=lambda c: _learns(c, "densepose_estimation_task")
-            and c.train_input_reader
-            and not c.train_input_reader.load_dense_pose,
-        ),
-        refuse(
-            "train_input_reader.load_dense_pose",
+            when=lambda c: _learns(c, "temporal_offset_task") and c.train_input_reader
+            and c.train_input_reader.tf_record_input_reader and not c.train_input_reader.load_track_id),
+        refuse("train_input_reader.load_track_id", "the detector learns identities; set it to true",
+            when=lambda c: _learns(c, "track_estimation_task") and c.train_input_reader
+            and not c.train_input_reader.load_track_id),
+        refuse("train_input_reader.load_dense_pose", "the detector learns DensePose; set it to true",
+            when=lambda c: _learns(c, "densepose_estimation_task") and c.train_input_reader
+            and not c.train_input_reader.load_dense_pose),
+        refuse("train_input_reader.load_dense_pose",
             "a flip of DensePose's points has to know the body's symmetry: set dense_pose_symmetry in the flips of "
             "train_config.data_augmentation_options, or remove them",
-            when=lambda c: c.train_input_reader and c.train_input_reader.load_dense_pose and _flips_blindly(c),
-        ),
+            when=lambda c: c.train_input_reader and c.train_input_reader.load_dense_pose and _flips_blindly(c)),
         Rule("train_input_reader.num_additional_channels", _more_channels_problem),
         Rule("train_config.multi_scale", lambda config: _multi_scale_problem(config)),
-        refuse(
-            "train_input_reader.load_keypoint_depth_features",
-            "a keypoint task predicts depths; set it to true",
-            when=lambda c: _learns_depths(c)
-            and c.train_input_reader
-            and not c.train_input_reader.load_keypoint_depth_features,
-        ),
-        refuse(
-            "eval_config.force_no_resize",
-            "only model.ssd takes images of any size",
-            when=lambda c: c.eval_config and c.eval_config.force_no_resize and c.model and not c.model.ssd,
-        ),
-        refuse(
-            "train_config.use_multiclass_scores",
-            "set train_input_reader.load_multiclass_scores too",
-            when=lambda c: c.train_config
-            and c.train_config.use_multiclass_scores
-            and c.train_input_reader
-            and not c.train_input_reader.load_multiclass_scores,
-        ),
+        refuse("train_input_reader.load_keypoint_depth_features", "a keypoint task predicts depths; set it to true",
+            when=lambda c: _learns_depths(c) and c.train_input_reader
+            and not c.train_input_reader.load_keypoint_depth_features),
+        refuse("eval_config.force_no_resize", "only model.ssd takes images of any size",
+            when=lambda c: c.eval_config and c.eval_config.force_no_resize and c.model and not c.model.ssd),
+        refuse("train_config.use_multiclass_scores", "set train_input_reader.load_multiclass_scores too",
+            when=lambda c: c.train_config and c.train_config.use_multiclass_scores and c.train_input_reader
+            and not c.train_input_reader.load_multiclass_scores),
     )
 
     _notes: list[str]
