@@ -96,7 +96,7 @@ def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> It
     DataContext.get_current().enable_progress_bars = False
     gpus = 1 if _gpus(ray) >= workers else 0
     numbers = ray.data.from_items([{"task": number} for number in range(len(tasks))], override_num_blocks=len(tasks))
-    done = numbers.map_batches(
+    results = numbers.map_batches(
         RayWorker,
         fn_constructor_args=(make, list(tasks)),
         batch_size=1,
@@ -104,7 +104,7 @@ def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> It
         num_cpus=1,
         num_gpus=gpus,
     )
-    for row in done.iter_rows():
+    for row in results.iter_rows():
         yield pickle.loads(row["result"])  # written by our own worker
 
 

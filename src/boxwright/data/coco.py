@@ -121,7 +121,7 @@ class CocoDataset:
         self._annotations = annotations_by_image(
             objects, self._images, (self._category_ids, self._label_of), self.path, self.notices
         )
-        kept = [row for some in self._annotations.of_image.values() for row in some]
+        kept = [row for rows in self._annotations.of_image.values() for row in rows]
         self._dense_pose = any("dp_I" in row for row in kept) if dense_pose is None else dense_pose
         self._track_ids = all("track_id" in row for row in kept) if track_ids is None else track_ids
         names = [(row["file_name"], f"{self._describe_image(row)}: file_name") for row in self._images]
@@ -152,10 +152,10 @@ class CocoDataset:
             if not (names := keypoint_names(row, self.path)):
                 continue
             category = self.categories.by_label(self._label_of[row["id"]])
-            ours = dict(zip(category.keypoints or names, category.keypoint_indices or range(len(names)), strict=True))
-            if strange := next((name for name in names if name not in ours), None):
-                raise DataError(f"{self.path}: category {row['name']!r}: keypoint {strange!r} is not in the label map")
-            keypoint_map[category.label] = [ours[name] for name in names]
+            places = dict(zip(category.keypoints or names, category.keypoint_indices or range(len(names)), strict=True))
+            if unknown := next((name for name in names if name not in places), None):
+                raise DataError(f"{self.path}: category {row['name']!r}: keypoint {unknown!r} is not in the label map")
+            keypoint_map[category.label] = [places[name] for name in names]
         count = max((max(indices) + 1 for indices in keypoint_map.values()), default=0)
         if wanted and count > wanted:
             raise DataError(f"{self.path}: its classes have {count} keypoints, but num_keypoints is {wanted}")

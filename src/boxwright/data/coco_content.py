@@ -236,10 +236,10 @@ def labels_by_category(rows: Sequence[Row], categories: Categories, where: objec
         if category is not None:
             labels[row["id"]] = category.label
     if rows and not labels:
-        theirs, ours = (
+        listed, mapped = (
             ", ".join(names)[:200] for names in ([row["name"] for row in rows], [c.name for c in categories])
         )
-        raise DataError(f"{where}: none of its classes ({theirs}) is in the label map ({ours})")
+        raise DataError(f"{where}: none of its classes ({listed}) is in the label map ({mapped})")
     return labels
 
 

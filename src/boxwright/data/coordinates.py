@@ -148,13 +148,13 @@ def problem_of(
     numbers = np.concatenate([np.zeros((0, 4)), *raw])
     # (height, width) of each box's picture.
     sizes = np.concatenate([np.zeros((0, 2)), *(np.tile(picture.size, (len(picture.boxes), 1)) for picture in placed)])
-    really = _normalized(numbers, sizes, boxes_are) or _other_pair(numbers, sizes, boxes_are)
-    if really is None:
+    actual = _normalized(numbers, sizes, boxes_are) or _other_pair(numbers, sizes, boxes_are)
+    if actual is None:
         return None
     example = ", ".join(f"{value:g}" for value in numbers[0])
-    said, meant = _WORDS[boxes_are], _WORDS[really]
-    sentence = f"boxes look like {meant}, but are read as {said}: such as [{example}]"
-    return CoordinateProblem(sentence, really if can_change else None)
+    stated, likely = _WORDS[boxes_are], _WORDS[actual]
+    sentence = f"boxes look like {likely}, but are read as {stated}: such as [{example}]"
+    return CoordinateProblem(sentence, actual if can_change else None)
 
 
 def _numbers(boxes: NDArray[np.float64], boxes_are: BoxesAre) -> NDArray[np.float64]:

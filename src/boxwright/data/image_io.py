@@ -61,10 +61,10 @@ def has_exif_after_pixels(file: IO[bytes]) -> bool:
     start = file.tell()
     try:
         file.seek(len(_SIGNATURE))
-        begun = False
+        after_pixels = False
         while len(head := file.read(8)) == 8:
-            begun = begun or head[4:] == b"IDAT"
-            if head[4:] == b"IEND" or (begun and head[4:] == b"eXIf"):
+            after_pixels = after_pixels or head[4:] == b"IDAT"
+            if head[4:] == b"IEND" or (after_pixels and head[4:] == b"eXIf"):
                 return head[4:] == b"eXIf"
             # Over the chunk's data and its checksum.
             file.seek(struct.unpack(">I", head[:4])[0] + 4, io.SEEK_CUR)

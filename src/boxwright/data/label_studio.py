@@ -93,8 +93,8 @@ def _results(task: Any, where: str) -> list[Any] | None:
         raise DataError(f"{where}: no list of annotations")
     if not all(isinstance(annotation, dict) and isinstance(annotation.get("result"), list) for annotation in given):
         raise DataError(f"{where}: annotations: expected objects with a list of results")
-    done = [annotation for annotation in given if not annotation.get("was_cancelled")]
-    chosen = next((annotation for annotation in done if annotation.get("ground_truth")), done[-1] if done else None)
+    valid = [annotation for annotation in given if not annotation.get("was_cancelled")]
+    chosen = next((annotation for annotation in valid if annotation.get("ground_truth")), valid[-1] if valid else None)
     return None if chosen is None else chosen["result"]
 
 

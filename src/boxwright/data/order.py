@@ -139,13 +139,13 @@ def _drawn_keys(
     sizes: Sequence[int], settings: StreamSettings, weights: NDArray[np.float64], start: int
 ) -> Iterator[Key]:
     whole, within = divmod(start, _BLOCK)
-    taken = np.bincount(_drawn(settings.seed, whole, weights)[:within], minlength=len(sizes))
+    draws = np.bincount(_drawn(settings.seed, whole, weights)[:within], minlength=len(sizes))
     for block in range(whole):
-        taken += np.bincount(_drawn(settings.seed, block, weights), minlength=len(sizes))
+        draws += np.bincount(_drawn(settings.seed, block, weights), minlength=len(sizes))
     firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
     streams: dict[int, Iterator[Key]] = {
-        number: _one_source(first + np.arange(0, size, settings.every_nth), settings, int(done), first, None)
-        for number, (first, size, done) in enumerate(zip(firsts, sizes, taken, strict=True))
+        number: _one_source(first + np.arange(0, size, settings.every_nth), settings, int(drawn), first, None)
+        for number, (first, size, drawn) in enumerate(zip(firsts, sizes, draws, strict=True))
         if weights[number] > 0
     }
     for block in count(whole):

@@ -89,9 +89,9 @@ class OwnDataset:
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             raise DataError(f"{self.name}: sample {index}: {type(error).__name__}: {error}") from None
         # A label outside the classes would otherwise be found only by an index error on the device.
-        strange = sorted(set(sample.labels.tolist()) - {category.label for category in self._categories})
-        if strange:
-            raise DataError(f"{self.name}: sample {index}: label {strange[0]} is of no class")
+        unknown = sorted(set(sample.labels.tolist()) - {category.label for category in self._categories})
+        if unknown:
+            raise DataError(f"{self.name}: sample {index}: label {unknown[0]} is of no class")
         return sample
 
     def encoded(self, index: int) -> tuple[bytes, str]:

@@ -158,9 +158,9 @@ def _plain(text: str) -> str:
 
 def _is_in_another_split(dropped: tuple[str, ...], path: Path) -> bool:
     """Return whether a name's folders say another split than a file's: val/4.png is not train/4.png."""
-    said = _SPLITS.intersection(dropped)
-    lies = _SPLITS.intersection(path.parts[-4:])
-    return bool(said and lies and not said & lies)
+    stated = _SPLITS.intersection(dropped)
+    actual = _SPLITS.intersection(path.parts[-4:])
+    return bool(stated and actual and not stated & actual)
 
 
 class PictureFiles:
@@ -229,8 +229,8 @@ class PictureFiles:
             for path in self.pictures():
                 self._by_stem[_plain(path.stem)].append(path)
         parts = parts_of_name(stem)
-        alike = self._by_stem.get(_plain(parts[-1]), []) if parts else []
-        named = [path for path in alike if path.stem == parts[-1]] or alike
+        same_stem = self._by_stem.get(_plain(parts[-1]), []) if parts else []
+        named = [path for path in same_stem if path.stem == parts[-1]] or same_stem
         if len(parts) > 1 or len(named) > 1:
             wanted = _plain("/".join(parts))
             exact = [

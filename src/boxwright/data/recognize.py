@@ -141,8 +141,8 @@ def _split_folders(path: Path) -> RecognizedData | None:
         parts = {name: part for name in sorted(names) if (part := _recognized(folders[name], 0)) is not None}
         kinds = {part.kind for part in parts.values()}
         if len(kinds) > 1:
-            held = ", ".join(f"{name} ({part.kind})" for name, part in parts.items())
-            raise DataError(f"{path}: its lists are of several formats: {held}; name one of them")
+            formats = ", ".join(f"{name} ({part.kind})" for name, part in parts.items())
+            raise DataError(f"{path}: its lists are of several formats: {formats}; name one of them")
         if parts:
             maps = {name: part.label_map or label_map_beside(folders[name]) for name, part in parts.items()}
             notes = [note for part in parts.values() for note in part.notes]

@@ -318,10 +318,10 @@ def _by_case_and_id(
     ids = features.get("image/object/class/label", ())
     if len(ids) != len(names):
         return classes
-    alike = [categories.by_id(number) if isinstance(number, int) else None for number in ids]
+    by_id = [categories.by_id(number) if isinstance(number, int) else None for number in ids]
     return [
         known or (other if other is not None and other.name.casefold() == name.casefold() else None)
-        for name, known, other in zip(names, classes, alike, strict=True)
+        for name, known, other in zip(names, classes, by_id, strict=True)
     ]
 
 

@@ -169,8 +169,8 @@ class TFSequenceDataset:
                 if frame >= count:
                     raise DataError(f"{self.records.where(index)}: has {count} frames; frame_index is {frame}")
         chosen = [range(count) if frame is None else [frame] for count in counts]
-        self._frames = [(index, number) for index, some in enumerate(chosen) for number in some]
-        ends = np.cumsum([len(some) for some in chosen])
+        self._frames = [(index, number) for index, frames in enumerate(chosen) for number in frames]
+        ends = np.cumsum([len(frames) for frames in chosen])
         starts_of_sources = np.cumsum(self.records.source_sizes) - 1
         self.source_sizes: tuple[int, ...] = tuple(np.diff(ends[starts_of_sources], prepend=0).tolist())
 

@@ -277,13 +277,13 @@ def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]
                         raise DataError(f"{shown(path)}: image {stem} is not in the annotations")
                     # MATLAB counts from 1.
                     rows = np.ravel(chosen).astype(np.int64) - 1
-                    for mine in (subsets[number] for number in numbers_of[stem]):
-                        if len(rows) and not 0 <= rows.min() <= rows.max() < len(mine):
+                    for flags in (subsets[number] for number in numbers_of[stem]):
+                        if len(rows) and not 0 <= rows.min() <= rows.max() < len(flags):
                             raise DataError(
-                                f"{shown(path)}: image {stem}: face {int(rows.max()) + 1} of {len(mine)}; these lists "
+                                f"{shown(path)}: image {stem}: face {int(rows.max()) + 1} of {len(flags)}; these lists "
                                 "belong to other annotations"
                             )
-                        mine[rows, column] = 1
+                        flags[rows, column] = 1
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DataError(f"{shown(path)}: not a list of the evaluation tool: {error!r}") from None
     return subsets

@@ -120,13 +120,13 @@ class YoloDataset:
         for number, label in enumerate(self._labels if count else ()):
             category = self.categories.by_label(label)
             names = self._keypoint_names[number] if self._keypoint_names else ()
-            ours = dict(zip(category.keypoints, category.keypoint_indices, strict=True))
-            if ours and len(ours) != count and not set(names) <= set(ours):
+            places = dict(zip(category.keypoints, category.keypoint_indices, strict=True))
+            if places and len(places) != count and not set(names) <= set(places):
                 raise DataError(
-                    f"{self.path}: class {category.name!r} has {count} keypoints, but in the label map {len(ours)}"
+                    f"{self.path}: class {category.name!r} has {count} keypoints, but in the label map {len(places)}"
                 )
             in_order = [*category.keypoint_indices] or [*range(count)]
-            self._places[label] = [ours[name] for name in names] if names and set(names) <= set(ours) else in_order
+            self._places[label] = [places[name] for name in names] if names and set(names) <= set(places) else in_order
         most = max((max(places) + 1 for places in self._places.values()), default=0)
         if wanted and most > wanted:
             raise DataError(f"{self.path}: its classes have {most} keypoints, but num_keypoints is {wanted}")

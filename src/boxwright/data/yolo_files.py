@@ -69,7 +69,7 @@ def _bases(layout: YoloLayout, item: str, place: Path) -> list[Path]:
 
 
 def _listed_picture(finders: Sequence[PictureFiles], line: str, where: str) -> tuple[Path, str]:
-    meant: tuple[Path, str] | None = None
+    match: tuple[Path, str] | None = None
     problem: DataError | None = None
     outside: DataError | None = None
     for finder in finders:
@@ -81,13 +81,13 @@ def _listed_picture(finders: Sequence[PictureFiles], line: str, where: str) -> t
             continue
         if not assumption:
             return picture, ""
-        meant = meant or (picture, assumption)
+        match = match or (picture, assumption)
     # A line that leads outside to an existing file is no broken line: the whole list is meant so.
-    if meant is None and outside is not None:
+    if match is None and outside is not None:
         raise outside
-    if meant is None:
+    if match is None:
         raise _MissingError(str(problem))
-    return meant
+    return match
 
 
 def _plain(stem: str) -> str:
@@ -112,8 +112,8 @@ class _Folder:
         """Return the file of labels for a picture's stem, whose case or Unicode form may differ."""
         if stem in self.texts:
             return self.texts[stem]
-        alike = self._alike.get(_plain(stem), [])
-        return alike[0] if len(alike) == 1 else None
+        matches = self._alike.get(_plain(stem), [])
+        return matches[0] if len(matches) == 1 else None
 
 
 def label_files_of(pictures: Sequence[Path], notices: Notices) -> list[Path | None]:
@@ -203,16 +203,16 @@ def _compare(
     # Pictures of other splits that share the folder have their labels here, too.
     stems = {_plain(os.path.splitext(name)[0]) for folder in folders for name in _names(folder, place, listed)}
     rest = (path for path in listed[place].texts.values() if path not in matched)
-    lone = [path for path in rest if _plain(path.stem) not in stems and is_label_file(path)]
-    if lone and len(matched) < len(without) and len(matched) < len(lone):
+    unmatched = [path for path in rest if _plain(path.stem) not in stems and is_label_file(path)]
+    if unmatched and len(matched) < len(without) and len(matched) < len(unmatched):
         raise DataError(
             f"{shown(place)}: the names of most pictures and label files disagree: {len(without)} pictures have no "
-            f"label file, such as {shown(without[0].name)}, and {len(lone)} label files no picture, such as "
-            f"{shown(lone[0].name)}; rename them alike"
+            f"label file, such as {shown(without[0].name)}, and {len(unmatched)} label files no picture, such as "
+            f"{shown(unmatched[0].name)}; rename them alike"
         )
     # Elsewhere than usual, a folder may hold the label files of several splits.
     if all(place == next(_candidates(folder)) for folder in folders):
-        for path in lone:
+        for path in unmatched:
             notices.files.add("label files without a picture", path.name)
     for picture in without:
         notices.assumed.add("pictures without a label file: used as pictures without objects", picture.name)

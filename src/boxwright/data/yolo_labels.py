@@ -199,10 +199,10 @@ def row_meaning(rows: LabelRows, keypoints: tuple[int, int] | None, place: Calla
     times = Counter(rows.counts.tolist())
     if keypoints is not None:
         wanted = BOX + keypoints[0] * keypoints[1]
-        strange = np.flatnonzero((rows.counts != BOX) & (rows.counts != wanted))
-        if len(strange) > _FEW * len(rows):
+        unexpected = np.flatnonzero((rows.counts != BOX) & (rows.counts != wanted))
+        if len(unexpected) > _FEW * len(rows):
             raise DataError(
-                f"{place(strange[0])}: {rows.counts[strange[0]]} numbers after the class, but kpt_shape "
+                f"{place(unexpected[0])}: {rows.counts[unexpected[0]]} numbers after the class, but kpt_shape "
                 f"{[*keypoints]} makes {wanted}: correct kpt_shape, or remove it"
             )
         return RowMeaning("keypoints", frozenset({BOX, wanted}), keypoints)
@@ -307,8 +307,8 @@ def _by_place(count: int, counts: frozenset[int], rows: NDArray[np.float64]) -> 
     # Keypoints jump from side to side, and the second point of such an outline would be the size of the box.
     few = rows[: max(_PAIRS // count**2, 1)]
     points = few.reshape(len(few), -1, 2)
-    strange = crosses_itself(points).mean() >= _CROSSING or _second_stands_apart(points).mean() > _MOST_APART
-    if boxes_fit and (not outlines_fit or strange):
+    implausible = crosses_itself(points).mean() >= _CROSSING or _second_stands_apart(points).mean() > _MOST_APART
+    if boxes_fit and (not outlines_fit or implausible):
         return _with_keypoints(count, 2)
     kind = "oriented boxes" if count == 8 and not mixed else f"outlines of {count // 2} points"
     # Outlines beside plain boxes are nothing odd, unless they could be boxes with keypoints all the same.

@@ -79,8 +79,8 @@ class YoloLayout:
                 return self.folder / exact, ""
         parts = parts_of_name(name)
         below = (_beneath(self.folder, parts[start:]) for start in range(len(parts)))
-        meant = next((place for place in below if place is not None), None)
-        return meant, "folders or lists named by another system's or another machine's path" if meant else ""
+        match = next((place for place in below if place is not None), None)
+        return match, "folders or lists named by another system's or another machine's path" if match else ""
 
     def place(self, name: str, *, allow_outside: bool) -> tuple[Path, str]:
         """Return a folder or list as `find` does.
@@ -98,12 +98,12 @@ class YoloLayout:
 
     def check_distinct(self, split: str) -> None:
         """Raise a DataError if another split's names, different ones, mean the same folder or list as this one's."""
-        here = {item: self.find(item) for item in self.splits[split]}
-        others = ((name, item) for name in self.splits for item in self.splits[name] if item not in here)
+        own_places = {item: self.find(item) for item in self.splits[split]}
+        others = ((name, item) for name in self.splits for item in self.splits[name] if item not in own_places)
         for name, item in others:
             place, assumption = self.find(item)
-            for own, (meant, assumed) in here.items():
-                if place is not None and place == meant and (assumption or assumed):
+            for own, (own_place, assumed) in own_places.items():
+                if place is not None and place == own_place and (assumption or assumed):
                     raise DataError(
                         f"{self.path}: {split} ({shown(own)}) and {name} ({shown(item)}) would both be {shown(place)}: "
                         "correct their paths"
@@ -119,10 +119,10 @@ def _beneath(folder: Path, parts: tuple[str, ...]) -> Path | None:
     place = folder
     for part in parts:
         exact = os.path.exists(place / part)
-        alike = [part] if exact else [name for name in _listed(place) if _plain(name) == _plain(part)]
-        if len(alike) != 1:
+        matches = [part] if exact else [name for name in _listed(place) if _plain(name) == _plain(part)]
+        if len(matches) != 1:
             return None
-        place = place / alike[0]
+        place = place / matches[0]
     return place
 
 
@@ -290,9 +290,9 @@ def _agreed_names(folder: Path) -> tuple[str, ...]:
         )
     names = _lines(files[0])
     for other in files[1:]:
-        if other.name == files[0].name and (theirs := _lines(other)) != names:
+        if other.name == files[0].name and (other_names := _lines(other)) != names:
             raise DataError(
-                f"{files[0]} has {', '.join(names)[:100]}, but {other} {', '.join(theirs)[:100]}: the same number "
+                f"{files[0]} has {', '.join(names)[:100]}, but {other} {', '.join(other_names)[:100]}: the same number "
                 "would mean two classes; correct one of them and its label files"
             )
     return names

@@ -316,11 +316,11 @@ def with_orientation_rule(
         config: What a run is started or resumed with.
         begun: The configuration that a resumed run began with.
     """
-    began = _picture_readers(begun)
+    earlier = _picture_readers(begun)
     changed = copy.deepcopy(config)
     for number, reader in enumerate(_picture_readers(changed)):
         if not reader.has("ignore_exif"):
-            reader.ignore_exif = began[min(number, len(began) - 1)].ignore_exif if began else False
+            reader.ignore_exif = earlier[min(number, len(earlier) - 1)].ignore_exif if earlier else False
     return changed
 
 

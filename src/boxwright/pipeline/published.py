@@ -83,15 +83,15 @@ def _camera_trap_weights() -> tuple[Weights, ...]:
 
 
 def _d_fine_weights() -> dict[str, tuple[Weights, ...]]:
-    held = ("the detector, COCO's 80 classes", "Apache-2.0")
+    content = ("the detector, COCO's 80 classes", "Apache-2.0")
     sizes = {"n": "nano", "s": "small", "m": "medium", "l": "large", "x": "xlarge"}
     deim = Weights(
-        *("DEIM", "deim_dfine_hgnetv2_s_coco_120e.pth", held[0], _UNSTATED), page="github.com/ShihuaHuang95/DEIM"
+        *("DEIM", "deim_dfine_hgnetv2_s_coco_120e.pth", content[0], _UNSTATED), page="github.com/ShihuaHuang95/DEIM"
     )
     return {"deim_d_fine_s_coco": (deim,)} | {
         f"d_fine_{size}_coco": (
-            Weights("D-FINE", f"dfine_{size}_coco.pth", *held, "github.com/Peterande/D-FINE"),
-            Weights("transformers", "model.safetensors", *held, f"huggingface.co/ustc-community/dfine-{name}-coco"),
+            Weights("D-FINE", f"dfine_{size}_coco.pth", *content, "github.com/Peterande/D-FINE"),
+            Weights("transformers", "model.safetensors", *content, f"huggingface.co/ustc-community/dfine-{name}-coco"),
         )
         for size, name in sizes.items()
     }

@@ -149,8 +149,8 @@ class AlbumentationsTransform:
             given["keypoints"] = np.nan_to_num(places).reshape(-1, 2)
         with seeded(rng) as seed:
             self.pipeline.set_random_seed(seed)
-            done = self.pipeline(**given)
-        return _sample(sample, done)
+            result = self.pipeline(**given)
+        return _sample(sample, result)
 
 
 def albumentations_transform(transform: Any) -> AlbumentationsTransform:
@@ -171,22 +171,22 @@ def albumentations_transform(transform: Any) -> AlbumentationsTransform:
     return AlbumentationsTransform(pipeline)
 
 
-def _sample(before: Sample, done: dict[str, Any]) -> Sample:
-    image = np.ascontiguousarray(done["image"])
+def _sample(before: Sample, result: dict[str, Any]) -> Sample:
+    image = np.ascontiguousarray(result["image"])
     if image.dtype != np.uint8:
         raise DataError(
             f"user_augmentation: images became {image.dtype}; they must stay uint8, 0 to 255 (no ToFloat, no "
             "Normalize: the network scales its input itself)"
         )
-    rows = np.asarray(done["rows"], np.int64)
-    boxes = np.asarray(done["bboxes"], np.float32).reshape(-1, 4)
+    rows = np.asarray(result["rows"], np.int64)
+    boxes = np.asarray(result["bboxes"], np.float32).reshape(-1, 4)
     change: dict[str, Any] = {"boxes": lambda _: boxes}
-    if "masks" in done:
-        masks = np.stack([np.asarray(mask) for mask in done["masks"]])
+    if "masks" in result:
+        masks = np.stack([np.asarray(mask) for mask in result["masks"]])
         change["masks"] = lambda _: masks[rows].astype(np.uint8)
     elif before.masks is not None:
         change["masks"] = lambda _: np.zeros((0, *image.shape[:2]), np.uint8)
     if (old := places_of(before)) is not None:
-        places = np.asarray(done["keypoints"], np.float32).reshape(old.shape)[rows]
+        places = np.asarray(result["keypoints"], np.float32).reshape(old.shape)[rows]
         change |= put_points(places, before, (image.shape[0], image.shape[1]))
     return before.keep(rows).moved(image, **change)
