@@ -48,13 +48,13 @@ def limit_memory(count: int) -> None:
 
 
 Work = Callable[[Any], Any]
-# From a worker's factory, the tasks and the largest number of workers to the results as they arrive.
+# An engine takes a worker's factory, the tasks and the largest number of workers, and yields results as they arrive.
 Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 
 
 def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
     """Run tasks in processes on this machine."""
-    # Not forked: a child would inherit locks of threads that do not exist in it, such as PyTorch's.
+    # A forked child would inherit locks of threads that do not exist in it, such as PyTorch's.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
     try:

@@ -225,7 +225,7 @@ def _to_float32(value: float) -> float:
     single = _single(value)
     if not math.isfinite(single):
         return single
-    # Without NumPy, which takes a while to import.
+    # NumPy could do this, but takes a while to import.
     shorter = (float(f"{single:.{digits}g}") for digits in range(1, 10))
     return next(short for short in shorter if _single(short) == single)
 

@@ -41,7 +41,7 @@ class Message:
     removed: ClassVar[dict[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = ()
 
-    # Where the message itself begins, and its path in the whole configuration; unknown of one that was made in Python.
+    # The place where the message begins, and its path in the whole configuration, are unknown if it was made in Python.
     _start: Location | None = None
     _path: str | None = None
     _locations: dict[str, Location]

@@ -100,7 +100,7 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
     resized, true_size = resizer(torch.from_numpy(image))
     pixels = resized.contiguous().numpy()
     if sample.image.dtype == np.uint8:  # rounds half to even, as torch does, and clips, in one pass
-        # As one channel: OpenCV adds to four at most.
+        # More channels are added to as one, since OpenCV takes four at most.
         rows = pixels.reshape(len(pixels), -1) if pixels.shape[2] > 4 else pixels
         pixels = np.asarray(cv2.add(rows, np.zeros(4), dtype=cv2.CV_8U)).reshape(pixels.shape)
     return learnable(sample, true_size, pixels)
@@ -153,7 +153,7 @@ def _resized_masks(masks: NDArray[Any], true_size: tuple[int, int], size: tuple[
     padded = np.zeros((len(masks), *size), np.uint8)
     rows, columns = (_nearest(old, new) for old, new in zip(masks.shape[1:], true_size, strict=True))
     for into, mask in zip(padded, masks, strict=True):
-        # Only the bounding rectangle: most of a mask is empty.
+        # Only the bounding rectangle is resized, as most of a mask is empty.
         x, y, wide, tall = cv2.boundingRect(np.ascontiguousarray(mask))
         top, bottom = np.searchsorted(rows, (y, y + tall))
         left, right = np.searchsorted(columns, (x, x + wide))

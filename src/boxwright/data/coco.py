@@ -138,7 +138,7 @@ class CocoDataset:
             for files in candidates:
                 if is_file(files.folder / name) or is_file(files.folder.joinpath(*parts_of_name(name))):
                     return files
-        # By the last parts of names; `images` first, as the folder beside may have others of the same name below it.
+        # Last parts of names decide; `images` is first, as the folder beside may have others of the same name below it.
         by_parts = (files for files in candidates[1:] for name in names if _has(files, name))
         return next(by_parts, candidates[1])
 
@@ -203,7 +203,7 @@ class CocoDataset:
 
     def _area(self, annotation: dict[str, Any], box: list[float]) -> float:
         if annotation.get("area") is None:
-            # As pycocotools does for results that have boxes alone; usually it is the area of the mask.
+            # pycocotools takes the box's area for results that have boxes alone; usually it is the mask's.
             return box[2] * box[3]
         return finite_number(annotation["area"], f"{self._where(annotation)}: area")
 
@@ -284,7 +284,7 @@ class CocoDataset:
                 rows = [self._units.in_pixels(*pair, size, declared) for pair in zip(rows, given, strict=True)]
                 given = [annotation["bbox"] for annotation in rows]
             boxes = np.array(given, np.float64).reshape(-1, 4)
-            # In float64, so that a conversion to corners and back returns the same numbers.
+            # The sum is in float64, so that a conversion to corners and back returns the same numbers.
             boxes[:, 2:] += boxes[:, :2]
             attributes, names = self._attributes(rows)
             sample = Sample(

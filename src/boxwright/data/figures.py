@@ -23,7 +23,7 @@ FLIPPED_JOINTS = (0, 1, 2, 4, 3, 6, 5)
 BONES = ((0, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 _OVERSAMPLE = 2
 _LEAST_VISIBLE = 0.6
-# In heights of a figure.
+# These are lengths in heights of a figure.
 _ARM, _LEG, _HEAD, _THICKNESS = 0.17, 0.22, 0.085, 0.06
 
 

@@ -66,7 +66,7 @@ def has_exif_after_pixels(file: IO[bytes]) -> bool:
             after_pixels = after_pixels or head[4:] == b"IDAT"
             if head[4:] == b"IEND" or (after_pixels and head[4:] == b"eXIf"):
                 return head[4:] == b"eXIf"
-            # Over the chunk's data and its checksum.
+            # This skips the chunk's data and its checksum.
             file.seek(struct.unpack(">I", head[:4])[0] + 4, io.SEEK_CUR)
         return False
     finally:

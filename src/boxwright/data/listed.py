@@ -85,7 +85,7 @@ class ListedDataset:
         return data, filename
 
     def _check(self, number: int, listed: str, filename: str) -> None:
-        # Without its folder, so that the data may move.
+        # Names are compared without their folders, so that the data may move.
         if listed and filename and _plain(filename) != listed:
             raise DataError(
                 f"{self.path}: sample {number} is {Path(filename).name}, and was {listed} when the data were split; "

@@ -83,7 +83,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         resizer = self.resizer if self.sizes is None else self.sizes.at(step)
         problems: list[str] = []
         for further in range(_MOST_BAD_IN_A_ROW if self.skip_bad else 1):
-            # By the key, not by the sample that takes a bad one's place.
+            # The key seeds the generator, not the sample that takes a bad one's place.
             rng = np.random.default_rng([self.seed, epoch, index])
             try:
                 number = (index + further) % len(self.dataset)

@@ -96,7 +96,7 @@ def whole_number(value: Any, where: str) -> int:
     number = finite_number(value, where)
     if number != int(number):
         raise DataError(f"{where}: expected a whole number, found {value}")
-    # Not int(number): a float has no room for ids above 2**53.
+    # int(number) would change ids above 2**53, for which a float has no room.
     return int(value)
 
 

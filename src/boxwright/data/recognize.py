@@ -33,7 +33,7 @@ _TRAINING = ("trainval", "train", "training")
 _SAME_LIST = {"val": ("valid", "validation"), "valid": ("val", "validation"), "validation": ("val", "valid")}
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 _DEEPEST = 2  # folders above the data
-# For the error if nothing was recognized.
+# The error names these if nothing was recognized.
 _EXPECTED = (
     "YOLO (a data.yaml or classes.txt), COCO (a .json of annotations), Pascal VOC (a folder of .xml files), TFRecords "
     "(.record, .tfrecord), Open Images (a .csv of boxes), "

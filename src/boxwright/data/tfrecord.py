@@ -190,7 +190,7 @@ def _unpack_into(source: BinaryIO, plain: BinaryIO, path: Path, kind: str) -> No
             while chunk:
                 if unpacker.eof:  # one file may hold several streams
                     unpacker = zlib.decompressobj(wbits=_WBITS[kind])
-                # At most a chunk at a time: a few kilobytes may decompress to gigabytes.
+                # A chunk at a time is decompressed, as a few kilobytes may become gigabytes.
                 plain.write(unpacker.decompress(chunk, _CHUNK))
                 chunk = unpacker.unconsumed_tail or unpacker.unused_data
         if not unpacker.eof:

@@ -86,7 +86,7 @@ def parse_rows(path: Path) -> list[tuple[int, int, list[float]]]:
             len(values) < BOX
             or not abs(number) < _LARGEST_CLASS
             or number != int(number)
-            # Not `max`: it passes over what is not a number.
+            # `max` would pass over what is not a number.
             or not all(abs(value) < _FARTHEST for value in values)
         ):
             raise DataError(f"{where}: {_EXPECTED}, found {line[:60]!r}")

@@ -47,7 +47,7 @@ def require_data(reader: Message, path: str) -> None:
     """
     if left := placeholder_of_data(reader):
         given = 'coco_input_reader { annotations: "val.json" image_folder: "val" }'
-        # Without file and line: an archive's configuration was unpacked for a moment.
+        # The error names no file and line, as an archive's configuration was unpacked for a moment.
         raise ConfigError(
             f"{path}: {left} stands for your data; name them, as in --set '{path.partition('[')[0]} {{ {given} }}'"
         )

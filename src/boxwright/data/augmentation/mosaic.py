@@ -91,7 +91,7 @@ class CopyPaste:
         seen = _fitted(crop(chosen, window, np.ones(len(chosen.boxes), np.bool_), clip_boxes=True), chosen)
         most = min(self.max_objects or len(seen.boxes), len(seen.boxes))
         count = int(rng.integers(1, most + 1)) if most else 0
-        # In the order of the other image, so that only the choice is random.
+        # Objects keep the other image's order, so that only the choice is random.
         picked = seen.keep(np.sort(rng.permutation(len(seen.boxes))[:count]))
         return pad(picked, np.zeros((height, width, other.image.shape[2]), other.image.dtype), (0, 0))
 

@@ -26,7 +26,7 @@ class RecordedGenerator(np.random.Generator):
         super().__init__(rng.bit_generator)
         self.drawn: list[str] = []
 
-    # For all draws at once: methods of our own would have to repeat NumPy's signatures.
+    # This records all draws at once; methods of our own would have to repeat NumPy's signatures.
     def __getattribute__(self, name: str) -> Any:
         attribute = super().__getattribute__(name)
         return self._recorded(attribute) if name in _DRAWS else attribute

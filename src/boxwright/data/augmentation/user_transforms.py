@@ -25,7 +25,7 @@ from boxwright.types import Sample
 
 def is_of_torchvision(transform: object) -> bool:
     """Return whether an object is a transform of torchvision v2."""
-    # Where nobody has imported it, which takes a second, nothing is of it.
+    # An import takes a second, and is not needed: what nobody has imported has no objects.
     v2 = sys.modules.get("torchvision.transforms.v2")
     return v2 is not None and isinstance(transform, v2.Transform | v2.Compose)
 
