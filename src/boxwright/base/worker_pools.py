@@ -58,7 +58,7 @@ def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int)
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
     try:
-        for future in as_completed([pool.submit(_do, task) for task in tasks]):
+        for future in as_completed([pool.submit(_run_task, task) for task in tasks]):
             yield future.result()
     except BrokenProcessPool:
         raise DataError(
@@ -76,7 +76,7 @@ def _make_worker(make: Callable[[], Work]) -> None:
     _worker[:] = [make()]
 
 
-def _do(task: Any) -> Any:
+def _run_task(task: Any) -> Any:
     return _worker[0](task)
 
 

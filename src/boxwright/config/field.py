@@ -166,14 +166,14 @@ class Field:
             ValueProblem: Where it is of another type, or outside the field's range.
         """
         if not self.repeated:
-            return self._one(value)
+            return self._check_value(value)
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise ValueProblem("should be a valid list", value)
         if self.length and value and len(value) != self.length:
             raise ValueProblem(f"expected {_NUMBERS[self.length]} numbers", list(value))
-        return [self._one(item, index) for index, item in enumerate(value)]
+        return [self._check_value(item, index) for index, item in enumerate(value)]
 
-    def _one(self, value: Any, index: int | None = None) -> Any:
+    def _check_value(self, value: Any, index: int | None = None) -> Any:
         if self.kind == "message":
             if not isinstance(value, self.type):
                 raise ValueProblem(f"should be a valid {self.type.__name__}", value, index)

@@ -49,7 +49,7 @@ def _field(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:
         if field.length:
             schema |= {"minItems": field.length, "maxItems": field.length}
     elif field.default is not None:
-        schema["default"] = _plain(field)
+        schema["default"] = _plain_default(field)
     note = f" ({field.status.verdict}: {field.status.note})" if field.status.note else ""
     schema["description"] = field.meaning + note
     if field.status.verdict == "refused":
@@ -57,7 +57,7 @@ def _field(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _plain(field: Field) -> Any:
+def _plain_default(field: Field) -> Any:
     if field.kind == "message":
         return field.default.to_dict()
     return field.default.name if field.kind == "enum" else field.default

@@ -181,7 +181,7 @@ class Message:
     def to_dict(self) -> dict[str, Any]:
         """Return nested dictionaries, lists and scalars."""
         return {
-            name: _plain(self.mapping(name) if self.fields[name].map else value)
+            name: _to_plain(self.mapping(name) if self.fields[name].map else value)
             for name, value in self.present().items()
         }
 
@@ -199,13 +199,13 @@ class Message:
         return f"{type(self).__name__}({values})"
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     if isinstance(value, Message):
         return value.to_dict()
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     return value.name if isinstance(value, Enum) else value
 
 

@@ -125,7 +125,7 @@ def grouped(reports: Sequence[FieldReport]) -> list[list[FieldReport]]:
     """Bring together the reports with the same verdict for the same reason, what is refused first.
 
     Args:
-        found: Of a whole message, in order.
+        reports: Those of a whole message, in order.
 
     Returns:
         Groups of those that are worth saying; what lies below a refused field goes without saying.

@@ -54,9 +54,9 @@ class Batch:
         """Move to a device; from pinned memory to a GPU in one asynchronous copy."""
         if self.block is None or torch.device(device).type != "cuda":
             return each_tensor(replace(self, block=None), lambda value: value.to(device))
-        return self._in(self.block.to(device, non_blocking=True))
+        return self._views_in(self.block.to(device, non_blocking=True))
 
-    def _in(self, block: Tensor) -> Batch:
+    def _views_in(self, block: Tensor) -> Batch:
         """Return the batch as views of a block that holds its packed tensors."""
         views = iter(unpacked(block, tensors_of(replace(self, block=None))))
         return each_tensor(replace(self, block=None), lambda _: next(views))
@@ -86,7 +86,7 @@ class Batch:
     def pin_memory(self) -> Batch:
         """Copy to one pinned block; PyTorch's loader calls this."""
         block = packed(tensors_of(replace(self, block=None))).pin_memory()
-        return replace(self._in(block), block=block)
+        return replace(self._views_in(block), block=block)
 
 
 def to_input(sample: Sample, resizer: Resizer) -> Sample:

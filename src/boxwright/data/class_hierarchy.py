@@ -61,10 +61,10 @@ class ClassHierarchy:
         return replace(
             sample.keep(index),
             labels=labels,
-            verified_labels=_united(sample.verified_labels, self.above),
-            negative_labels=_united(sample.negative_labels, self.below),
+            verified_labels=_expand_labels(sample.verified_labels, self.above),
+            negative_labels=_expand_labels(sample.negative_labels, self.below),
         )
 
 
-def _united(labels: NDArray[np.int64], related: Related) -> NDArray[np.int64]:
+def _expand_labels(labels: NDArray[np.int64], related: Related) -> NDArray[np.int64]:
     return np.unique(np.array([other for label in labels.tolist() for other in related[label]], np.int64))

@@ -139,7 +139,7 @@ class CocoDataset:
                 if is_file(files.folder / name) or is_file(files.folder.joinpath(*parts_of_name(name))):
                     return files
         # Last parts of names decide; `images` is first, as the folder beside may have others of the same name below it.
-        by_parts = (files for files in candidates[1:] for name in names if _has(files, name))
+        by_parts = (files for files in candidates[1:] for name in names if _has_picture(files, name))
         return next(by_parts, candidates[1])
 
     def _where(self, annotation: dict[str, Any]) -> str:
@@ -334,7 +334,7 @@ class CocoDataset:
         return read_file(path), path.name
 
 
-def _has(files: PictureFiles, name: str) -> bool:
+def _has_picture(files: PictureFiles, name: str) -> bool:
     try:
         files.find(name, "")
     except DataError:

@@ -83,10 +83,10 @@ def upright_file(image: NDArray[Any], data: bytes, name: str) -> tuple[bytes, st
         data: The file that it was read from.
         name: Of that file.
     """
-    if header_of(data, name).orientation == 1 or _gives(image, data, name, upright=True):
+    if header_of(data, name).orientation == 1 or _decodes_to(image, data, name, upright=True):
         return data, name
     plain = without_orientation(data)
-    if plain is not None and _gives(image, plain, name, upright=True):
+    if plain is not None and _decodes_to(image, plain, name, upright=True):
         return plain, name
     return _encoded(image, data, name)
 
@@ -99,12 +99,12 @@ def stored_file(image: NDArray[Any], data: bytes, name: str) -> bytes:
         data: The file that it was read from.
         name: Of that file.
     """
-    if header_of(data, name).orientation == 1 or _gives(image, data, name, upright=False):
+    if header_of(data, name).orientation == 1 or _decodes_to(image, data, name, upright=False):
         return data
     return _encoded(image, data, name)[0]
 
 
-def _gives(image: NDArray[Any], data: bytes, name: str, *, upright: bool) -> bool:
+def _decodes_to(image: NDArray[Any], data: bytes, name: str, *, upright: bool) -> bool:
     try:
         return np.array_equal(decode_image(data, name, upright=upright), image)
     except DataError:

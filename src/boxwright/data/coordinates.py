@@ -170,7 +170,7 @@ def _corners(numbers: NDArray[np.float64], boxes_are: BoxesAre) -> NDArray[np.fl
     return np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], 1)
 
 
-def _fits(corners: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _fit_inside(corners: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which boxes lie in their pictures and have an area."""
     slop = _SLOP_SHARE * sizes + np.where(sizes > 2, _SLOP_PIXELS, 0)
     low = (corners[:, [1, 0]] >= -slop).all(1)
@@ -187,7 +187,7 @@ def _normalized(numbers: NDArray[np.float64], sizes: NDArray[np.float64], boxes_
     unit = np.ones((len(numbers), 2))
     pair: tuple[BoxesAre, BoxesAre] = ("normalized_xywh", "normalized_xyxy")
     first, second = pair if boxes_are == "xywh" else pair[::-1]
-    shares = [float(_fits(_corners(numbers, kind), unit).mean()) for kind in (first, second)]
+    shares = [float(_fit_inside(_corners(numbers, kind), unit).mean()) for kind in (first, second)]
     return second if shares[1] >= _RIGHT > shares[0] else first
 
 
@@ -197,8 +197,8 @@ def _other_pair(numbers: NDArray[np.float64], sizes: NDArray[np.float64], boxes_
     count = len(numbers)
     if count < _FEW:
         return None
-    wrong = 1 - float(_fits(_corners(numbers, boxes_are), sizes).mean())
-    right = float(_fits(_corners(numbers, other), sizes).mean())
+    wrong = 1 - float(_fit_inside(_corners(numbers, boxes_are), sizes).mean())
+    right = float(_fit_inside(_corners(numbers, other), sizes).mean())
     return other if right >= _RIGHT and wrong > (_WRONG if count < _MANY else _WRONG_OF_MANY) else None
 
 
@@ -212,7 +212,7 @@ def look_like_sizes(corners: NDArray[np.float64], sizes: NDArray[np.float64]) ->
     if not len(corners) or (corners[:, 2:] >= corners[:, :2]).all():
         return False
     # Exchanged corners are of some boxes, whose numbers as sizes lead out of their pictures.
-    return float(_fits(_corners(corners, "xywh"), sizes).mean()) >= _AS_SIZES
+    return float(_fit_inside(_corners(corners, "xywh"), sizes).mean()) >= _AS_SIZES
 
 
 def in_order(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
@@ -224,25 +224,27 @@ def _resized(placed: Sequence[PictureBoxes]) -> CoordinateProblem | None:
     """Return the problem of pictures that were resized or turned since they were labeled."""
     declared = [picture for picture in placed if picture.declared is not None and min(picture.declared) > 0]
     others = [
-        picture for picture in declared if picture.declared is not None and _differ(picture.declared, picture.size)
+        picture
+        for picture in declared
+        if picture.declared is not None and _sizes_differ(picture.declared, picture.size)
     ]
     if 2 * len(others) <= len(declared) or not declared:
         return None
     turned = [
         picture
         for picture in others
-        if picture.declared is not None and not _differ(picture.declared[::-1], picture.size)
+        if picture.declared is not None and not _sizes_differ(picture.declared[::-1], picture.size)
     ]
     count = sum(len(picture.boxes) for picture in others)
     outside = sum(
-        int((~_fits(picture.boxes, np.tile(picture.size, (len(picture.boxes), 1)))).sum()) for picture in others
+        int((~_fit_inside(picture.boxes, np.tile(picture.size, (len(picture.boxes), 1)))).sum()) for picture in others
     )
     if len(turned) == len(others):
         # Width and height are exchanged in some tools' files, and boxes are right all the same.
         return None if not count or outside / count <= _WRONG_OF_MANY else _change("turned", others, len(declared))
     # Boxes beyond the declared size do not refer to it.
     beyond = sum(
-        int((~_fits(picture.boxes, np.tile(picture.declared or picture.size, (len(picture.boxes), 1)))).sum())
+        int((~_fit_inside(picture.boxes, np.tile(picture.declared or picture.size, (len(picture.boxes), 1)))).sum())
         for picture in others
     )
     if count and beyond / count > _BEYOND_DECLARED:
@@ -255,7 +257,7 @@ def _resized(placed: Sequence[PictureBoxes]) -> CoordinateProblem | None:
     return _change("resized", others, len(declared))
 
 
-def _differ(declared: Size, size: Size) -> bool:
+def _sizes_differ(declared: Size, size: Size) -> bool:
     return any(abs(a - b) > max(_SLOP_PIXELS, _SLOP_SHARE * b) for a, b in zip(declared, size, strict=True))
 
 

@@ -231,7 +231,7 @@ class BatchStream:
         workers: list[BaseProcess] = []
         waiting = True
         # If the generator is never closed, exit would wait for workers that ignore signals.
-        at_exit = multiprocessing.util.Finalize(None, _end, (workers, folder, self._run), exitpriority=100)
+        at_exit = multiprocessing.util.Finalize(None, _end_workers, (workers, folder, self._run), exitpriority=100)
         try:
             with _on_sigchld(_ignore):  # torch installs its handler here, which would raise wherever this process is
                 stream = iter(self._loader)
@@ -246,7 +246,7 @@ class BatchStream:
                     yield item
                     since = time.monotonic()  # the consumer's own time does not count
                 elif time.monotonic() - since > self._patience:
-                    yield _stuck(workers, self._patience)
+                    yield _stuck_workers_error(workers, self._patience)
                     return
                 else:
                     yield None
@@ -254,13 +254,13 @@ class BatchStream:
             waiting = False
         except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             # A worker's death can surface as any of these: in its queue, or in the socket that passes memory.
-            yield _lost(workers, error)
+            yield _dead_worker_error(workers, error)
         finally:
             with _on_sigchld(_ignore):
                 if waiting:  # they may be stuck, and torch would wait five seconds for each
                     _kill(workers)
                 del stream
-                _end(workers, folder, self._run)
+                _end_workers(workers, folder, self._run)
             at_exit.cancel()
 
 
@@ -318,13 +318,13 @@ def _kill(workers: list[BaseProcess]) -> None:
             worker.join()
 
 
-def _end(workers: list[BaseProcess], folder: Path | None, run: Path | None) -> None:
+def _end_workers(workers: list[BaseProcess], folder: Path | None, run: Path | None) -> None:
     _kill(workers)
     if folder is not None:
         remove_worker_folder(folder, run)
 
 
-def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
+def _stuck_workers_error(workers: list[BaseProcess], patience: float) -> TrainingError:
     states = ", ".join(f"{worker.pid} {'waits' if worker.is_alive() else 'is dead'}" for worker in workers)
     return TrainingError(
         f"no batch in {patience:g} s: the data workers are stuck (processes {states}); is the disk or network that "
@@ -332,7 +332,7 @@ def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
     )
 
 
-def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
+def _dead_worker_error(workers: list[BaseProcess], error: Exception) -> TrainingError:
     if workers:  # a socket may be closed long before its process has ended, on a busy machine
         wait([worker.sentinel for worker in workers], _DEATH_SECONDS)
     how = _describe_death(workers) or first_line(error)

@@ -69,7 +69,11 @@ def find_data_beside(config: TrainEvalPipelineConfig) -> None:
         folder = folder_of(where)
         if where is None or folder is None:
             continue
-        located = [_beside(path, folder) for path in value] if isinstance(value, list) else _beside(value, folder)
+        located = (
+            [_resolve_beside(path, folder) for path in value]
+            if isinstance(value, list)
+            else _resolve_beside(value, folder)
+        )
         if located != value:
             message.set(name, located, where)
             config.notes.append(f"{name}: relative to {where.file}, as the current folder does not have it")
@@ -83,7 +87,7 @@ def _paths(reader: Message) -> Iterator[tuple[Message, str]]:
             yield reader, name
 
 
-def _beside(path: str, folder: Path) -> str:
+def _resolve_beside(path: str, folder: Path) -> str:
     beside = os.path.join(folder, path)
     return beside if path and not os.path.isabs(path) and not _exists(path) and _exists(beside) else path
 

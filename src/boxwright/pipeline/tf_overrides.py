@@ -62,7 +62,7 @@ def apply_tf_overrides(config: TrainEvalPipelineConfig, changes: Mapping[str, An
         if value is None or value == "":
             continue
         for path, new in _fields(config, name, value):
-            applied.append(f"{path}={_written(new)}")
+            applied.append(f"{path}={_to_text(new)}")
             apply_override(config, applied[-1])
     return applied
 
@@ -81,7 +81,7 @@ def _fields(config: TrainEvalPipelineConfig, name: str, value: Any) -> Changes:
     raise ConfigError(f"override {name}: no such name; {hint}")
 
 
-def _written(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(json.dumps(item) for item in value)}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

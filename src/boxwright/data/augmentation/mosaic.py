@@ -81,7 +81,7 @@ class CopyPaste:
         height, width = sample.image.shape[:2]
         hidden = covered(pasted.boxes, height, width) if pasted.masks is None else pasted.masks.max(0) > 0
         image = np.where(hidden[..., None], pasted.image, sample.image)
-        return overlay(image, (self._behind(sample, hidden), pasted))
+        return overlay(image, (self._hide_parts(sample, hidden), pasted))
 
     def _objects(self, other: Sample, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return another sample with some of its objects, on a canvas of this sample's size."""
@@ -95,7 +95,7 @@ class CopyPaste:
         picked = seen.keep(np.sort(rng.permutation(len(seen.boxes))[:count]))
         return pad(picked, np.zeros((height, width, other.image.shape[2]), other.image.dtype), (0, 0))
 
-    def _behind(self, sample: Sample, hidden: NDArray[np.bool_]) -> Sample:
+    def _hide_parts(self, sample: Sample, hidden: NDArray[np.bool_]) -> Sample:
         """Return the sample's objects after parts of them were hidden."""
         if not len(sample.boxes):
             return sample
