@@ -239,7 +239,7 @@ def test_a_batch_is_one_block_and_none_of_its_numbers_moves() -> None:
     assert len(tensors) >= 10
     block = packed(tensors)
     assert len(block) == sum(one.numel() * one.element_size() for one in tensors)
-    views = batch._in(block)
+    views = batch._views_in(block)
     for one, other in zip(tensors, tensors_of(views), strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one.nan_to_num(), other.nan_to_num())

@@ -68,7 +68,7 @@ def set_tf32(*, allowed: bool) -> None:
     For processes of our own, commands and their workers, so that an evaluation rounds like the training run. PyTorch's
     default differs between operations: convolutions round, matrix products do not.
     """
-    # Not `set_float32_matmul_precision`, which allows it on CPUs too.
+    # `set_float32_matmul_precision` would allow it on CPUs too.
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
 

@@ -86,7 +86,7 @@ class Processes:
         """Return the largest value of all processes."""
         if self.count == 1:
             return value
-        # On the CPU, by gloo: nothing waits for a GPU.
+        # gloo reduces it on the CPU, so that nothing waits for a GPU.
         largest = torch.tensor(value)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return int(largest)

@@ -122,7 +122,7 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
             with partial.open("x+b") as file:
                 yield file
                 file.flush()
-                # Before the rename: after a power failure a new name could otherwise be of an empty file.
+                # The data must be on the disk before the rename: a power failure could otherwise leave an empty file.
                 os.fsync(file.fileno())
             partial.replace(path)
             _sync_folder(path.parent)

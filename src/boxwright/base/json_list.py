@@ -58,7 +58,7 @@ class _StreamedText:
         except (OSError, ValueError) as error:  # ValueError: a name with a null byte
             raise DataError(f"{shown(self._path)}: {cause(error)}") from None
 
-    def _more(self) -> bool:
+    def _read_more(self) -> bool:
         piece = next(self._pieces, None)
         if piece is None:
             return False
@@ -73,7 +73,7 @@ class _StreamedText:
                 if self._buffer[self._place] not in _SPACE:
                     return self._buffer[self._place]
                 self._place += 1
-            if not self._more():
+            if not self._read_more():
                 return ""
 
     def skip(self) -> None:
@@ -93,13 +93,13 @@ class _StreamedText:
             try:
                 item, self._place = self._decoder.raw_decode(self._buffer, self._place)
             except (ValueError, RecursionError) as error:
-                if isinstance(error, RecursionError) or not self._more():
+                if isinstance(error, RecursionError) or not self._read_more():
                     raise self.error(getattr(error, "msg", str(error))) from None
             else:
                 return item
 
     def error(self, problem: str) -> DataError:
         """Return the error of a mistake at this place."""
-        found = repr(self.rest()[:20]) if self.rest() else "the end"
+        rest = repr(self.rest()[:20]) if self.rest() else "the end"
         where = f"character {self._passed + self._place}"
-        return DataError(f"{shown(self._path)}: not JSON that is a list of objects: {problem[:200]}, {where}: {found}")
+        return DataError(f"{shown(self._path)}: not JSON that is a list of objects: {problem[:200]}, {where}: {rest}")

@@ -20,5 +20,5 @@ def quiet() -> Iterator[None]:
         finally:
             logging.disable(previous)
             # `logging.warning` gives the root logger a handler where it has none, which would print our log twice.
-            for handler in [one for one in logging.root.handlers if one not in handlers]:
+            for handler in [added for added in logging.root.handlers if added not in handlers]:
                 logging.root.removeHandler(handler)

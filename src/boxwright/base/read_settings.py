@@ -8,7 +8,7 @@ from enum import StrEnum
 from boxwright.base.errors import ConfigError
 from boxwright.base.settings import setting
 
-# Of boxes or of pictures: if more fall away, the data are not what they seem.
+# If a larger share of boxes or of pictures falls away, the data are not what they seem.
 MOST_LOST = 0.05
 LOST = "the largest share of boxes, or of pictures, that may be unusable; at more, it stops before anything is written."
 

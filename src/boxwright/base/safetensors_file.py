@@ -48,10 +48,10 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name in sorted(tensors):
         value = tensors[name]
-        found.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        hasher.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
         # As bytes: NumPy has no bfloat16.
-        found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        hasher.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()

@@ -47,8 +47,8 @@ def with_options(settings: S, options: Mapping[str, Any], what: str, others: Seq
     for name in options:
         if name not in names:
             close = difflib.get_close_matches(name, known, 1)
-            meant = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
-            raise ConfigError(f"{what} has no option {name!r}{meant}")
+            hint = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(known)}"
+            raise ConfigError(f"{what} has no option {name!r}{hint}")
     kinds = get_type_hints(type(settings))
     for name, value in options.items():
         _check_kind(f"{what}: {name}", value, kinds[name])

@@ -80,7 +80,8 @@ def _quotas(root: Path) -> Iterator[float]:
                 quota, _, period = _text(folder / "cpu.max").partition(" ")
                 yield from _share(quota, period)
         elif "cpu" in controllers.split(","):
-            mount = next((one for one in (groups / controllers, groups / "cpu") if one.is_dir()), groups)
+            mounts = (groups / controllers, groups / "cpu")
+            mount = next((folder for folder in mounts if folder.is_dir()), groups)
             for folder in _upwards(mount, path):
                 yield from _share(_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us"))
 
@@ -88,7 +89,7 @@ def _quotas(root: Path) -> Iterator[float]:
 def _upwards(mount: Path, path: str) -> list[Path]:
     """Return the folders of a group and its parents; a container sees only its own group, as the root."""
     inside = PurePosixPath(path.lstrip("/"))
-    return [mount / one for one in (inside, *inside.parents) if ".." not in one.parts]
+    return [mount / folder for folder in (inside, *inside.parents) if ".." not in folder.parts]
 
 
 def _share(quota: str, period: str) -> Iterator[float]:

@@ -48,17 +48,17 @@ def limit_memory(count: int) -> None:
 
 
 Work = Callable[[Any], Any]
-# From a worker's factory, the tasks and the largest number of workers to the results as they arrive.
+# An engine takes a worker's factory, the tasks and the largest number of workers, and yields results as they arrive.
 Engine = Callable[[Callable[[], Work], Sequence[Any], int], Iterator[Any]]
 
 
 def over_processes(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
     """Run tasks in processes on this machine."""
-    # Not forked: a child would inherit locks of threads that do not exist in it, such as PyTorch's.
+    # A forked child would inherit locks of threads that do not exist in it, such as PyTorch's.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(max(workers, 1), context, _make_worker, (make,))
     try:
-        for future in as_completed([pool.submit(_do, task) for task in tasks]):
+        for future in as_completed([pool.submit(_run_task, task) for task in tasks]):
             yield future.result()
     except BrokenProcessPool:
         raise DataError(
@@ -76,7 +76,7 @@ def _make_worker(make: Callable[[], Work]) -> None:
     _worker[:] = [make()]
 
 
-def _do(task: Any) -> Any:
+def _run_task(task: Any) -> Any:
     return _worker[0](task)
 
 
@@ -96,7 +96,7 @@ def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> It
     DataContext.get_current().enable_progress_bars = False
     gpus = 1 if _gpus(ray) >= workers else 0
     numbers = ray.data.from_items([{"task": number} for number in range(len(tasks))], override_num_blocks=len(tasks))
-    done = numbers.map_batches(
+    results = numbers.map_batches(
         RayWorker,
         fn_constructor_args=(make, list(tasks)),
         batch_size=1,
@@ -104,7 +104,7 @@ def over_ray(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> It
         num_cpus=1,
         num_gpus=gpus,
     )
-    for row in done.iter_rows():
+    for row in results.iter_rows():
         yield pickle.loads(row["result"])  # written by our own worker
 
 

@@ -166,21 +166,21 @@ class Field:
             ValueProblem: Where it is of another type, or outside the field's range.
         """
         if not self.repeated:
-            return self._one(value)
+            return self._check_value(value)
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise ValueProblem("should be a valid list", value)
         if self.length and value and len(value) != self.length:
             raise ValueProblem(f"expected {_NUMBERS[self.length]} numbers", list(value))
-        return [self._one(item, index) for index, item in enumerate(value)]
+        return [self._check_value(item, index) for index, item in enumerate(value)]
 
-    def _one(self, value: Any, index: int | None = None) -> Any:
+    def _check_value(self, value: Any, index: int | None = None) -> Any:
         if self.kind == "message":
             if not isinstance(value, self.type):
                 raise ValueProblem(f"should be a valid {self.type.__name__}", value, index)
             return value
         if self.kind == "enum":
             return self._member(value, index)
-        if not _is_of(value, self.kind):
+        if not _has_kind(value, self.kind):
             raise ValueProblem(f"should be a valid {_WANTED[self.kind]}", value, index)
         if self.kind in ("int", "float"):
             return self._number(value, index)
@@ -210,7 +210,7 @@ class Field:
         return value
 
 
-def _is_of(value: object, kind: Kind) -> bool:
+def _has_kind(value: object, kind: Kind) -> bool:
     if isinstance(value, bool):
         return kind == "bool"
     return isinstance(value, _ACCEPTED[kind])
@@ -225,7 +225,7 @@ def _to_float32(value: float) -> float:
     single = _single(value)
     if not math.isfinite(single):
         return single
-    # Without NumPy, which takes a while to import.
+    # NumPy could do this, but takes a while to import.
     shorter = (float(f"{single:.{digits}g}") for digits in range(1, 10))
     return next(short for short in shorter if _single(short) == single)
 

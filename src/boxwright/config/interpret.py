@@ -149,8 +149,8 @@ def _values(value: Value, spec: Field, path: str) -> list[Any]:
     if isinstance(value, ValueList):
         if not spec.repeated:
             raise value.location.error(f"{path}: takes one value, found a list")
-        return [_one(item, spec, f"{path}[{i}]") for i, item in enumerate(value.values)]
-    return [_one(value, spec, path)]
+        return [_interpret_value(item, spec, f"{path}[{i}]") for i, item in enumerate(value.values)]
+    return [_interpret_value(value, spec, path)]
 
 
 def _entries(block: Block) -> ValueList:
@@ -162,7 +162,7 @@ def _entries(block: Block) -> ValueList:
     return ValueList(tuple(entries), block.location)
 
 
-def _one(value: Value, spec: Field, path: str) -> Any:
+def _interpret_value(value: Value, spec: Field, path: str) -> Any:
     if spec.kind == "message":
         if not isinstance(value, Block):
             raise value.location.error(f"{path}: expected a message {{ … }}, found {_kind(value)}")

@@ -40,16 +40,16 @@ def _define(message: type[Message], definitions: dict[str, Any]) -> None:
 
 
 def _field(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:
-    one = _value(field, definitions)
-    schema: dict[str, Any] = one
+    value = _value(field, definitions)
+    schema: dict[str, Any] = value
     if field.map:
         schema = {"type": "object", "additionalProperties": _value(field.type.fields["value"], definitions)}
     elif field.repeated:
-        schema = {"type": "array", "items": one}
+        schema = {"type": "array", "items": value}
         if field.length:
             schema |= {"minItems": field.length, "maxItems": field.length}
     elif field.default is not None:
-        schema["default"] = _plain(field)
+        schema["default"] = _plain_default(field)
     note = f" ({field.status.verdict}: {field.status.note})" if field.status.note else ""
     schema["description"] = field.meaning + note
     if field.status.verdict == "refused":
@@ -57,7 +57,7 @@ def _field(field: Field, definitions: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _plain(field: Field) -> Any:
+def _plain_default(field: Field) -> Any:
     if field.kind == "message":
         return field.default.to_dict()
     return field.default.name if field.kind == "enum" else field.default

@@ -41,7 +41,7 @@ class Message:
     removed: ClassVar[dict[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = ()
 
-    # Where the message itself begins, and its path in the whole configuration; unknown of one that was made in Python.
+    # The place where the message begins, and its path in the whole configuration, are unknown if it was made in Python.
     _start: Location | None = None
     _path: str | None = None
     _locations: dict[str, Location]
@@ -60,12 +60,12 @@ class Message:
         super().__init_subclass__()
         own = {key: value for key, value in vars(cls).items() if isinstance(value, Field)}
         annotations = inspect.get_annotations(cls, eval_str=True)
-        for key, one in own.items():
-            one.set_type(key, annotations[key])
-            one.oneof = one.oneof or ("" if key in outside else oneof)
+        for key, field in own.items():
+            field.set_type(key, annotations[key])
+            field.oneof = field.oneof or ("" if key in outside else oneof)
         cls.fields, cls.proto_name, cls.refused, cls.removed = own, name or cls.__name__, refused, removed or {}
-        names = dict.fromkeys(one.oneof for one in own.values() if one.oneof)
-        cls.oneofs = {each: tuple(key for key, one in own.items() if one.oneof == each) for each in names}
+        names = dict.fromkeys(field.oneof for field in own.values() if field.oneof)
+        cls.oneofs = {group: tuple(key for key, field in own.items() if field.oneof == group) for group in names}
         cls._path = path
 
     def __init__(self, **values: Any) -> None:
@@ -181,7 +181,7 @@ class Message:
     def to_dict(self) -> dict[str, Any]:
         """Return nested dictionaries, lists and scalars."""
         return {
-            name: _plain(self.mapping(name) if self.fields[name].map else value)
+            name: _to_plain(self.mapping(name) if self.fields[name].map else value)
             for name, value in self.present().items()
         }
 
@@ -199,13 +199,13 @@ class Message:
         return f"{type(self).__name__}({values})"
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     if isinstance(value, Message):
         return value.to_dict()
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_plain(item) for key, item in value.items()}
     return value.name if isinstance(value, Enum) else value
 
 

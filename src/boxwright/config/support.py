@@ -121,18 +121,18 @@ def refuse_contradictions(message: Message) -> None:
         raise problem
 
 
-def grouped(found: Sequence[FieldReport]) -> list[list[FieldReport]]:
+def grouped(reports: Sequence[FieldReport]) -> list[list[FieldReport]]:
     """Bring together the reports with the same verdict for the same reason, what is refused first.
 
     Args:
-        found: Of a whole message, in order.
+        reports: Those of a whole message, in order.
 
     Returns:
         Groups of those that are worth saying; what lies below a refused field goes without saying.
     """
     groups: dict[tuple[str, str], list[FieldReport]] = {}
     above = ""
-    for item in found:
+    for item in reports:
         if not item.worth_saying or (above and item.path.startswith((f"{above}.", f"{above}["))):
             continue
         if item.status.verdict == "refused":
@@ -149,10 +149,10 @@ def refuse_unsupported(message: Message, path: str) -> None:
         ConfigError: Naming every refused field, outermost only, and every broken rule, with what to do.
     """
     refused: list[FieldReport] = []
-    for found in report(message, path):
-        covered = any(found.path.startswith((f"{other.path}.", f"{other.path}[")) for other in refused)
-        if found.status.verdict == "refused" and not covered:
-            refused.append(found)
+    for field_report in report(message, path):
+        covered = any(field_report.path.startswith((f"{other.path}.", f"{other.path}[")) for other in refused)
+        if field_report.status.verdict == "refused" and not covered:
+            refused.append(field_report)
     lines = [*map(str, refused), *map(str, contradictions(message))]
     if lines:
         raise ConfigError("\n".join(lines))

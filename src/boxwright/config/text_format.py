@@ -82,9 +82,9 @@ def parse_text(text: str, file: str) -> Block:
             raise _truncated(text, file) from None
         if empty := _key_without_value(text, error.token, file):
             raise empty from None
-        found = f"'{error.token}'"
+        token = f"'{error.token}'"
         raise Location(file, error.line, error.column).error(
-            f"expected {_names(error.expected)}, found {found}"
+            f"expected {_names(error.expected)}, found {token}"
         ) from None
     except UnexpectedCharacters as error:
         raise _bad_character(text, file, error) from None
@@ -99,17 +99,17 @@ def parse_text(text: str, file: str) -> Block:
         raise Location(file, 1, 1).error("messages are nested too deeply") from None
 
 
-def _key_without_value(text: str, found: Token, file: str) -> ConfigError | None:
+def _key_without_value(text: str, unexpected: Token, file: str) -> ConfigError | None:
     """Say which key has no value, where the next line was taken for it and does not fit."""
     before: list[Token] = []
     for token in _PARSER.lex(text):
-        if token.start_pos == found.start_pos:
+        if token.start_pos == unexpected.start_pos:
             break
         before = [*before[-2:], token]
     kinds = [token.type for token in before]
-    if found.type == "COLON" and kinds == ["NAME", "COLON", "NAME"] and before[0].line != before[2].line:
+    if unexpected.type == "COLON" and kinds == ["NAME", "COLON", "NAME"] and before[0].line != before[2].line:
         key = before[0]
-    elif found.type in ("RBRACE", "MORETHAN") and kinds[-2:] == ["NAME", "COLON"]:
+    elif unexpected.type in ("RBRACE", "MORETHAN") and kinds[-2:] == ["NAME", "COLON"]:
         key = before[-2]
     else:
         return None

@@ -100,12 +100,12 @@ def check_size(value: Value) -> None:
     """
     count, waiting = 0, [(value, 1)]
     while waiting:
-        one, depth = waiting.pop()
+        node, depth = waiting.pop()
         count += 1
         problem = CONFIG_NESTING.exceeded(depth) or CONFIG_VALUES.exceeded(count)
         if problem:
-            raise one.location.error(problem)
-        if isinstance(one, Block):
-            waiting += [(pair.value, depth + 1) for pair in reversed(one.pairs)]
-        elif isinstance(one, ValueList):
-            waiting += [(item, depth + 1) for item in reversed(one.values)]
+            raise node.location.error(problem)
+        if isinstance(node, Block):
+            waiting += [(pair.value, depth + 1) for pair in reversed(node.pairs)]
+        elif isinstance(node, ValueList):
+            waiting += [(item, depth + 1) for item in reversed(node.values)]

@@ -23,7 +23,7 @@ from boxwright.data.notices import Notices, ReasonCounts
 from boxwright.data.survey import suspicion
 from boxwright.types import Sample
 
-# Of cat and car both may be classes; of raccoon and racoon hardly.
+# Short names are not compared: cat and car may both be classes, raccoon and racoon hardly.
 _SHORT = 3
 _RARE = 1 / 5
 
@@ -38,14 +38,14 @@ def near_equal_names(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """
     spelled, nearby = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in counts:
-        plain = _plain(name)
+        plain = _normalize_name(name)
         spelled[plain].append(name)
         # Names that differ in one letter are the same without it.
         for key in dict.fromkeys((plain, *_without_a_letter(plain))):
             nearby[key].append(name)
     pairs = dict.fromkeys(_pairs(spelled.values(), counts))
     for rare, often in _pairs(nearby.values(), counts):
-        if counts[rare] <= _RARE * counts[often] and _one_letter_apart(_plain(rare), _plain(often)):
+        if counts[rare] <= _RARE * counts[often] and _one_letter_apart(_normalize_name(rare), _normalize_name(often)):
             pairs[rare, often] = None
     return sorted(pairs)
 
@@ -56,7 +56,7 @@ def _pairs(groups: Iterable[list[str]], counts: Mapping[str, int]) -> Iterator[t
         yield from combinations(sorted(names, key=lambda name: (counts[name], name)), 2)
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return "".join(letter for letter in name.casefold() if not letter.isspace() and letter not in "-_")
 
 
@@ -176,7 +176,7 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
     if isinstance(whole, HiddenRegionsDataset):
         whole = whole.whole
     noticed = whole.notices if isinstance(whole, PixelFreeDataset) else Notices()
-    dropped, left_out, assumed = (copy.deepcopy(one) for one in (noticed.boxes, noticed.files, noticed.assumed))
+    dropped, left_out, assumed = (copy.deepcopy(counts) for counts in (noticed.boxes, noticed.files, noticed.assumed))
     samples = empty = boxes = ignored = 0
     unreadable: list[int] = []
     names = Counter({item.name: 0 for item in whole.categories})

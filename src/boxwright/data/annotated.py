@@ -48,4 +48,4 @@ class AnnotatedDataset:
     @property
     def has_scores(self) -> bool:
         """Whether they are detections."""
-        return any(one.score is not None for image in self.images for one in image.objects)
+        return any(annotation.score is not None for image in self.images for annotation in image.objects)

@@ -54,9 +54,9 @@ class Batch:
         """Move to a device; from pinned memory to a GPU in one asynchronous copy."""
         if self.block is None or torch.device(device).type != "cuda":
             return each_tensor(replace(self, block=None), lambda value: value.to(device))
-        return self._in(self.block.to(device, non_blocking=True))
+        return self._views_in(self.block.to(device, non_blocking=True))
 
-    def _in(self, block: Tensor) -> Batch:
+    def _views_in(self, block: Tensor) -> Batch:
         """Return the batch as views of a block that holds its packed tensors."""
         views = iter(unpacked(block, tensors_of(replace(self, block=None))))
         return each_tensor(replace(self, block=None), lambda _: next(views))
@@ -86,7 +86,7 @@ class Batch:
     def pin_memory(self) -> Batch:
         """Copy to one pinned block; PyTorch's loader calls this."""
         block = packed(tensors_of(replace(self, block=None))).pin_memory()
-        return replace(self._in(block), block=block)
+        return replace(self._views_in(block), block=block)
 
 
 def to_input(sample: Sample, resizer: Resizer) -> Sample:
@@ -100,7 +100,7 @@ def to_input(sample: Sample, resizer: Resizer) -> Sample:
     resized, true_size = resizer(torch.from_numpy(image))
     pixels = resized.contiguous().numpy()
     if sample.image.dtype == np.uint8:  # rounds half to even, as torch does, and clips, in one pass
-        # As one channel: OpenCV adds to four at most.
+        # More channels are added to as one, since OpenCV takes four at most.
         rows = pixels.reshape(len(pixels), -1) if pixels.shape[2] > 4 else pixels
         pixels = np.asarray(cv2.add(rows, np.zeros(4), dtype=cv2.CV_8U)).reshape(pixels.shape)
     return learnable(sample, true_size, pixels)
@@ -153,7 +153,7 @@ def _resized_masks(masks: NDArray[Any], true_size: tuple[int, int], size: tuple[
     padded = np.zeros((len(masks), *size), np.uint8)
     rows, columns = (_nearest(old, new) for old, new in zip(masks.shape[1:], true_size, strict=True))
     for into, mask in zip(padded, masks, strict=True):
-        # Only the bounding rectangle: most of a mask is empty.
+        # Only the bounding rectangle is resized, as most of a mask is empty.
         x, y, wide, tall = cv2.boundingRect(np.ascontiguousarray(mask))
         top, bottom = np.searchsorted(rows, (y, y + tall))
         left, right = np.searchsorted(columns, (x, x + wide))

@@ -36,17 +36,17 @@ class ClassHierarchy:
         Raises:
             DataError: For the id of no item, or a label map without any such id.
         """
-        above, below = ({one.label: {one.label} for one in categories} for _ in range(2))
-        for one in categories:
-            for ids, labels in ((one.ancestor_ids, above), (one.descendant_ids, below)):
+        above, below = ({category.label: {category.label} for category in categories} for _ in range(2))
+        for category in categories:
+            for ids, labels in ((category.ancestor_ids, above), (category.descendant_ids, below)):
                 for number in ids:
                     other = categories.by_id(number)
                     if other is None:
-                        raise DataError(f"{where}: {one.name!r} is related to id {number}, which no item has")
-                    labels[one.label].add(other.label)
+                        raise DataError(f"{where}: {category.name!r} is related to id {number}, which no item has")
+                    labels[category.label].add(other.label)
         if all(len(labels) == 1 for table in (above, below) for labels in table.values()):
             raise DataError(f"{where}: expand_labels_hierarchy, but no item has ancestor_ids or descendant_ids")
-        first, second = ({label: tuple(sorted(found)) for label, found in table.items()} for table in (above, below))
+        first, second = ({label: tuple(sorted(labels)) for label, labels in table.items()} for table in (above, below))
         return cls(first, second)
 
     def expand(self, sample: Sample) -> Sample:
@@ -56,15 +56,15 @@ class ClassHierarchy:
         with those above, and those that are absent are absent with those below.
         """
         classes = [self.above[label] for label in sample.labels.tolist()]
-        index = np.repeat(np.arange(len(classes)), [len(found) for found in classes])
-        labels = np.array([label for found in classes for label in found], np.int64)
+        index = np.repeat(np.arange(len(classes)), [len(expanded) for expanded in classes])
+        labels = np.array([label for expanded in classes for label in expanded], np.int64)
         return replace(
             sample.keep(index),
             labels=labels,
-            verified_labels=_united(sample.verified_labels, self.above),
-            negative_labels=_united(sample.negative_labels, self.below),
+            verified_labels=_expand_labels(sample.verified_labels, self.above),
+            negative_labels=_expand_labels(sample.negative_labels, self.below),
         )
 
 
-def _united(labels: NDArray[np.int64], related: Related) -> NDArray[np.int64]:
+def _expand_labels(labels: NDArray[np.int64], related: Related) -> NDArray[np.int64]:
     return np.unique(np.array([other for label in labels.tolist() for other in related[label]], np.int64))

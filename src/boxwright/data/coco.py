@@ -121,10 +121,10 @@ class CocoDataset:
         self._annotations = annotations_by_image(
             objects, self._images, (self._category_ids, self._label_of), self.path, self.notices
         )
-        kept = [row for some in self._annotations.of_image.values() for row in some]
+        kept = [row for rows in self._annotations.of_image.values() for row in rows]
         self._dense_pose = any("dp_I" in row for row in kept) if dense_pose is None else dense_pose
         self._track_ids = all("track_id" in row for row in kept) if track_ids is None else track_ids
-        names = [(row["file_name"], f"{self._where_of(row)}: file_name") for row in self._images]
+        names = [(row["file_name"], f"{self._describe_image(row)}: file_name") for row in self._images]
         self._pictures = LocatedPictures(files, names, self.notices)
 
     def _picture_files(self, image_folder: str | Path | None, beside: Path, *, allow_outside: bool) -> PictureFiles:
@@ -138,8 +138,8 @@ class CocoDataset:
             for files in candidates:
                 if is_file(files.folder / name) or is_file(files.folder.joinpath(*parts_of_name(name))):
                     return files
-        # By the last parts of names; `images` first, as the folder beside may have others of the same name below it.
-        by_parts = (files for files in candidates[1:] for name in names if _has(files, name))
+        # Last parts of names decide; `images` is first, as the folder beside may have others of the same name below it.
+        by_parts = (files for files in candidates[1:] for name in names if _has_picture(files, name))
         return next(by_parts, candidates[1])
 
     def _where(self, annotation: dict[str, Any]) -> str:
@@ -147,22 +147,23 @@ class CocoDataset:
 
     def _map_keypoints(self, rows: list[dict[str, Any]], wanted: int | None) -> dict[int, list[int]]:
         """Return by label where each keypoint in the file goes among those of all classes; empty to skip them."""
-        found: dict[int, list[int]] = {}
+        keypoint_map: dict[int, list[int]] = {}
         for row in rows if wanted != 0 else ():
             if not (names := keypoint_names(row, self.path)):
                 continue
             category = self.categories.by_label(self._label_of[row["id"]])
-            ours = dict(zip(category.keypoints or names, category.keypoint_indices or range(len(names)), strict=True))
-            if strange := next((name for name in names if name not in ours), None):
-                raise DataError(f"{self.path}: category {row['name']!r}: keypoint {strange!r} is not in the label map")
-            found[category.label] = [ours[name] for name in names]
-        count = max((max(indices) + 1 for indices in found.values()), default=0)
+            places = dict(zip(category.keypoints or names, category.keypoint_indices or range(len(names)), strict=True))
+            if unknown := next((name for name in names if name not in places), None):
+                raise DataError(f"{self.path}: category {row['name']!r}: keypoint {unknown!r} is not in the label map")
+            keypoint_map[category.label] = [places[name] for name in names]
+        count = max((max(indices) + 1 for indices in keypoint_map.values()), default=0)
         if wanted and count > wanted:
             raise DataError(f"{self.path}: its classes have {count} keypoints, but num_keypoints is {wanted}")
         # Classes that the file says nothing of may have more.
-        of_map = [index + 1 for category in self.categories for index in category.keypoint_indices] if found else []
-        self._num_keypoints = wanted or max([count, *of_map])
-        return found
+        if keypoint_map:
+            count = max([count, *(index + 1 for category in self.categories for index in category.keypoint_indices)])
+        self._num_keypoints = wanted or count
+        return keypoint_map
 
     def _keypoints(self, rows: list[dict[str, Any]]) -> NDArray[np.float32] | None:
         """Return the objects' keypoints [N, P, 3]; of those without, all are invisible."""
@@ -202,7 +203,7 @@ class CocoDataset:
 
     def _area(self, annotation: dict[str, Any], box: list[float]) -> float:
         if annotation.get("area") is None:
-            # As pycocotools does for results that have boxes alone; usually it is the area of the mask.
+            # pycocotools takes the box's area for results that have boxes alone; usually it is the mask's.
             return box[2] * box[3]
         return finite_number(annotation["area"], f"{self._where(annotation)}: area")
 
@@ -229,7 +230,7 @@ class CocoDataset:
         row = self._images[index]
         if not row.get("height") or not row.get("width"):
             return None
-        where = self._where_of(row)
+        where = self._describe_image(row)
         return whole_number(row["height"], f"{where}: height"), whole_number(row["width"], f"{where}: width")
 
     def _size_meant(self, index: int, path: Path) -> tuple[int, int] | None:
@@ -238,7 +239,7 @@ class CocoDataset:
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; its id is the image's id in the file."""
-        with reading(self._where_of(self._images[index])):
+        with reading(self._describe_image(self._images[index])):
             path = self._pictures.path(index)
             declared = self._size_meant(index, path)
             return self._sample(index, read_image(path, upright=not self.ignore_exif, declared=declared))
@@ -249,7 +250,7 @@ class CocoDataset:
         Raises:
             DataError: If the image is missing or none, or an annotation is malformed.
         """
-        with reading(self._where_of(self._images[index])):
+        with reading(self._describe_image(self._images[index])):
             path = self._pictures.path(index)
             size = read_header(path).size_for(self._size_meant(index, path), upright=not self.ignore_exif)
             return self._sample(index, np.zeros((*size, 0), np.uint8))
@@ -258,7 +259,7 @@ class CocoDataset:
         """Return one sample with an image [H, W, 0] of the declared size, whether its file exists or not."""
         declared = self.declared_size(index)
         if declared is None:
-            raise DataError(f"{self._where_of(self._images[index])}: expected its height and width")
+            raise DataError(f"{self._describe_image(self._images[index])}: expected its height and width")
         return self._sample(index, np.zeros((*declared, 0), np.uint8))
 
     def rows(self, index: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -266,7 +267,7 @@ class CocoDataset:
         row = self._images[index]
         return row, self._annotations.of_image.get(row["id"], [])
 
-    def _where_of(self, row: dict[str, Any]) -> str:
+    def _describe_image(self, row: dict[str, Any]) -> str:
         return f"{self.path}: image {str(row['id'])[:60]}"
 
     def _label(self, annotation: dict[str, Any]) -> int:
@@ -275,7 +276,7 @@ class CocoDataset:
 
     def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
         row, rows = self.rows(index)
-        where = self._where_of(row)
+        where = self._describe_image(row)
         with reading(where):
             given = [self._box(annotation) for annotation in rows]
             if not self._units.are_usual:
@@ -283,7 +284,7 @@ class CocoDataset:
                 rows = [self._units.in_pixels(*pair, size, declared) for pair in zip(rows, given, strict=True)]
                 given = [annotation["bbox"] for annotation in rows]
             boxes = np.array(given, np.float64).reshape(-1, 4)
-            # In float64, so that a conversion to corners and back returns the same numbers.
+            # The sum is in float64, so that a conversion to corners and back returns the same numbers.
             boxes[:, 2:] += boxes[:, :2]
             attributes, names = self._attributes(rows)
             sample = Sample(
@@ -312,9 +313,9 @@ class CocoDataset:
         if not rows or len(given) < len(rows):
             return None, ()
         # Other values, such as text, have no place in the integer columns of a sample.
-        whole = [{str(name) for name, value in one.items() if _is_whole(value)} for one in given]
+        whole = [{str(name) for name, value in attributes.items() if _is_whole(value)} for attributes in given]
         names = sorted(set.intersection(*whole))
-        values = np.array([[one[name] for name in names] for one in given], np.int64)
+        values = np.array([[attributes[name] for name in names] for attributes in given], np.int64)
         return (values, tuple(names)) if names else (None, ())
 
     def _masks(self, rows: list[dict[str, Any]], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -333,7 +334,7 @@ class CocoDataset:
         return read_file(path), path.name
 
 
-def _has(files: PictureFiles, name: str) -> bool:
+def _has_picture(files: PictureFiles, name: str) -> bool:
     try:
         files.find(name, "")
     except DataError:

@@ -185,7 +185,7 @@ def _spelled(text: str) -> int | None:
 
 def _without_superclass(rows: list[Row], content: Row, notices: Notices) -> list[Row]:
     objects = content.get("annotations")
-    numbers = {category_number(one.get("category_id")) for one in objects or () if isinstance(one, dict)}
+    numbers = {category_number(item.get("category_id")) for item in objects or () if isinstance(item, dict)}
     above = {row.get("supercategory") for row in rows if row["id"] != 0}
     extra = [row for row in rows if row["id"] == 0 and 0 not in numbers and row["name"] in above]
     for row in extra:
@@ -236,10 +236,10 @@ def labels_by_category(rows: Sequence[Row], categories: Categories, where: objec
         if category is not None:
             labels[row["id"]] = category.label
     if rows and not labels:
-        theirs, ours = (
+        listed, mapped = (
             ", ".join(names)[:200] for names in ([row["name"] for row in rows], [c.name for c in categories])
         )
-        raise DataError(f"{where}: none of its classes ({theirs}) is in the label map ({ours})")
+        raise DataError(f"{where}: none of its classes ({listed}) is in the label map ({mapped})")
     return labels
 
 
@@ -349,9 +349,9 @@ class _ImageIds:
         for row in images:
             if (number := category_number(row["id"])) is not None:
                 spelled[number].append(row["id"])
-        self._of_number = {number: ids[0] for number, ids in spelled.items() if len(ids) == 1}
+        self._id_by_number = {number: ids[0] for number, ids in spelled.items() if len(ids) == 1}
 
     def find(self, value: object) -> int | str | None:
         """Return the id of the image that an annotation means, or None."""
         number = category_number(value)
-        return None if number is None else self._of_number.get(number)
+        return None if number is None else self._id_by_number.get(number)

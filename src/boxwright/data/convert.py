@@ -59,11 +59,11 @@ def write_yolo_yaml(path: Path, split: str, names: Sequence[str]) -> Iterator[No
     Raises:
         DataError: If the file exists with other classes.
     """
-    there = yaml.safe_load(read_file(path)) if is_file(path) else {}
-    if not isinstance(there, dict) or there.get("names", list(names)) != list(names):
+    existing = yaml.safe_load(read_file(path)) if is_file(path) else {}
+    if not isinstance(existing, dict) or existing.get("names", list(names)) != list(names):
         raise DataError(f"{path} already exists and has other classes; write to another folder")
     yield
-    lists = {name: there[name] for name in ("train", "val", "test") if name in there} | {split: f"images/{split}"}
+    lists = {name: existing[name] for name in ("train", "val", "test") if name in existing} | {split: f"images/{split}"}
     content = {"path": ".", **lists, "nc": len(names), "names": list(names)}
     write_whole(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
@@ -83,10 +83,10 @@ def upright_file(image: NDArray[Any], data: bytes, name: str) -> tuple[bytes, st
         data: The file that it was read from.
         name: Of that file.
     """
-    if header_of(data, name).orientation == 1 or _gives(image, data, name, upright=True):
+    if header_of(data, name).orientation == 1 or _decodes_to(image, data, name, upright=True):
         return data, name
     plain = without_orientation(data)
-    if plain is not None and _gives(image, plain, name, upright=True):
+    if plain is not None and _decodes_to(image, plain, name, upright=True):
         return plain, name
     return _encoded(image, data, name)
 
@@ -99,12 +99,12 @@ def stored_file(image: NDArray[Any], data: bytes, name: str) -> bytes:
         data: The file that it was read from.
         name: Of that file.
     """
-    if header_of(data, name).orientation == 1 or _gives(image, data, name, upright=False):
+    if header_of(data, name).orientation == 1 or _decodes_to(image, data, name, upright=False):
         return data
     return _encoded(image, data, name)[0]
 
 
-def _gives(image: NDArray[Any], data: bytes, name: str, *, upright: bool) -> bool:
+def _decodes_to(image: NDArray[Any], data: bytes, name: str, *, upright: bool) -> bool:
     try:
         return np.array_equal(decode_image(data, name, upright=upright), image)
     except DataError:
@@ -129,7 +129,7 @@ def without_orientation(data: bytes) -> bytes | None:
         start += 6 if kind != "JPEG" and data[start : start + 6] == _BEFORE["JPEG"] else 0
     else:
         return None
-    value = _place_of_orientation(data, start)
+    value = _find_orientation(data, start)
     if value is None:
         return None
     order = "<" if data[start : start + 2] == b"II" else ">"
@@ -140,7 +140,7 @@ def without_orientation(data: bytes) -> bytes | None:
     return bytes(changed)
 
 
-def _place_of_orientation(data: bytes, start: int) -> int | None:
+def _find_orientation(data: bytes, start: int) -> int | None:
     """Return where the orientation's value is in TIFF's table that starts somewhere; None if it has none."""
     order = {b"II": "<", b"MM": ">"}.get(data[start : start + 2])
     if order is None:
@@ -221,7 +221,7 @@ def write_coco(dataset: Dataset, path: str | Path, *, progress: Progress = iter)
         sample, (data, name) = _sample_and_file(dataset, index)
         name = _write_image(folder, name, data, taken, keep_folder=True)
         unnamed = sample.keypoints is not None and not any(item.keypoints for item in dataset.categories)
-        _warn_of_loss(sample, {"keypoints without names": unnamed}, "COCO")
+        _warn_about_loss(sample, {"keypoints without names": unnamed}, "COCO")
         height, width = sample.image.shape[:2]
         head = {"id": index + 1, "file_name": name, "height": height, "width": width}
         images.append({**head, **searched_lists(sample, dataset.categories)})
@@ -247,7 +247,7 @@ def write_voc(dataset: Dataset, path: str | Path, *, progress: Progress = iter) 
             sample, (data, name) = _sample_and_file(dataset, index)
             name = _write_image(images, name, data, taken, by_stem=True)
             stem = Path(name).stem
-            _warn_of_loss(sample, {"masks": sample.masks is not None, "crowds": bool(sample.is_crowd.any())}, "VOC")
+            _warn_about_loss(sample, {"masks": sample.masks is not None, "crowds": bool(sample.is_crowd.any())}, "VOC")
             sample = sample.keep(~sample.is_crowd)
             write_voc_annotation(sample, name, dataset.categories, annotations / f"{stem}.xml")
             stems.append(stem)
@@ -271,7 +271,7 @@ def write_yolo(dataset: Dataset, path: str | Path, split: str = "train", *, prog
         for index in progress(range(len(dataset))):
             sample, (data, name) = _sample_and_file(dataset, index)
             name = _write_image(images, name, data, taken, by_stem=True)
-            _warn_of_loss(
+            _warn_about_loss(
                 sample,
                 {
                     "masks": sample.masks is not None,
@@ -289,7 +289,7 @@ def _sample_and_file(dataset: Dataset, index: int) -> tuple[Sample, tuple[bytes,
     return sample, upright_file(sample.image, data, name)
 
 
-def _warn_of_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
+def _warn_about_loss(sample: Sample, kinds: dict[str, bool], target: str) -> None:
     """Warn about information that a format cannot hold; Python shows each text once."""
     kinds |= {"attributes": sample.attributes is not None and target in ("VOC", "YOLO")}
     if target in ("VOC", "YOLO"):
@@ -307,8 +307,8 @@ def _check_label_map(categories: Categories, path: Path) -> None:
     """Raise if there is a label map of other classes: data beside it would change meaning."""
     if not is_file(path):
         return
-    there = [(item.id, item.name) for item in load_label_map(path)]
-    if there != [(item.label + 1, item.name) for item in categories]:
+    existing = [(item.id, item.name) for item in load_label_map(path)]
+    if existing != [(item.label + 1, item.name) for item in categories]:
         raise DataError(
             f"{path} already exists and has other classes; pass it as label_map, or write to another folder"
         )

@@ -144,17 +144,17 @@ def problem_of(
         return problem
     if boxes_are.startswith("normalized"):
         return None
-    raw = [_numbers(one.boxes, boxes_are) for one in placed]
+    raw = [_numbers(picture.boxes, boxes_are) for picture in placed]
     numbers = np.concatenate([np.zeros((0, 4)), *raw])
     # (height, width) of each box's picture.
-    sizes = np.concatenate([np.zeros((0, 2)), *(np.tile(one.size, (len(one.boxes), 1)) for one in placed)])
-    really = _normalized(numbers, sizes, boxes_are) or _other_pair(numbers, sizes, boxes_are)
-    if really is None:
+    sizes = np.concatenate([np.zeros((0, 2)), *(np.tile(picture.size, (len(picture.boxes), 1)) for picture in placed)])
+    actual = _normalized(numbers, sizes, boxes_are) or _other_pair(numbers, sizes, boxes_are)
+    if actual is None:
         return None
     example = ", ".join(f"{value:g}" for value in numbers[0])
-    said, meant = _WORDS[boxes_are], _WORDS[really]
-    sentence = f"boxes look like {meant}, but are read as {said}: such as [{example}]"
-    return CoordinateProblem(sentence, really if can_change else None)
+    stated, likely = _WORDS[boxes_are], _WORDS[actual]
+    sentence = f"boxes look like {likely}, but are read as {stated}: such as [{example}]"
+    return CoordinateProblem(sentence, actual if can_change else None)
 
 
 def _numbers(boxes: NDArray[np.float64], boxes_are: BoxesAre) -> NDArray[np.float64]:
@@ -170,7 +170,7 @@ def _corners(numbers: NDArray[np.float64], boxes_are: BoxesAre) -> NDArray[np.fl
     return np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], 1)
 
 
-def _fits(corners: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _fit_inside(corners: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return which boxes lie in their pictures and have an area."""
     slop = _SLOP_SHARE * sizes + np.where(sizes > 2, _SLOP_PIXELS, 0)
     low = (corners[:, [1, 0]] >= -slop).all(1)
@@ -187,7 +187,7 @@ def _normalized(numbers: NDArray[np.float64], sizes: NDArray[np.float64], boxes_
     unit = np.ones((len(numbers), 2))
     pair: tuple[BoxesAre, BoxesAre] = ("normalized_xywh", "normalized_xyxy")
     first, second = pair if boxes_are == "xywh" else pair[::-1]
-    shares = [float(_fits(_corners(numbers, kind), unit).mean()) for kind in (first, second)]
+    shares = [float(_fit_inside(_corners(numbers, kind), unit).mean()) for kind in (first, second)]
     return second if shares[1] >= _RIGHT > shares[0] else first
 
 
@@ -197,8 +197,8 @@ def _other_pair(numbers: NDArray[np.float64], sizes: NDArray[np.float64], boxes_
     count = len(numbers)
     if count < _FEW:
         return None
-    wrong = 1 - float(_fits(_corners(numbers, boxes_are), sizes).mean())
-    right = float(_fits(_corners(numbers, other), sizes).mean())
+    wrong = 1 - float(_fit_inside(_corners(numbers, boxes_are), sizes).mean())
+    right = float(_fit_inside(_corners(numbers, other), sizes).mean())
     return other if right >= _RIGHT and wrong > (_WRONG if count < _MANY else _WRONG_OF_MANY) else None
 
 
@@ -212,7 +212,7 @@ def look_like_sizes(corners: NDArray[np.float64], sizes: NDArray[np.float64]) ->
     if not len(corners) or (corners[:, 2:] >= corners[:, :2]).all():
         return False
     # Exchanged corners are of some boxes, whose numbers as sizes lead out of their pictures.
-    return float(_fits(_corners(corners, "xywh"), sizes).mean()) >= _AS_SIZES
+    return float(_fit_inside(_corners(corners, "xywh"), sizes).mean()) >= _AS_SIZES
 
 
 def in_order(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
@@ -222,31 +222,42 @@ def in_order(box: tuple[float, float, float, float]) -> tuple[float, float, floa
 
 def _resized(placed: Sequence[PictureBoxes]) -> CoordinateProblem | None:
     """Return the problem of pictures that were resized or turned since they were labeled."""
-    declared = [one for one in placed if one.declared is not None and min(one.declared) > 0]
-    others = [one for one in declared if one.declared is not None and _differ(one.declared, one.size)]
+    declared = [picture for picture in placed if picture.declared is not None and min(picture.declared) > 0]
+    others = [
+        picture
+        for picture in declared
+        if picture.declared is not None and _sizes_differ(picture.declared, picture.size)
+    ]
     if 2 * len(others) <= len(declared) or not declared:
         return None
-    turned = [one for one in others if one.declared is not None and not _differ(one.declared[::-1], one.size)]
-    count = sum(len(one.boxes) for one in others)
-    outside = sum(int((~_fits(one.boxes, np.tile(one.size, (len(one.boxes), 1)))).sum()) for one in others)
+    turned = [
+        picture
+        for picture in others
+        if picture.declared is not None and not _sizes_differ(picture.declared[::-1], picture.size)
+    ]
+    count = sum(len(picture.boxes) for picture in others)
+    outside = sum(
+        int((~_fit_inside(picture.boxes, np.tile(picture.size, (len(picture.boxes), 1)))).sum()) for picture in others
+    )
     if len(turned) == len(others):
         # Width and height are exchanged in some tools' files, and boxes are right all the same.
         return None if not count or outside / count <= _WRONG_OF_MANY else _change("turned", others, len(declared))
     # Boxes beyond the declared size do not refer to it.
     beyond = sum(
-        int((~_fits(one.boxes, np.tile(one.declared or one.size, (len(one.boxes), 1)))).sum()) for one in others
+        int((~_fit_inside(picture.boxes, np.tile(picture.declared or picture.size, (len(picture.boxes), 1)))).sum())
+        for picture in others
     )
     if count and beyond / count > _BEYOND_DECLARED:
         return None
     # Boxes that would lie in a small part of the declared size by accident refer to the picture, whatever is declared.
-    shares = [min(math.prod(one.size) / math.prod(one.declared or one.size), 1.0) for one in others]
-    chance = sum(len(one.boxes) * math.log(share) for one, share in zip(others, shares, strict=True))
+    shares = [min(math.prod(picture.size) / math.prod(picture.declared or picture.size), 1.0) for picture in others]
+    chance = sum(len(picture.boxes) * math.log(share) for picture, share in zip(others, shares, strict=True))
     if outside == 0 and chance < math.log(_ACCIDENT):
         return None
     return _change("resized", others, len(declared))
 
 
-def _differ(declared: Size, size: Size) -> bool:
+def _sizes_differ(declared: Size, size: Size) -> bool:
     return any(abs(a - b) > max(_SLOP_PIXELS, _SLOP_SHARE * b) for a, b in zip(declared, size, strict=True))
 
 

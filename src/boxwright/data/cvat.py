@@ -52,7 +52,7 @@ def read_cvat(path: Path) -> dict[str, Any]:
         raise DataError(f"{shown(path)}: expected CVAT's <annotations>, found <{root.tag[:60]}>")
     if root.find("track") is not None:
         raise DataError(f"{shown(path)}: tracks of a video; export it again as “CVAT for images 1.1”")
-    names = [name for name in (one.text for one in root.iterfind("./meta//labels/label/name")) if name]
+    names = [name for name in (label.text for label in root.iterfind("./meta//labels/label/name")) if name]
     used = {shape.get("label", "") for image in elements for shape in image if shape.tag in _SHAPES}
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names or sorted(used)), start=1)}
     images: list[dict[str, Any]] = []
@@ -63,7 +63,7 @@ def read_cvat(path: Path) -> dict[str, Any]:
         if problem := IMAGE_PIXELS.exceeded(width * height):
             raise DataError(f"{where}: {problem}")
         images.append({"id": number, "file_name": element.get("name", ""), "width": width, "height": height})
-        for position, shape in enumerate(one for one in element if one.tag in _SHAPES):
+        for position, shape in enumerate(child for child in element if child.tag in _SHAPES):
             place, name = f"{where}: <{shape.tag}> {position + 1}", shape.get("label", "")
             if name not in numbers:
                 raise DataError(f"{place}: label {name[:60]!r} is not among the labels in <meta>")
@@ -167,10 +167,11 @@ def write_cvat(annotated: AnnotatedDataset, path: str | Path) -> Path:
     for number, image in enumerate(annotated.images):
         size = {"width": str(image.width), "height": str(image.height)}
         element = ET.SubElement(root, "image", {"id": str(number), "name": _text(image.name), **size})
-        for one in image.objects:
-            sides = zip(("xtl", "ytl", "xbr", "ybr"), one.box, strict=True)
-            shape = {"label": _text(annotated.categories.by_label(one.label).name), "occluded": "0", "z_order": "0"}
-            shape["source"] = "manual" if one.score is None else "auto"
+        for annotation in image.objects:
+            sides = zip(("xtl", "ytl", "xbr", "ybr"), annotation.box, strict=True)
+            name = annotated.categories.by_label(annotation.label).name
+            shape = {"label": _text(name), "occluded": "0", "z_order": "0"}
+            shape["source"] = "manual" if annotation.score is None else "auto"
             ET.SubElement(element, "box", shape | {side: f"{round(value, 3):.10g}" for side, value in sides})
     ET.indent(root)
     return write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")

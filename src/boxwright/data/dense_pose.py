@@ -55,8 +55,8 @@ class PointList:
             raise DataError(f"{where}: {problem}")
         points = np.zeros((objects, most, COLUMNS), np.float32)
         # Row-major order of a mask is that of the lists: object by object.
-        held = np.arange(most) < self.counts[:, None]
-        points[held] = np.stack([self.x, self.y, np.ones(len(self.x)), self.parts, self.v, self.u], 1)
+        valid = np.arange(most) < self.counts[:, None]
+        points[valid] = np.stack([self.x, self.y, np.ones(len(self.x)), self.parts, self.v, self.u], 1)
         return points
 
     def _check(self, where: str) -> None:
@@ -83,14 +83,14 @@ def coco_points(annotations: Sequence[tuple[dict[str, Any], str]]) -> PointList:
     rows: list[NDArray[np.float64]] = []
     for annotation, where in annotations:
         given = {name: annotation.get(name) for name in _COCO_NAMES}
-        held = all(values is not None for values in given.values())
-        columns = [_numbers(values, f"{where}: {name}") for name, values in given.items()] if held else []
+        is_labeled = all(values is not None for values in given.values())
+        columns = [_numbers(values, f"{where}: {name}") for name, values in given.items()] if is_labeled else []
         if len({len(column) for column in columns}) > 1:
             lengths = ", ".join(f"{len(column)} {name}" for name, column in zip(given, columns, strict=True))
             raise DataError(f"{where}: DensePose's lists have different lengths: {lengths}")
-        if held and len(wrong := columns[0][~np.isin(columns[0], np.arange(len(PARTS)) + 1)]):
+        if is_labeled and len(wrong := columns[0][~np.isin(columns[0], np.arange(len(PARTS)) + 1)]):
             raise DataError(f"{where}: dp_I: there are parts 1 to {len(PARTS)}, found {wrong[0]:g}")
-        counts.append(len(columns[0]) if held else 0)
+        counts.append(len(columns[0]) if is_labeled else 0)
         if counts[-1]:
             rows.append(_in_pixels(np.stack(columns), annotation["bbox"]))
     part, x, y, u, v = np.concatenate(rows, 1) if rows else np.zeros((len(_COCO_NAMES), 0))
@@ -126,10 +126,10 @@ def _numbers(values: Any, where: str) -> NDArray[np.float64]:
 
 def point_list(points: NDArray[np.float32]) -> PointList:
     """Return the points [N, D, 6] that are known."""
-    held = points[..., KNOWN] > 0
-    flat = points[held]
+    labeled = points[..., KNOWN] > 0
+    flat = points[labeled]
     (x, y), (v, u) = flat[:, PLACE].T, flat[:, SURFACE].T
-    return PointList(held.sum(1), flat[:, PART].astype(np.int64), x, y, u, v)
+    return PointList(labeled.sum(1), flat[:, PART].astype(np.int64), x, y, u, v)
 
 
 def read_symmetry(path: str | Path) -> SurfaceSymmetry:

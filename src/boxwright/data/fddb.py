@@ -119,15 +119,15 @@ class FddbDataset:
             return self._sample(index, np.zeros((*size, 0), np.uint8))
 
     def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
-        one = self.images[index]
+        annotation = self.images[index]
         sample = Sample(
             image=image,
-            boxes=ellipse_boxes(one.ellipses).astype(np.float32),
-            labels=np.full(len(one.ellipses), self._label, np.int64),
-            id=one.name,
-            filename=f"{one.name}.jpg",
+            boxes=ellipse_boxes(annotation.ellipses).astype(np.float32),
+            labels=np.full(len(annotation.ellipses), self._label, np.int64),
+            id=annotation.name,
+            filename=f"{annotation.name}.jpg",
         )
-        return checked_sample(sample, one.where)
+        return checked_sample(sample, annotation.where)
 
     def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
         """Return the picture's file, and the (height, width) that its annotation states, if any."""
@@ -135,9 +135,9 @@ class FddbDataset:
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
-        one = self.images[index]
+        annotation = self.images[index]
         # The date's folders become part of the name: the last part alone need not be unique.
-        return read_file(self._files.path(index)), f"{one.name.replace('/', '_')}.jpg"
+        return read_file(self._files.path(index)), f"{annotation.name.replace('/', '_')}.jpg"
 
 
 def _lists(path: Path) -> list[Path]:
@@ -167,11 +167,11 @@ def _images(path: Path) -> Iterator[_Image]:
 
 
 def _ellipse(line: str, where: str) -> list[float]:
-    found = line.split()
-    if len(found) < _ELLIPSE:
-        raise DataError(f"{where}: expected {_ELLIPSE} numbers of an ellipse, found {len(found)}")
+    texts = line.split()
+    if len(texts) < _ELLIPSE:
+        raise DataError(f"{where}: expected {_ELLIPSE} numbers of an ellipse, found {len(texts)}")
     try:
-        values = [finite_number(float(text), where) for text in found[:_ELLIPSE]]
+        values = [finite_number(float(text), where) for text in texts[:_ELLIPSE]]
     except ValueError:
         raise DataError(f"{where}: expected numbers, found {line[:60]!r}") from None
     if values[0] < 0 or values[1] < 0:

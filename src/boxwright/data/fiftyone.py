@@ -52,11 +52,11 @@ def fiftyone_as_coco(content: dict[str, Any], path: Path, image_folder: Path | N
         height, width = read_header(folder / files[key]).size_for(None, upright=True)
         name = files[key] if image_folder else f"{_FOLDER}/{files[key]}"
         images.append({"id": number, "file_name": name, "width": width, "height": height})
-        for position, one in enumerate(objects):
+        for position, detection in enumerate(objects):
             place = f"{where}: object {position + 1}"
-            box = [side * scale for side, scale in zip(_box(one, place), (width, height) * 2, strict=True)]
+            box = [side * scale for side, scale in zip(_box(detection, place), (width, height) * 2, strict=True)]
             row = {"id": len(annotations) + 1, "image_id": number, "bbox": box, "iscrowd": 0}
-            annotations.append({**row, "category_id": numbers[_name(one, content.get("classes"), place)]})
+            annotations.append({**row, "category_id": numbers[_name(detection, content.get("classes"), place)]})
     categories = [{"id": number, "name": name} for name, number in numbers.items()]
     return {"images": images, "annotations": annotations, "categories": categories}
 
@@ -65,30 +65,30 @@ def _files(folder: Path, path: Path) -> dict[str, str]:
     """Return the images in a folder, below it too: name without ending to name."""
     if not is_folder(folder):
         raise DataError(f"{shown(path)}: no folder {shown(folder)} of images; name it: image_folder")
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for file in pictures_in(folder):
         name = file.relative_to(folder).as_posix()
         key = name.removesuffix(file.suffix)
-        if key in found:
-            raise DataError(f"{shown(path)}: {key!r} may be {found[key]} or {name}; rename one of them")
-        found[key] = name
-    return found
+        if key in files:
+            raise DataError(f"{shown(path)}: {key!r} may be {files[key]} or {name}; rename one of them")
+        files[key] = name
+    return files
 
 
 def _numbers(classes: object, labeled: dict[str, Any], path: Path) -> dict[str, int]:
     """Return the classes, in the file's order or, if it has none, in alphabetical order, each with its number."""
-    if classes is not None and not (isinstance(classes, list) and all(isinstance(one, str) for one in classes)):
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(name, str) for name in classes)):
         raise DataError(f"{shown(path)}: classes: expected a list of names, found {str(classes)[:60]}")
     for key, objects in labeled.items():
-        if not isinstance(objects, list) or not all(isinstance(one, dict) for one in objects):
+        if not isinstance(objects, list) or not all(isinstance(detection, dict) for detection in objects):
             raise DataError(f"{shown(path)}: {key[:100]!r}: expected a list of objects, found {str(objects)[:60]}")
-    names = classes or sorted({str(one.get("label")) for objects in labeled.values() for one in objects})
+    names = classes or sorted({str(detection.get("label")) for objects in labeled.values() for detection in objects})
     return {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}
 
 
-def _name(one: dict[str, Any], classes: list[str] | None, where: str) -> str:
+def _name(detection: dict[str, Any], classes: list[str] | None, where: str) -> str:
     """Return an object's class, which is its number where the file lists the classes."""
-    label = one.get("label")
+    label = detection.get("label")
     if not classes:
         return str(label)
     if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(classes):
@@ -98,8 +98,8 @@ def _name(one: dict[str, Any], classes: list[str] | None, where: str) -> str:
     raise DataError(f"{where}: label: expected a number from 0 to {len(classes) - 1}, found {str(label)[:60]!r}")
 
 
-def _box(one: dict[str, Any], where: str) -> list[float]:
-    box = one.get("bounding_box")
+def _box(detection: dict[str, Any], where: str) -> list[float]:
+    box = detection.get("bounding_box")
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: bounding_box: expected [x, y, width, height], found {str(box)[:60]}")
     return [finite_number(value, f"{where}: bounding_box") for value in box]
@@ -116,14 +116,14 @@ def write_fiftyone(annotated: AnnotatedDataset, path: str | Path) -> Path:
         key = image.name.removesuffix(Path(image.name).suffix)
         if key in labels:
             raise DataError(f"{image.name}: another image has this name with another ending; rename one of them")
-        labels[key] = [_row(one, image.width, image.height) for one in image.objects]
-    content = {"classes": [one.name for one in annotated.categories], "labels": labels}
+        labels[key] = [_row(annotation, image.width, image.height) for annotation in image.objects]
+    content = {"classes": [category.name for category in annotated.categories], "labels": labels}
     return write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
-def _row(one: AnnotatedObject, width: int, height: int) -> dict[str, Any]:
-    x_min, y_min, x_max, y_max = one.box
+def _row(annotation: AnnotatedObject, width: int, height: int) -> dict[str, Any]:
+    x_min, y_min, x_max, y_max = annotation.box
     box = [x_min / width, y_min / height, (x_max - x_min) / width, (y_max - y_min) / height]
-    row: dict[str, Any] = {"label": one.label, "bounding_box": box}
-    row |= {} if one.score is None else {"confidence": one.score}
-    return row | ({"attributes": {"reason": one.reason}} if one.reason else {})
+    row: dict[str, Any] = {"label": annotation.label, "bounding_box": box}
+    row |= {} if annotation.score is None else {"confidence": annotation.score}
+    return row | ({"attributes": {"reason": annotation.reason}} if annotation.reason else {})

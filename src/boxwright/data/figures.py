@@ -23,7 +23,7 @@ FLIPPED_JOINTS = (0, 1, 2, 4, 3, 6, 5)
 BONES = ((0, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 _OVERSAMPLE = 2
 _LEAST_VISIBLE = 0.6
-# In heights of a figure.
+# These are lengths in heights of a figure.
 _ARM, _LEG, _HEAD, _THICKNESS = 0.17, 0.22, 0.085, 0.06
 
 
@@ -55,7 +55,7 @@ class FiguresDataset:
         """Return one sample; boxes cover the visible part of each figure, and hidden joints are invisible."""
         image, figures, visible = self._drawing(index)
         points = np.array([figure.joints for figure in figures]).reshape(-1, len(JOINTS), 2)
-        boxes = np.array([_box(mask) for mask in _seen(figures)], np.float32).reshape(-1, 4)
+        boxes = np.array([_box(mask) for mask in _visible_masks(figures)], np.float32).reshape(-1, 4)
         return Sample(
             image=image.copy(),
             boxes=boxes,
@@ -72,7 +72,7 @@ class FiguresDataset:
     def _drawing(self, index: int) -> _Drawing:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        return _drawn(self.seed, index, self.size, self.max_objects)
+        return _draw_image(self.seed, index, self.size, self.max_objects)
 
 
 def _filename(index: int) -> str:
@@ -80,14 +80,14 @@ def _filename(index: int) -> str:
 
 
 @lru_cache(maxsize=1)  # writers of records ask for an image and then for its file
-def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int) -> _Drawing:
+def _draw_image(seed: int, index: int, size: tuple[int, int], max_objects: int) -> _Drawing:
     """Return an image, its figures, back to front, and which joints are visible, bool [N, P]."""
     rng = np.random.default_rng([seed, index])
     image = textured_background(rng, size)
     figures: list[_Figure] = []
     for _ in range(int(rng.integers(0, max_objects + 1)) or int(rng.integers(0, 2))):
-        figure = _posed(rng, size)
-        left = [(seen & ~figure.mask).sum() for seen in _seen(figures)]
+        figure = _pose_figure(rng, size)
+        left = [(seen & ~figure.mask).sum() for seen in _visible_masks(figures)]
         if any(area < _LEAST_VISIBLE * whole.mask.sum() for area, whole in zip(left, figures, strict=True)):
             continue
         paint(rng, image, figure.mask)
@@ -97,7 +97,7 @@ def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int) -> _D
     return pixels, tuple(figures), np.array(visible, np.bool_).reshape(-1, len(JOINTS))
 
 
-def _posed(rng: np.random.Generator, size: tuple[int, int]) -> _Figure:
+def _pose_figure(rng: np.random.Generator, size: tuple[int, int]) -> _Figure:
     """Return a figure of random size, place, lean and pose; it may cross the border a little."""
     height, width = size
     tall = rng.uniform(0.35, 0.75) * min(size)
@@ -136,7 +136,7 @@ def _mask(
     return np.asarray(inside >= _OVERSAMPLE)
 
 
-def _seen(figures: Sequence[_Figure]) -> list[NDArray[np.bool_]]:
+def _visible_masks(figures: Sequence[_Figure]) -> list[NDArray[np.bool_]]:
     """Return the part of each figure that those in front of it leave visible."""
     seen: list[NDArray[np.bool_]] = []
     for figure in reversed(figures):

@@ -14,7 +14,7 @@ from boxwright.data.layouts.places import beginning_of
 from boxwright.data.picture_files import files_below
 
 _RECORDS = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)
-# Of files whose first key or first picture may come late.
+# The first key or the first picture of a file may come late.
 BEGINNING = 1 << 20
 # The first key of COCO's files, and of FiftyOne's; Label Studio's begin with a task.
 _COCO = r'\s*\{\s*"(info|licenses|images|annotations|categories|type|classes|labels)"\s*:'

@@ -61,12 +61,12 @@ def has_exif_after_pixels(file: IO[bytes]) -> bool:
     start = file.tell()
     try:
         file.seek(len(_SIGNATURE))
-        begun = False
+        after_pixels = False
         while len(head := file.read(8)) == 8:
-            begun = begun or head[4:] == b"IDAT"
-            if head[4:] == b"IEND" or (begun and head[4:] == b"eXIf"):
+            after_pixels = after_pixels or head[4:] == b"IDAT"
+            if head[4:] == b"IEND" or (after_pixels and head[4:] == b"eXIf"):
                 return head[4:] == b"eXIf"
-            # Over the chunk's data and its checksum.
+            # This skips the chunk's data and its checksum.
             file.seek(struct.unpack(">I", head[:4])[0] + 4, io.SEEK_CUR)
         return False
     finally:
@@ -140,7 +140,7 @@ def decode_image(
         DataError: If the bytes are not an image of a format in `FORMATS`, are truncated or damaged, or the image has no
             pixels, or more than `limits.IMAGE_PIXELS`.
     """
-    with _opened(data, where) as image:
+    with _open_image(data, where) as image:
         orientation = _orientation(image)
         by_size = upright_by_size(_stored_size(image), orientation, declared)
         turn = orientation if (upright if by_size is None else by_size) else 1
@@ -157,17 +157,17 @@ def decode_image(
 
 
 @contextmanager
-def _opened(data: bytes, where: str) -> Iterator[Image.Image]:
+def _open_image(data: bytes, where: str) -> Iterator[Image.Image]:
     """Open an image of an accepted format and size; errors here or while it is used become a `DataError`."""
     if not isinstance(data, bytes):
         raise DataError(f"{where}: expected the bytes of an image file, found {type(data).__name__}")
-    with _opened_file(io.BytesIO(data), where) as image:
+    with _open_image_file(io.BytesIO(data), where) as image:
         yield image
 
 
 @contextmanager
-def _opened_file(file: BinaryIO, where: str) -> Iterator[Image.Image]:
-    """Open an image as `_opened`, reading no more of its file than is needed."""
+def _open_image_file(file: BinaryIO, where: str) -> Iterator[Image.Image]:
+    """Open an image as `_open_image`, reading no more of its file than is needed."""
     head = file.read(32)
     if not head:
         raise DataError(f"{where}: the image is empty (0 bytes)")
@@ -212,7 +212,7 @@ def _check_size(image: Image.Image, where: str) -> None:
 
 def image_size(data: bytes, where: str) -> tuple[int, int]:
     """Return (height, width) from an image file's header; a `DataError` as for `decode_image`."""
-    with _opened(data, where) as image:
+    with _open_image(data, where) as image:
         return image.height, image.width
 
 
@@ -237,13 +237,13 @@ class ImageHeader:
 
 def read_header(path: str | Path) -> ImageHeader:
     """Return an image file's size and orientation; a `DataError` as for `decode_image`."""
-    with reading_file(path) as file, _opened_file(file, str(path)) as image:
+    with reading_file(path) as file, _open_image_file(file, str(path)) as image:
         return ImageHeader(_stored_size(image), _orientation(image))
 
 
 def header_of(data: bytes, where: str) -> ImageHeader:
     """Return the size and orientation of an image file's bytes; a `DataError` as for `decode_image`."""
-    with _opened(data, where) as image:
+    with _open_image(data, where) as image:
         return ImageHeader(_stored_size(image), _orientation(image))
 
 
@@ -269,7 +269,7 @@ _BACK = {6: 8, 8: 6}
 def _stored_size(image: Image.Image) -> tuple[int, int]:
     """Return the (height, width) of an opened image's pixels as its file has them."""
     if isinstance(image, TiffImageFile):
-        # Of a file that it will turn, newer releases of Pillow state the size after that.
+        # Newer releases of Pillow state the size of a file that has to be turned as it is after that.
         return int(image.tag_v2[_LENGTH]), int(image.tag_v2[_WIDTH])
     return image.height, image.width
 

@@ -34,9 +34,9 @@ class KeypointPlacement:
     def put(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return values [N, T, …] at their places, [N, P, …]; 0 where the record names no keypoint."""
         rows, named = np.nonzero(self.places >= 0)
-        found = np.zeros((len(values), self.count, *values.shape[2:]), values.dtype)
-        found[rows, self.places[rows, named]] = values[rows, named]
-        return found
+        placed = np.zeros((len(values), self.count, *values.shape[2:]), values.dtype)
+        placed[rows, self.places[rows, named]] = values[rows, named]
+        return placed
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class KeypointNames:
         ]
         if not pairs:
             raise DataError("no item has keypoints { id: 0 label: 'nose' }")
-        for kind, found in (("label", [name for name, _ in pairs]), ("id", [place for _, place in pairs])):
-            value, times = Counter[object](found).most_common(1)[0]
+        for kind, values in (("label", [name for name, _ in pairs]), ("id", [place for _, place in pairs])):
+            value, times = Counter[object](values).most_common(1)[0]
             if times > 1:
                 raise DataError(f"the keypoint {kind} {value!r} occurs {times} times; give each keypoint its own")
         name, last = max(pairs, key=lambda pair: pair[1])
@@ -94,7 +94,7 @@ class KeypointNames:
         ordered = np.sort(places, axis=1)
         twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
         if twice.any():
-            number, place = (int(found[0]) for found in np.nonzero(twice))
+            number, place = (int(indices[0]) for indices in np.nonzero(twice))
             name = next(name for name, other in self.places.items() if other == ordered[number, place])
             raise DataError(f"{where}: {KEYPOINT_TEXT} names {name!r} twice for object {number}")
         return KeypointPlacement(places, self.count)
@@ -102,14 +102,14 @@ class KeypointNames:
 
 def names_of_objects(sample: Sample, categories: Categories) -> list[bytes]:
     """Return the name of each keypoint [N · P], empty where an object's class has none; none if no class names any."""
-    found: list[bytes] = []
+    names: list[bytes] = []
     if sample.keypoints is None or not any(category.keypoints for category in categories):
-        return found
+        return names
     count = sample.keypoints.shape[1]
     for label in sample.labels.tolist():
         own, category = [b""] * count, categories.by_label(label)
         for name, place in zip(category.keypoints, category.keypoint_indices, strict=True):
             if place < count:
                 own[place] = name.encode()
-        found += own
-    return found
+        names += own
+    return names

@@ -54,7 +54,7 @@ def label_studio_as_coco(tasks: list[Any], path: Path, image_folder: Path | None
     """
     folders = (image_folder,) if image_folder else (path.parent, path.parent / "images")
     images: list[dict[str, Any]] = []
-    found: list[tuple[int, str, dict[str, Any]]] = []
+    objects: list[tuple[int, str, dict[str, Any]]] = []
     left_out: Counter[str] = Counter()
     for number, task in enumerate(tasks):
         where = f"{shown(path)}: task {_id(task, number)}"
@@ -65,18 +65,18 @@ def label_studio_as_coco(tasks: list[Any], path: Path, image_folder: Path | None
         image: dict[str, Any] = {"id": len(images) + 1, "file_name": _file_name(task, folders, where)}
         for place, result in _shapes(results, left_out, where):
             image["width"], image["height"] = _size(result, place)
-            found.append((image["id"], _label(result, place), _row(result, place)))
+            objects.append((image["id"], _label(result, place), _row(result, place)))
         images.append(image)
     if not images:
         raise DataError(f"{shown(path)}: none of {len(tasks)} tasks is annotated")
     if left_out:
         _LOG.warning("%s: left out: %s", path, ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items())))
-    numbers = {name: number for number, name in enumerate(sorted({name for _, name, _ in found}), start=1)}
+    numbers = {name: number for number, name in enumerate(sorted({name for _, name, _ in objects}), start=1)}
     if not numbers:
         raise DataError(f"{shown(path)}: no box, polygon or ellipse with a label in {len(images)} annotated tasks")
     annotations = [
         {"id": count, "image_id": image_id, "category_id": numbers[name], **row}
-        for count, (image_id, name, row) in enumerate(found, start=1)
+        for count, (image_id, name, row) in enumerate(objects, start=1)
     ]
     categories = [{"id": number, "name": name} for name, number in numbers.items()]
     return {"images": images, "annotations": annotations, "categories": categories}
@@ -91,10 +91,10 @@ def _results(task: Any, where: str) -> list[Any] | None:
     given = task.get("annotations") if isinstance(task, dict) else None
     if not isinstance(given, list):
         raise DataError(f"{where}: no list of annotations")
-    if not all(isinstance(one, dict) and isinstance(one.get("result"), list) for one in given):
+    if not all(isinstance(annotation, dict) and isinstance(annotation.get("result"), list) for annotation in given):
         raise DataError(f"{where}: annotations: expected objects with a list of results")
-    done = [one for one in given if not one.get("was_cancelled")]
-    chosen = next((one for one in done if one.get("ground_truth")), done[-1] if done else None)
+    valid = [annotation for annotation in given if not annotation.get("was_cancelled")]
+    chosen = next((annotation for annotation in valid if annotation.get("ground_truth")), valid[-1] if valid else None)
     return None if chosen is None else chosen["result"]
 
 
@@ -197,7 +197,7 @@ def write_label_studio(annotated: AnnotatedDataset, path: str | Path, prefix: st
     path = Path(path)
     write_whole(path.with_suffix(".label_config.xml"), _labeling_config(annotated.categories))
     kind = "predictions" if annotated.has_scores else "annotations"
-    # Of an object in a store, Label Studio takes the name as it is.
+    # Label Studio takes the name of an object in a store as it is.
     quoted = prefix.startswith(("/", "http://", "https://"))
     tasks = [
         {
@@ -210,7 +210,7 @@ def write_label_studio(annotated: AnnotatedDataset, path: str | Path, prefix: st
 
 
 def _labeling_config(categories: Categories) -> str:
-    labels = "\n".join(f"    <Label value={quoteattr(one.name)}/>" for one in categories)
+    labels = "\n".join(f"    <Label value={quoteattr(category.name)}/>" for category in categories)
     return f"""<View>
   <Image name="{_TO}" value="${_DATA}"/>
   <RectangleLabels name="{_FROM}" toName="{_TO}">
@@ -221,16 +221,18 @@ def _labeling_config(categories: Categories) -> str:
 
 
 def _group(image: AnnotatedImage, categories: Categories, kind: str) -> dict[str, Any]:
-    results = [_result(image, one, number, categories) for number, one in enumerate(image.objects, start=1)]
+    results = [
+        _result(image, annotation, number, categories) for number, annotation in enumerate(image.objects, start=1)
+    ]
     if kind == "annotations":
         return {"result": results}
-    scores: Sequence[float] = [one.score for one in image.objects if one.score is not None]
-    # Of the surest object: tasks sorted by it begin with those that most likely need a look.
+    scores: Sequence[float] = [annotation.score for annotation in image.objects if annotation.score is not None]
+    # A task has its surest object's score: tasks sorted by it begin with those that most likely need a look.
     return {"model_version": "boxwright", "score": max(scores, default=0.0), "result": results}
 
 
-def _result(image: AnnotatedImage, one: AnnotatedObject, number: int, categories: Categories) -> dict[str, Any]:
-    x_min, y_min, x_max, y_max = one.box
+def _result(image: AnnotatedImage, annotation: AnnotatedObject, number: int, categories: Categories) -> dict[str, Any]:
+    x_min, y_min, x_max, y_max = annotation.box
     width, height = 100 / image.width, 100 / image.height
     place = {"x": x_min * width, "y": y_min * height, "width": (x_max - x_min) * width}
     place |= {"height": (y_max - y_min) * height, "rotation": 0}
@@ -242,7 +244,7 @@ def _result(image: AnnotatedImage, one: AnnotatedObject, number: int, categories
         "original_width": image.width,
         "original_height": image.height,
         "image_rotation": 0,
-        "value": {**place, "rectanglelabels": [categories.by_label(one.label).name]},
+        "value": {**place, "rectanglelabels": [categories.by_label(annotation.label).name]},
     }
-    row |= {} if one.score is None else {"score": one.score}
-    return row | ({"meta": {"text": [one.reason]}} if one.reason else {})
+    row |= {} if annotation.score is None else {"score": annotation.score}
+    return row | ({"meta": {"text": [annotation.reason]}} if annotation.reason else {})

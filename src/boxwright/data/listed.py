@@ -80,15 +80,15 @@ class ListedDataset:
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
         number, name = self._rows[index]
-        data, found = self._dataset.encoded(number)
-        self._check(number, name, found)
-        return data, found
+        data, filename = self._dataset.encoded(number)
+        self._check(number, name, filename)
+        return data, filename
 
-    def _check(self, number: int, listed: str, found: str) -> None:
-        # Without its folder, so that the data may move.
-        if listed and found and _plain(found) != listed:
+    def _check(self, number: int, listed: str, filename: str) -> None:
+        # Names are compared without their folders, so that the data may move.
+        if listed and filename and _to_one_line(filename) != listed:
             raise DataError(
-                f"{self.path}: sample {number} is {Path(found).name}, and was {listed} when the data were split; "
+                f"{self.path}: sample {number} is {Path(filename).name}, and was {listed} when the data were split; "
                 "split them again with boxwright init"
             )
 
@@ -117,10 +117,10 @@ def read_sample_list(path: str | Path) -> list[tuple[int, str]]:
 
 def sample_list_text(rows: Sequence[tuple[int, str]], comment: str) -> str:
     """Return the text of a list of samples, under a comment."""
-    lines = [f"# {comment}", *(f"{number} {_plain(name)}".rstrip() for number, name in rows)]
+    lines = [f"# {comment}", *(f"{number} {_to_one_line(name)}".rstrip() for number, name in rows)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _plain(name: str) -> str:
+def _to_one_line(name: str) -> str:
     """Return a file's name in a form that fits on one line."""
     return "".join(" " if c in "\0" or c.splitlines() != [c] else c for c in Path(name).name).strip()

@@ -83,7 +83,7 @@ class TrainingExamples(torch.utils.data.Dataset[Sample | BoxwrightError]):
         resizer = self.resizer if self.sizes is None else self.sizes.at(step)
         problems: list[str] = []
         for further in range(_MOST_BAD_IN_A_ROW if self.skip_bad else 1):
-            # By the key, not by the sample that takes a bad one's place.
+            # The key seeds the generator, not the sample that takes a bad one's place.
             rng = np.random.default_rng([self.seed, epoch, index])
             try:
                 number = (index + further) % len(self.dataset)
@@ -116,10 +116,10 @@ class _Collate:
         self.made = multiprocessing.get_context(_start_method()).Value("Q", 0)
 
     def __call__(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
-        found = self._collated(examples)
+        batch = self._collated(examples)
         with self.made:
             self.made.value += 1
-        return found
+        return batch
 
     def _collated(self, examples: list[Sample | BoxwrightError]) -> Batch | BoxwrightError:
         error = next((example for example in examples if isinstance(example, BoxwrightError)), None)
@@ -231,7 +231,7 @@ class BatchStream:
         workers: list[BaseProcess] = []
         waiting = True
         # If the generator is never closed, exit would wait for workers that ignore signals.
-        at_exit = multiprocessing.util.Finalize(None, _end, (workers, folder, self._run), exitpriority=100)
+        at_exit = multiprocessing.util.Finalize(None, _end_workers, (workers, folder, self._run), exitpriority=100)
         try:
             with _on_sigchld(_ignore):  # torch installs its handler here, which would raise wherever this process is
                 stream = iter(self._loader)
@@ -246,7 +246,7 @@ class BatchStream:
                     yield item
                     since = time.monotonic()  # the consumer's own time does not count
                 elif time.monotonic() - since > self._patience:
-                    yield _stuck(workers, self._patience)
+                    yield _stuck_workers_error(workers, self._patience)
                     return
                 else:
                     yield None
@@ -254,13 +254,13 @@ class BatchStream:
             waiting = False
         except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
             # A worker's death can surface as any of these: in its queue, or in the socket that passes memory.
-            yield _lost(workers, error)
+            yield _dead_worker_error(workers, error)
         finally:
             with _on_sigchld(_ignore):
                 if waiting:  # they may be stuck, and torch would wait five seconds for each
                     _kill(workers)
                 del stream
-                _end(workers, folder, self._run)
+                _end_workers(workers, folder, self._run)
             at_exit.cancel()
 
 
@@ -279,13 +279,13 @@ def _next_within_a_second(stream: Iterator[Any], workers: list[BaseProcess]) -> 
 
 
 def _raise_if_dead(workers: list[BaseProcess], *_: object) -> None:
-    if how := _how_one_died(workers):
+    if how := _describe_death(workers):
         raise RuntimeError(how)
 
 
-def _how_one_died(workers: list[BaseProcess]) -> str:
+def _describe_death(workers: list[BaseProcess]) -> str:
     """Return how the first dead worker ended; "" if none is dead."""
-    code = next((one.exitcode for one in workers if one.exitcode), 0)
+    code = next((worker.exitcode for worker in workers if worker.exitcode), 0)
     return f"killed by signal {-code}" if code < 0 else f"it ended with status {code}" if code else ""
 
 
@@ -318,13 +318,13 @@ def _kill(workers: list[BaseProcess]) -> None:
             worker.join()
 
 
-def _end(workers: list[BaseProcess], folder: Path | None, run: Path | None) -> None:
+def _end_workers(workers: list[BaseProcess], folder: Path | None, run: Path | None) -> None:
     _kill(workers)
     if folder is not None:
         remove_worker_folder(folder, run)
 
 
-def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
+def _stuck_workers_error(workers: list[BaseProcess], patience: float) -> TrainingError:
     states = ", ".join(f"{worker.pid} {'waits' if worker.is_alive() else 'is dead'}" for worker in workers)
     return TrainingError(
         f"no batch in {patience:g} s: the data workers are stuck (processes {states}); is the disk or network that "
@@ -332,12 +332,13 @@ def _stuck(workers: list[BaseProcess], patience: float) -> TrainingError:
     )
 
 
-def _lost(workers: list[BaseProcess], error: Exception) -> TrainingError:
+def _dead_worker_error(workers: list[BaseProcess], error: Exception) -> TrainingError:
     if workers:  # a socket may be closed long before its process has ended, on a busy machine
-        wait([one.sentinel for one in workers], _DEATH_SECONDS)
-    how = _how_one_died(workers) or first_line(error)
+        wait([worker.sentinel for worker in workers], _DEATH_SECONDS)
+    how = _describe_death(workers) or first_line(error)
     # ENOSPC: queues need shared memory too; SIGBUS: a page that was promised is not there when it is written.
-    if (isinstance(error, OSError) and error.errno == 28) or any(one.exitcode == -signal.SIGBUS for one in workers):
+    exit_codes = [worker.exitcode for worker in workers]
+    if (isinstance(error, OSError) and error.errno == 28) or -signal.SIGBUS in exit_codes:
         return _no_shared_memory(how)
     dead = [str(worker.pid) for worker in workers if not worker.is_alive()]
     named = f" (process {', '.join(dead)})" if dead else ""
@@ -391,8 +392,8 @@ def samples_in_order(
     Raises:
         BoxwrightError: If a sample cannot be read, or a worker died or is stuck.
     """
-    with closing(samples_or_errors(dataset, indices, workers, patience, run)) as found:
-        for item in found:
+    with closing(samples_or_errors(dataset, indices, workers, patience, run)) as samples:
+        for item in samples:
             if isinstance(item, BoxwrightError):
                 raise item
             yield item

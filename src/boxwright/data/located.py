@@ -35,7 +35,7 @@ class LocatedPictures:
             files = PictureFiles(files, allow_outside=allow_outside)
         named = list(names)
         self._folder = files.folder
-        self._paths = _each_its_own([_find(files, name, where) for name, where in named], named, notices)
+        self._paths = _assign_pictures([_find(files, name, where) for name, where in named], named, notices)
 
     def path(self, index: int) -> Path:
         """Return a picture's path.
@@ -70,7 +70,7 @@ def _find(files: PictureFiles, name: str, where: str) -> tuple[Path | str, str]:
         return str(error), ""
 
 
-def _each_its_own(
+def _assign_pictures(
     located: Sequence[tuple[Path | str, str]], named: Sequence[tuple[str, str]], notices: Notices
 ) -> list[Path | str]:
     """Return the pictures' paths; a picture that several names mean is that of the one which names it exactly.

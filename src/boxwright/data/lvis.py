@@ -46,10 +46,12 @@ def with_frequencies(
     given: dict[int, str] = {}
     for row in (row for row in rows if "frequency" in row):
         if row["frequency"] not in FREQUENCIES:
-            found = str(row["frequency"])[:60]
-            raise DataError(f"{where}: category {row['name']!r}: frequency: expected r, c or f, found {found!r}")
+            value = str(row["frequency"])[:60]
+            raise DataError(f"{where}: category {row['name']!r}: frequency: expected r, c or f, found {value!r}")
         given.setdefault(label_of[row["id"]], row["frequency"])
-    return Categories(tuple(replace(one, frequency=one.frequency or given.get(one.label, "")) for one in categories))
+    return Categories(
+        tuple(replace(item, frequency=item.frequency or given.get(item.label, "")) for item in categories)
+    )
 
 
 def searched_classes(
@@ -66,16 +68,18 @@ def searched_classes(
     Raises:
         DataError: If a list is none of ids of categories.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, name in _LISTS.items():
         given = row.get(key) or []
-        if not isinstance(given, list) or not all(isinstance(one, int | float) and one in known for one in given):
+        if not isinstance(given, list) or not all(
+            isinstance(number, int | float) and number in known for number in given
+        ):
             raise DataError(f"{where}: {key}: expected ids of categories, found {str(given)[:60]}")
-        found[name] = np.array(sorted({label_of[one] for one in given if one in label_of}), np.int64)
-    return found
+        fields[name] = np.array(sorted({label_of[number] for number in given if number in label_of}), np.int64)
+    return fields
 
 
 def searched_lists(sample: Sample, categories: Categories) -> dict[str, list[int]]:
     """Return the lists of an image for a COCO file; nothing if it has none."""
-    found = {key: ids(categories, getattr(sample, name).tolist()) for key, name in _LISTS.items()}
-    return found if any(found.values()) else {}
+    lists = {key: ids(categories, getattr(sample, name).tolist()) for key, name in _LISTS.items()}
+    return lists if any(lists.values()) else {}

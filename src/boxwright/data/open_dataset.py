@@ -33,21 +33,21 @@ def open_recognized(recognized: RecognizedData, *, masks: bool = False) -> tuple
     train, held_out = recognized.train, recognized.held_out
     masks = masks and _have_outlines(train)
     given = None if recognized.label_map is None else load_label_map(recognized.label_map)
-    training = _opened(train, given, masks=masks)
+    training = _open_source(train, given, masks=masks)
     if held_out is None:
         if isinstance(training, CocoDataset) and len(recognized.lists) < 2:
             training.notice_unnamed_pictures()
         return training, None
     if given is not None or train.format == "yolo":
-        return training, _opened(held_out, training.categories, masks=masks)
-    evaluation = _opened(held_out, None, masks=masks)
+        return training, _open_source(held_out, training.categories, masks=masks)
+    evaluation = _open_source(held_out, None, masks=masks)
     both = _all_classes(training.categories, evaluation.categories)
     if both == training.categories == evaluation.categories:
         return training, evaluation
     return open_source(train, both, load_masks=masks), open_source(held_out, both, load_masks=masks)
 
 
-def _opened(source: Source, categories: Categories | None, *, masks: bool) -> Dataset:
+def _open_source(source: Source, categories: Categories | None, *, masks: bool) -> Dataset:
     """Open a source, and refuse it where its labels are clearly not as its format says.
 
     Raises:
@@ -133,7 +133,7 @@ def open_dataset(
         recognized = recognize(
             path, allow_paths_outside=allow_paths_outside, ignore_exif=ignore_exif, labels_are=labels_are
         )
-        source, beside = _list_of(recognized, image_set, path), recognized.label_map
+        source, beside = _choose_list(recognized, image_set, path), recognized.label_map
         lists = recognized.lists if is_folder(path) and len(recognized.lists) > 1 else {}
         if recognized.folder:
             _LOG.info("%s: read from the folder %s in it", shown(path), recognized.folder)
@@ -144,13 +144,13 @@ def open_dataset(
     if image_folder is not None:
         source = replace(source, image_folder=str(image_folder))
     named = label_map or beside
-    dataset = _opened(source, load_label_map(named) if named else None, masks=load_masks)
+    dataset = _open_source(source, load_label_map(named) if named else None, masks=load_masks)
     if isinstance(dataset, CocoDataset) and not lists and image_folder is None:
         dataset.notice_unnamed_pictures()
     return dataset
 
 
-def _list_of(recognized: RecognizedData, name: str, path: str | Path) -> Source:
+def _choose_list(recognized: RecognizedData, name: str, path: str | Path) -> Source:
     if recognized.train.format == "voc" and len({source.path for source in recognized.lists.values()}) < 2:
         return replace(recognized.train, part=name)
     if not name:

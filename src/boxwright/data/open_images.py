@@ -76,11 +76,11 @@ class OpenImagesDataset:
             codes.setdefault(row["LabelName"], len(codes))
         if not codes:
             raise DataError(f"{self.path}: no boxes")
-        self.categories = categories or _all_of(codes, shown_names)
+        self.categories = categories or _all_categories(codes, shown_names)
         known = {item.title: item for item in self.categories}
-        found = {code: self.categories.by_name(code) or known.get(shown_names.get(code, "")) for code in codes}
-        label_of = np.array([-1 if category is None else category.label for category in found.values()], np.int64)
-        self._verified, self._negative = _labels_of_images(
+        by_code = {code: self.categories.by_name(code) or known.get(shown_names.get(code, "")) for code in codes}
+        label_of = np.array([-1 if category is None else category.label for category in by_code.values()], np.int64)
+        self._verified, self._negative = _collect_image_labels(
             ((self._numbers[row["ImageID"]], int(label_of[codes[row["LabelName"]]]), row) for _, row in labels)
         )
         # Sorted by image, the boxes of image i are rows starts[i] to starts[i + 1]; stable, to keep the file's order.
@@ -160,7 +160,7 @@ class OpenImagesDataset:
         return read_file(path), path.name
 
 
-def _labels_of_images(
+def _collect_image_labels(
     rows: Iterable[tuple[int, int, dict[str, str]]],
 ) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
     """Return each image's verified labels, and those that were verified to be absent.
@@ -218,7 +218,7 @@ def _descriptions(annotations: Path, named: str | Path | None) -> dict[str, str]
     return {row[0]: row[1] for row in rows if len(row) >= 2 and row[0] != "LabelName"}
 
 
-def _all_of(codes: dict[str, int], shown_names: dict[str, str]) -> Categories:
+def _all_categories(codes: dict[str, int], shown_names: dict[str, str]) -> Categories:
     return Categories(
         tuple(Category(label, label + 1, code, shown_names.get(code, "")) for label, code in enumerate(sorted(codes)))
     )

@@ -139,17 +139,19 @@ def _drawn_keys(
     sizes: Sequence[int], settings: StreamSettings, weights: NDArray[np.float64], start: int
 ) -> Iterator[Key]:
     whole, within = divmod(start, _BLOCK)
-    taken = np.bincount(_drawn(settings.seed, whole, weights)[:within], minlength=len(sizes))
+    draws = np.bincount(_draw_sources(settings.seed, whole, weights)[:within], minlength=len(sizes))
     for block in range(whole):
-        taken += np.bincount(_drawn(settings.seed, block, weights), minlength=len(sizes))
+        draws += np.bincount(_draw_sources(settings.seed, block, weights), minlength=len(sizes))
     firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
     streams: dict[int, Iterator[Key]] = {
-        number: _one_source(first + np.arange(0, size, settings.every_nth), settings, int(done), first, None)
-        for number, (first, size, done) in enumerate(zip(firsts, sizes, taken, strict=True))
+        number: _one_source(first + np.arange(0, size, settings.every_nth), settings, int(drawn), first, None)
+        for number, (first, size, drawn) in enumerate(zip(firsts, sizes, draws, strict=True))
         if weights[number] > 0
     }
     for block in count(whole):
-        for source in islice(_drawn(settings.seed, block, weights).tolist(), within if block == whole else 0, None):
+        for source in islice(
+            _draw_sources(settings.seed, block, weights).tolist(), within if block == whole else 0, None
+        ):
             key = next(streams[source], None) if source in streams else None
             if key is not None:
                 yield key
@@ -159,5 +161,5 @@ def _drawn_keys(
                     return
 
 
-def _drawn(seed: int, block: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+def _draw_sources(seed: int, block: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.random.default_rng([seed, block, _SOURCES]).choice(len(weights), _BLOCK, p=weights)

@@ -43,7 +43,7 @@ def as_dataset(own: Dataset | Collection, categories: Categories | None = None) 
         raise DataError(f"dataset: expected samples by index with a length, found {type(own).__name__}")
     if not len(own):
         raise DataError("dataset: it has no samples")
-    known = categories or getattr(own, "categories", None) or _of_coco(own)
+    known = categories or getattr(own, "categories", None) or _read_coco_categories(own)
     if not isinstance(known, Categories):
         raise DataError(
             "dataset: its classes are unknown; give it an attribute `categories`, or set "
@@ -52,7 +52,7 @@ def as_dataset(own: Dataset | Collection, categories: Categories | None = None) 
     return OwnDataset(own, known)
 
 
-def _of_coco(own: Any) -> Categories | None:
+def _read_coco_categories(own: Any) -> Categories | None:
     classes = getattr(getattr(own, "coco", None), "cats", None)
     if not classes:
         return None
@@ -85,13 +85,13 @@ class OwnDataset:
     def __getitem__(self, index: int) -> Sample:
         item = self._own[index]
         try:
-            sample = item if isinstance(item, Sample) else self._of_pair(item)
+            sample = item if isinstance(item, Sample) else self._convert_pair(item)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
             raise DataError(f"{self.name}: sample {index}: {type(error).__name__}: {error}") from None
         # A label outside the classes would otherwise be found only by an index error on the device.
-        strange = sorted(set(sample.labels.tolist()) - {category.label for category in self._categories})
-        if strange:
-            raise DataError(f"{self.name}: sample {index}: label {strange[0]} is of no class")
+        unknown = sorted(set(sample.labels.tolist()) - {category.label for category in self._categories})
+        if unknown:
+            raise DataError(f"{self.name}: sample {index}: label {unknown[0]} is of no class")
         return sample
 
     def encoded(self, index: int) -> tuple[bytes, str]:
@@ -99,12 +99,12 @@ class OwnDataset:
         sample = self[index]
         return encode_png(np.clip(sample.image, 0, 255).astype(np.uint8)), sample.id or str(index)
 
-    def _of_pair(self, item: Any) -> Sample:
+    def _convert_pair(self, item: Any) -> Sample:
         if not isinstance(item, Sequence) or isinstance(item, (str, bytes)) or len(item) != 2:
             raise TypeError(f"expected a Sample, or an image with its target, found {type(item).__name__}")
         image, target = _pixels(item[0]), item[1]
         if isinstance(target, Mapping) and "annotation" in target:
-            boxes, labels, crowd = self._of_voc(target["annotation"])
+            boxes, labels, crowd = self._read_voc_objects(target["annotation"])
         elif isinstance(target, Mapping):
             # torchvision's detectors reserve label 0 for the background.
             boxes, labels = np.asarray(target["boxes"], np.float32).reshape(-1, 4), np.asarray(target["labels"]) - 1
@@ -119,12 +119,14 @@ class OwnDataset:
             raise ValueError(f"{len(boxes)} boxes, but {len(labels)} labels")
         return Sample(image, boxes, labels.astype(np.int64).reshape(-1), is_crowd=crowd)
 
-    def _of_voc(self, annotation: Any) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
+    def _read_voc_objects(self, annotation: Any) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
         """Return boxes, labels and crowds."""
         objects = annotation.get("object", [])
         sides = ("xmin", "ymin", "xmax", "ymax")
-        boxes = np.array([[float(one["bndbox"][side]) for side in sides] for one in objects], np.float32).reshape(-1, 4)
-        return boxes, np.array([self._names[one["name"]] for one in objects], np.int64), np.zeros(len(boxes), np.bool_)
+        corners = [[float(item["bndbox"][side]) for side in sides] for item in objects]
+        boxes = np.array(corners, np.float32).reshape(-1, 4)
+        labels = np.array([self._names[item["name"]] for item in objects], np.int64)
+        return boxes, labels, np.zeros(len(boxes), np.bool_)
 
 
 def _pixels(image: Any) -> NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, shown
 
-# Of formats that are decoded; files with other endings are recognized by their first bytes.
+# Files with these endings are decoded; those with others are recognized by their first bytes.
 PICTURE_ENDINGS = frozenset(
     {
         ".jpg",
@@ -40,7 +40,7 @@ PICTURE_ENDINGS = frozenset(
         ".pnm",
     }
 )
-# Of files that lie beside pictures and are never opened to find out whether they are some.
+# Files with these endings lie beside pictures, and are never opened to see whether they are pictures themselves.
 _OTHER_ENDINGS = frozenset(
     {
         ".txt",
@@ -151,16 +151,16 @@ def parts_of_name(name: str) -> tuple[str, ...]:
     return tuple(part for part in plain.split("/") if part not in ("", ".", ".."))
 
 
-def _plain(text: str) -> str:
+def _fold_name(text: str) -> str:
     """Return a name as systems compare it that ignore case and Unicode forms."""
     return unicodedata.normalize("NFC", text).casefold()
 
 
-def _of_another_split(dropped: tuple[str, ...], path: Path) -> bool:
+def _is_in_another_split(dropped: tuple[str, ...], path: Path) -> bool:
     """Return whether a name's folders say another split than a file's: val/4.png is not train/4.png."""
-    said = _SPLITS.intersection(dropped)
-    lies = _SPLITS.intersection(path.parts[-4:])
-    return bool(said and lies and not said & lies)
+    stated = _SPLITS.intersection(dropped)
+    actual = _SPLITS.intersection(path.parts[-4:])
+    return bool(stated and actual and not stated & actual)
 
 
 class PictureFiles:
@@ -205,10 +205,10 @@ class PictureFiles:
         parts = parts_of_name(name)
         for start in range(len(parts)):
             candidates = [
-                path for path in self._named("/".join(parts[start:])) if not _of_another_split(parts[:start], path)
+                path for path in self._named("/".join(parts[start:])) if not _is_in_another_split(parts[:start], path)
             ]
             if len(candidates) > 1:
-                names = " or ".join(shown(one.relative_to(self.folder)) for one in candidates[:2])
+                names = " or ".join(shown(candidate.relative_to(self.folder)) for candidate in candidates[:2])
                 raise DataError(f"{where}: {shown(name)!r} may be {names} in {shown(self.folder)}; rename one of them")
             if candidates:
                 return candidates[0], self._assumption(name, candidates[0])
@@ -227,14 +227,14 @@ class PictureFiles:
         if self._by_stem is None:
             self._by_stem = defaultdict(list)
             for path in self.pictures():
-                self._by_stem[_plain(path.stem)].append(path)
+                self._by_stem[_fold_name(path.stem)].append(path)
         parts = parts_of_name(stem)
-        alike = self._by_stem.get(_plain(parts[-1]), []) if parts else []
-        named = [path for path in alike if path.stem == parts[-1]] or alike
+        same_stem = self._by_stem.get(_fold_name(parts[-1]), []) if parts else []
+        named = [path for path in same_stem if path.stem == parts[-1]] or same_stem
         if len(parts) > 1 or len(named) > 1:
-            wanted = _plain("/".join(parts))
+            wanted = _fold_name("/".join(parts))
             exact = [
-                path for path in named if _plain(path.relative_to(self.folder).with_suffix("").as_posix()) == wanted
+                path for path in named if _fold_name(path.relative_to(self.folder).with_suffix("").as_posix()) == wanted
             ]
             return exact or ([] if len(parts) > 1 else named)
         return named
@@ -258,11 +258,11 @@ class PictureFiles:
         if self._by_name is None:
             self._by_name = defaultdict(list)
             for path in files_below(self.folder) if is_folder(self.folder) else ():
-                self._by_name[_plain(path.name)].append(path)
-        wanted = tuple(_plain(part) for part in name.split("/"))
+                self._by_name[_fold_name(path.name)].append(path)
+        wanted = tuple(_fold_name(part) for part in name.split("/"))
         named = []
         for path in self._by_name.get(wanted[-1], ()):
-            own = tuple(_plain(part) for part in path.relative_to(self.folder).parts)
+            own = tuple(_fold_name(part) for part in path.relative_to(self.folder).parts)
             if own[-len(wanted) :] == wanted:
                 named.append(path)
         # a.JPG and a.jpg are two files where case counts; the name decides then.
@@ -278,6 +278,6 @@ class PictureFiles:
         own = path.relative_to(self.folder).as_posix()
         if own == "/".join(parts_of_name(name)):
             return "pictures named with backslashes, or by .."
-        if _plain(own) == _plain("/".join(parts_of_name(name))):
+        if _fold_name(own) == _fold_name("/".join(parts_of_name(name))):
             return "pictures whose name differs in upper and lower case or Unicode's form"
         return "pictures that lie in another folder than their annotation says"

@@ -96,7 +96,7 @@ def whole_number(value: Any, where: str) -> int:
     number = finite_number(value, where)
     if number != int(number):
         raise DataError(f"{where}: expected a whole number, found {value}")
-    # Not int(number): a float has no room for ids above 2**53.
+    # int(number) would change ids above 2**53, for which a float has no room.
     return int(value)
 
 
@@ -151,12 +151,14 @@ def labels_of(names: Iterable[str], categories: Categories, where: object) -> di
     matched = {name: categories.by_any_name(name) or same.get(unicodedata.normalize("NFC", name)) for name in wanted}
     labels = {name: item.label for name, item in matched.items() if item is not None}
     if wanted and not labels:
-        known = _few([item.name for item in categories])
-        raise DataError(f"{where}: none of the classes in the data ({_few(wanted)}) is in the label map ({known})")
+        known = _first_names([item.name for item in categories])
+        raise DataError(
+            f"{where}: none of the classes in the data ({_first_names(wanted)}) is in the label map ({known})"
+        )
     return labels
 
 
-def _few(names: Sequence[str], most: int = 10) -> str:
+def _first_names(names: Sequence[str], most: int = 10) -> str:
     more = f", and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(shown(name, _MOST_SHOWN) for name in names[:most]) + more
 

@@ -33,7 +33,7 @@ _TRAINING = ("trainval", "train", "training")
 _SAME_LIST = {"val": ("valid", "validation"), "valid": ("val", "validation"), "validation": ("val", "valid")}
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 _DEEPEST = 2  # folders above the data
-# For the error if nothing was recognized.
+# The error names these if nothing was recognized.
 _EXPECTED = (
     "YOLO (a data.yaml or classes.txt), COCO (a .json of annotations), Pascal VOC (a folder of .xml files), TFRecords "
     "(.record, .tfrecord), Open Images (a .csv of boxes), "
@@ -141,13 +141,13 @@ def _split_folders(path: Path) -> RecognizedData | None:
         parts = {name: part for name in sorted(names) if (part := _recognized(folders[name], 0)) is not None}
         kinds = {part.kind for part in parts.values()}
         if len(kinds) > 1:
-            held = ", ".join(f"{name} ({part.kind})" for name, part in parts.items())
-            raise DataError(f"{path}: its lists are of several formats: {held}; name one of them")
+            formats = ", ".join(f"{name} ({part.kind})" for name, part in parts.items())
+            raise DataError(f"{path}: its lists are of several formats: {formats}; name one of them")
         if parts:
             maps = {name: part.label_map or label_map_beside(folders[name]) for name, part in parts.items()}
             notes = [note for part in parts.values() for note in part.notes]
             lists = {name: part.train for name, part in parts.items()}
-            chosen = _of_lists(kinds.pop(), list(lists), path, lists.__getitem__, _common_map(maps))
+            chosen = _recognize_lists(kinds.pop(), list(lists), path, lists.__getitem__, _common_map(maps))
             return replace(chosen, notes=(*notes, *chosen.notes))
     return None
 
@@ -225,7 +225,7 @@ def _roboflow_coco(path: Path) -> RecognizedData | None:
     return RecognizedData("Roboflow's COCO", Source("coco", str(path / ROBOFLOW_ANNOTATIONS)))
 
 
-def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
+def _choose_lists(names: Sequence[str], path: Path) -> tuple[str, str | None]:
     """Return the lists for training and for evaluation, by their names.
 
     `trainval`, which includes val, is paired with `test`; without a test list, train is paired with val.
@@ -242,7 +242,7 @@ def _two_of(names: Sequence[str], path: Path) -> tuple[str, str | None]:
     return train, held_out
 
 
-def _of_lists(
+def _recognize_lists(
     kind: str,
     names: Sequence[str],
     path: Path,
@@ -250,7 +250,7 @@ def _of_lists(
     label_map: Path | None = None,
 ) -> RecognizedData:
     """Return data that have lists, of which two are chosen by name."""
-    train, held_out = _two_of(names, path)
+    train, held_out = _choose_lists(names, path)
     lists = {name: source(name) for name in names}
     notes = _unused(names, train, held_out)
     return RecognizedData(kind, lists[train], lists.get(held_out or ""), lists, label_map, notes)
@@ -279,7 +279,7 @@ def _records(path: Path) -> RecognizedData | None:
     label_map = label_map_beside(folder)
     if len(names) > 1 and not any(set(_words(name)) & {*_TRAINING, *_HELD_OUT} for name in names):
         return _one_record_a_picture(folder, names, label_map)
-    return _of_lists("TFRecords", names, folder, source, label_map)
+    return _recognize_lists("TFRecords", names, folder, source, label_map)
 
 
 def _one_record_a_picture(folder: Path, names: Sequence[str], label_map: Path | None) -> RecognizedData:
@@ -300,10 +300,10 @@ def _coco(path: Path) -> RecognizedData | None:
     by_name = {file.stem: file for file in files}
 
     def source(name: str) -> Source:
-        images = _images_of(by_name[name], path if is_folder(path) else path.parent)
+        images = _find_image_folder(by_name[name], path if is_folder(path) else path.parent)
         return Source("coco", str(by_name[name]), image_folder=str(images))
 
-    return _of_lists("COCO", sorted(by_name), path, source)
+    return _recognize_lists("COCO", sorted(by_name), path, source)
 
 
 def _json_files(path: Path) -> list[Path]:
@@ -321,7 +321,7 @@ def _with_ending(folder: Path, ending: str) -> list[Path]:
     return sorted(item for item in folder.iterdir() if item.suffix.lower() == ending and not is_left_over(item.name))
 
 
-def _images_of(file: Path, root: Path) -> Path:
+def _find_image_folder(file: Path, root: Path) -> Path:
     """Return the folder that a file's image names are relative to: the one with its first image, else a likely one."""
     words = [word for word in re.findall("[a-z]+[0-9]*", file.stem.lower()) if word not in ("instances", "annotations")]
     roots = dict.fromkeys((root, file.parent, file.parent.parent))
@@ -368,7 +368,7 @@ def _layout_parts(path: Path) -> RecognizedData | None:
         )
         return Source("coco", str(by_name[name]), image_folder=str(own) if own else "")
 
-    return _of_lists(kind, sorted(by_name), path, source)
+    return _recognize_lists(kind, sorted(by_name), path, source)
 
 
 def _open_images(path: Path) -> RecognizedData | None:
@@ -383,7 +383,7 @@ def _open_images(path: Path) -> RecognizedData | None:
         images = next((f for f in (*(root / word for word in _words(name)), root / "images") if is_folder(f)), root)
         return Source("open_images", str(by_name[name]), image_folder=str(images))
 
-    return _of_lists("Open Images", sorted(by_name), path, source)
+    return _recognize_lists("Open Images", sorted(by_name), path, source)
 
 
 def _is_open_images(file: Path) -> bool:
@@ -397,17 +397,17 @@ def _voc(path: Path) -> RecognizedData | None:
     if not is_folder(path / "ImageSets") and (split := _split_folders(path)) is not None:
         return split
     folder = path / "ImageSets" / "Main"
-    names = [file.stem for file in sorted(folder.glob("*.txt")) if not _is_of_one_class(file)]
+    names = [file.stem for file in sorted(folder.glob("*.txt")) if not _is_class_list(file)]
 
     def source(name: str) -> Source:
         return Source("voc", str(path), name)
 
     if not names or (len(names) == 1 and names[0] in ("all", "default")):
         return RecognizedData("Pascal VOC", source(""))
-    return _of_lists("Pascal VOC", names, path, source)
+    return _recognize_lists("Pascal VOC", names, path, source)
 
 
-def _is_of_one_class(file: Path) -> bool:
+def _is_class_list(file: Path) -> bool:
     """Whether a VOC list is of one class, with a flag at the end of each line, not of images."""
     lines = [line for line in beginning_of(file).splitlines() if line.strip()]
     return bool(lines) and all(re.search(r"\s(-1|0|1)\s*$", line) for line in lines[:50])

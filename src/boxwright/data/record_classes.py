@@ -60,10 +60,10 @@ def labeled_texts(paths: Sequence[str], most: int = 0) -> Counter[tuple[str, int
     Raises:
         DataError: If a record cannot be read.
     """
-    found: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     for texts, labels in _texts_and_labels(paths, most):
-        found.update(zip(texts, labels or [0] * len(texts), strict=False))
-    return found
+        counts.update(zip(texts, labels or [0] * len(texts), strict=False))
+    return counts
 
 
 def check_record_labels(paths: Sequence[str], categories: Categories, most: int = 0) -> str | None:

@@ -72,7 +72,7 @@ class ShapesDataset:
     def _drawing(self, index: int) -> _Drawing:
         if not 0 <= index < self.count:
             raise IndexError(index)
-        return _drawn(self.seed, index, self.size, self.max_objects, self.radii)
+        return _draw_image(self.seed, index, self.size, self.max_objects, self.radii)
 
 
 def _filename(index: int) -> str:
@@ -80,7 +80,7 @@ def _filename(index: int) -> str:
 
 
 @lru_cache(maxsize=1)  # writers of records ask for an image and then for its file
-def _drawn(seed: int, index: int, size: tuple[int, int], max_objects: int, radii: tuple[float, float]) -> _Drawing:
+def _draw_image(seed: int, index: int, size: tuple[int, int], max_objects: int, radii: tuple[float, float]) -> _Drawing:
     """Return an image, masks [N, H, W] and labels, which must not be modified."""
     rng = np.random.default_rng([seed, index])
     image = textured_background(rng, size)

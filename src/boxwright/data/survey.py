@@ -73,14 +73,14 @@ def _suspicious(sample: Sample, names: list[str]) -> list[str]:
 def odd_boxes(sample: Sample) -> list[tuple[int, str]]:
     """Return the objects of a sample whose boxes look like mistakes, with the reasons."""
     height, width = sample.image.shape[:2]
-    found = []
+    odd = []
     seen: set[tuple[object, ...]] = set()
     for row, (box, label) in enumerate(zip(sample.boxes.tolist(), sample.labels.tolist(), strict=True)):
         reason = suspicion(box, height, width) or ("twice in this image" if (label, *box) in seen else "")
         seen.add((label, *box))
         if reason:
-            found.append((row, reason))
-    return found
+            odd.append((row, reason))
+    return odd
 
 
 def suspicion(box: list[float], height: int, width: int) -> str:

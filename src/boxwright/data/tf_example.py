@@ -133,7 +133,7 @@ def decode_example(
         group_of=_per_object(features, "image/object/group_of", count, where, np.bool_),
         areas=_per_object(features, "image/object/area", count, where, np.float32),
         masks=_masks(features, count, (height, width), wanted.masks, where),
-        mask_weights=_numbers_of(features, _MASK_WEIGHT, count, where) if wanted.masks != "none" else None,
+        mask_weights=_read_object_floats(features, _MASK_WEIGHT, count, where) if wanted.masks != "none" else None,
         dense_pose=_dense_pose(features, count, (height, width), where) if wanted.dense_pose else None,
         class_scores=_class_scores(features, count, where) if wanted.multiclass_scores else None,
         confidences=_confidences(features, labels, categories, where) if wanted.confidences else None,
@@ -142,8 +142,8 @@ def decode_example(
         track_match_flags=match_flags,
         attributes=attributes,
         attribute_names=attribute_names,
-        **_of_keypoints(features, count, (height, width), wanted, where),
-        **_of_image(features, categories, wanted, where),
+        **_read_keypoint_fields(features, count, (height, width), wanted, where),
+        **_read_image_fields(features, categories, wanted, where),
     )
     checked_sample(sample, where)
     kept = sample.keep(labels >= 0) if (labels < 0).any() else sample
@@ -151,7 +151,7 @@ def decode_example(
     return kept if wanted.hierarchy is None else wanted.hierarchy.expand(kept)
 
 
-def _of_image(features: Features, categories: Categories, wanted: RecordFields, where: str) -> dict[str, Any]:
+def _read_image_fields(features: Features, categories: Categories, wanted: RecordFields, where: str) -> dict[str, Any]:
     """Return the fields of a sample that are of the whole image, by name."""
     filename = text_feature(features, "image/filename", where)
     return {
@@ -179,7 +179,7 @@ def _more_channels(features: Features, image: NDArray[np.uint8], count: int, whe
         key = f"{where}: {_MORE_CHANNELS} {number}"
         channel = decode_image(data, key, declared=_declared_size(features, where))
         if channel.shape != image.shape:
-            sizes = [f"{one.shape[1]}×{one.shape[0]}" for one in (channel, image)]
+            sizes = [f"{picture.shape[1]}×{picture.shape[0]}" for picture in (channel, image)]
             raise DataError(f"{key}: {sizes[0]} pixels, but the image has {sizes[1]}")
         if (channel != channel[..., :1]).any():
             raise DataError(f"{key}: a picture in color; each further channel is a gray picture of its own")
@@ -298,28 +298,30 @@ def _labels(
     if len(texts or ids) != count:
         raise DataError(f"{where}: {key} has {len(texts or ids)} values for {count} boxes")
     names = [text.decode("utf-8", "replace") for text in texts] or [f"id {number}" for number in ids]
-    found = [categories.by_any_name(name) for name in names] if texts else [categories.by_id(number) for number in ids]
-    if texts and None in found:
-        found = _by_case_and_id(names, found, features, categories)
-    for name, category in zip(names, found, strict=True):
+    classes = (
+        [categories.by_any_name(name) for name in names] if texts else [categories.by_id(number) for number in ids]
+    )
+    if texts and None in classes:
+        classes = _by_case_and_id(names, classes, features, categories)
+    for name, category in zip(names, classes, strict=True):
         if category is None:
             unknown.setdefault(name, f"{where}: class {name!r} is not in the label map; its boxes are dropped")
         elif texts and name not in (category.name, category.display_name):
             unknown.setdefault(name, f"{where}: class {name!r} is read as {category.name!r}, whose id its number is")
-    return np.array([-1 if category is None else category.label for category in found], np.int64)
+    return np.array([-1 if category is None else category.label for category in classes], np.int64)
 
 
 def _by_case_and_id(
-    names: list[str], found: list[Category | None], features: Features, categories: Categories
+    names: list[str], classes: list[Category | None], features: Features, categories: Categories
 ) -> list[Category | None]:
     """Return the classes of objects, with those whose text is theirs in another case and whose label is their id."""
     ids = features.get("image/object/class/label", ())
     if len(ids) != len(names):
-        return found
-    alike = [categories.by_id(number) if isinstance(number, int) else None for number in ids]
+        return classes
+    by_id = [categories.by_id(number) if isinstance(number, int) else None for number in ids]
     return [
         known or (other if other is not None and other.name.casefold() == name.casefold() else None)
-        for name, known, other in zip(names, found, alike, strict=True)
+        for name, known, other in zip(names, classes, by_id, strict=True)
     ]
 
 
@@ -327,14 +329,14 @@ def _image_labels(features: Features, categories: Categories, where: str) -> NDA
     """Return the classes that were verified for the whole image, by text or else by id, without unknown ones."""
     if not len(texts := _bytes(features, "image/class/text", where)):
         return _known(_wholes(features, "image/class/label", where), categories)
-    found = (categories.by_any_name(text.decode("utf-8", "replace")) for text in texts)
-    return np.array([category.label for category in found if category is not None], np.int64)
+    classes = (categories.by_any_name(text.decode("utf-8", "replace")) for text in texts)
+    return np.array([category.label for category in classes if category is not None], np.int64)
 
 
 def _known(ids: list[int], categories: Categories) -> NDArray[np.int64]:
     """Return the labels of class ids, without unknown ones."""
-    found = (categories.by_id(number) for number in ids)
-    return np.array([category.label for category in found if category is not None], np.int64)
+    classes = (categories.by_id(number) for number in ids)
+    return np.array([category.label for category in classes if category is not None], np.int64)
 
 
 def _masks(
@@ -366,7 +368,7 @@ def _masks(
     return masks
 
 
-def _of_keypoints(
+def _read_keypoint_fields(
     features: Features, count: int, size: tuple[int, int], wanted: RecordFields, where: str
 ) -> dict[str, Any]:
     """Return the fields of a sample that are of keypoints, by name."""
@@ -374,13 +376,13 @@ def _of_keypoints(
     if names is not None:
         named = names.located(_bytes(features, KEYPOINT_TEXT, where), count, where)
     points = (count, wanted.num_keypoints if named is None else named.places.shape[1])
-    found: dict[str, NDArray[np.float32]] = {}
+    fields: dict[str, NDArray[np.float32]] = {}
     if wanted.num_keypoints:
-        found["keypoints"] = _keypoints(features, points, size, where)
+        fields["keypoints"] = _keypoints(features, points, size, where)
     if wanted.keypoint_depths:
-        found["keypoint_depths"] = _depths(features, "z", points, where)
-        found["keypoint_depth_weights"] = _depths(features, "z/weights", points, where)
-    return {name: values if named is None else named.put(values) for name, values in found.items()}
+        fields["keypoint_depths"] = _depths(features, "z", points, where)
+        fields["keypoint_depth_weights"] = _depths(features, "z/weights", points, where)
+    return {name: values if named is None else named.put(values) for name, values in fields.items()}
 
 
 def _keypoints(features: Features, shape: tuple[int, int], size: tuple[int, int], where: str) -> NDArray[np.float32]:
@@ -423,7 +425,7 @@ def _track_ids(features: Features, count: int, where: str) -> NDArray[np.int64]:
     return values
 
 
-def _numbers_of(features: Features, key: str, count: int, where: str) -> NDArray[np.float32] | None:
+def _read_object_floats(features: Features, key: str, count: int, where: str) -> NDArray[np.float32] | None:
     """Return a finite number for each object; None if the record has none."""
     values = _per_object(features, key, count, where, np.float32)
     if not np.isfinite(values).all():
@@ -436,12 +438,12 @@ def _previous(
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
     """Return offsets from the centers in the previous frame [N, 2], and whether the objects were there [N], or None."""
     key = "image/object/track/"
-    y, x = (_numbers_of(features, f"{key}offset/{axis}", count, where) for axis in ("y", "x"))
+    y, x = (_read_object_floats(features, f"{key}offset/{axis}", count, where) for axis in ("y", "x"))
     if (x is None) != (y is None):
         raise DataError(f"{where}: {key}offset has y or x alone")
     if x is None or y is None:
         return None, None
-    flags = _numbers_of(features, f"{key}match", count, where)
+    flags = _read_object_floats(features, f"{key}match", count, where)
     with np.errstate(over="ignore"):  # overflow gives infinity, which is rejected later
         offsets = np.stack([x * size[1], y * size[0]], 1)
     return offsets, np.ones(count, np.float32) if flags is None else flags
@@ -451,7 +453,7 @@ def _confidences(
     features: Features, labels: NDArray[np.int64], categories: Categories, where: str
 ) -> NDArray[np.float32]:
     """Return the confidence of each object's class, [N, K], 0 in the other classes; 1 if the record has none."""
-    values = _numbers_of(features, "image/object/class/confidence", len(labels), where)
+    values = _read_object_floats(features, "image/object/class/confidence", len(labels), where)
     classes = np.eye(categories.num_slots, dtype=np.float32)[labels]
     return classes if values is None else classes * values[:, None]
 

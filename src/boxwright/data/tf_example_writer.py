@@ -42,9 +42,9 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
     for side, length, values in sides:
         feature[f"image/object/bbox/{side}"].float_list.value.extend((values.astype(np.float64) / length).tolist())
     feature["image/object/class/label"].int64_list.value.extend((sample.labels + 1).tolist())
-    for key, texts in _bytes_of_objects(sample, categories).items():
+    for key, texts in _object_bytes(sample, categories).items():
         feature[key].bytes_list.value.extend(texts)
-    floats, wholes = _numbers_of_objects(sample)
+    floats, wholes = _object_numbers(sample)
     for name, values in wholes.items():
         feature[f"image/object/{name}"].int64_list.value.extend(values.astype(int).tolist())
     for name, values in floats.items():
@@ -63,17 +63,17 @@ def encode_example(sample: Sample, image: bytes, categories: Categories) -> byte
     return bytes(example.SerializeToString(deterministic=True))
 
 
-def _bytes_of_objects(sample: Sample, categories: Categories) -> dict[str, list[bytes]]:
+def _object_bytes(sample: Sample, categories: Categories) -> dict[str, list[bytes]]:
     """Return features of objects that are texts or files, without those that the sample lacks."""
-    found = {"image/object/class/text": [categories.by_label(int(label)).name.encode() for label in sample.labels]}
+    features = {"image/object/class/text": [categories.by_label(int(label)).name.encode() for label in sample.labels]}
     if sample.masks is not None:
-        found["image/object/mask"] = [encode_png(mask * 255) for mask in sample.masks]
+        features["image/object/mask"] = [encode_png(mask * 255) for mask in sample.masks]
     if names := names_of_objects(sample, categories):
-        found[KEYPOINT_TEXT] = names
-    return found
+        features[KEYPOINT_TEXT] = names
+    return features
 
 
-def _numbers_of_objects(sample: Sample) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+def _object_numbers(sample: Sample) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """Return features of objects that are floats, and that are integers, without those that the sample lacks."""
     height, width = sample.image.shape[:2]
     wholes = {name: getattr(sample, name) for name in ("difficult", "is_crowd", "group_of")}

@@ -54,11 +54,11 @@ def expand_paths(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         shards = re.fullmatch(r"(.*)@([0-9]{1,5})", pattern)
         wanted = f"{shards[1]}-?????-of-{int(shards[2]):05d}" if shards else pattern
-        found = _matching(wanted)
-        if not found:
+        matches = _matching(wanted)
+        if not matches:
             raise DataError(f"no file matches {shown(wanted)!r}")
-        _check_shards(found, wanted)
-        files += found
+        _check_shards(matches, wanted)
+        files += matches
     if not files:
         raise DataError("no input_path: at least one TFRecord file is expected")
     return files
@@ -66,10 +66,10 @@ def expand_paths(patterns: Sequence[str]) -> list[Path]:
 
 def _matching(pattern: str) -> list[Path]:
     try:
-        found = sorted(Path(path) for path in glob.glob(pattern) if not path.endswith(".partial"))
+        matches = sorted(Path(path) for path in glob.glob(pattern) if not path.endswith(".partial"))
     except (OSError, ValueError, re.error) as error:  # a null byte, a reversed range
         raise DataError(f"{shown(pattern)!r} is not a path: {error}") from None
-    return found or [path for path in [Path(pattern)] if is_file(path)]
+    return matches or [path for path in [Path(pattern)] if is_file(path)]
 
 
 def _check_shards(files: list[Path], pattern: str) -> None:
@@ -190,7 +190,7 @@ def _unpack_into(source: BinaryIO, plain: BinaryIO, path: Path, kind: str) -> No
             while chunk:
                 if unpacker.eof:  # one file may hold several streams
                     unpacker = zlib.decompressobj(wbits=_WBITS[kind])
-                # At most a chunk at a time: a few kilobytes may decompress to gigabytes.
+                # A chunk at a time is decompressed, as a few kilobytes may become gigabytes.
                 plain.write(unpacker.decompress(chunk, _CHUNK))
                 chunk = unpacker.unconsumed_tail or unpacker.unused_data
         if not unpacker.eof:

@@ -40,8 +40,8 @@ class RecordFiles:
         """
         self.name = ", ".join(str(path) for path in paths)
         # Without paths, the call on an empty list raises the error that names the field.
-        found = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
-        sources = [[TFRecordFile(path, compression) for path in some] for some in found]
+        matches = [expand_paths([str(path)]) for path in paths] or [expand_paths([])]
+        sources = [[TFRecordFile(path, compression) for path in files] for files in matches]
         self.files = [file for source in sources for file in source]
         self.source_sizes = tuple(sum(len(file) for file in source) for source in sources)
         self._ends = np.cumsum([len(file) for file in self.files])
@@ -120,7 +120,7 @@ class TFRecordDataset:
             if self._labels_from_zero:
                 features = labels_from_one(features, where)
             sample = decode_example(features, self.categories, where, self._wanted, self._unknown)
-        _warn_of_unknown(self._unknown, known)
+        _warn_about_unknown_classes(self._unknown, known)
         if not sample.id:
             sample.id = f"{file.path.name}:{record}"
         return sample
@@ -169,8 +169,8 @@ class TFSequenceDataset:
                 if frame >= count:
                     raise DataError(f"{self.records.where(index)}: has {count} frames; frame_index is {frame}")
         chosen = [range(count) if frame is None else [frame] for count in counts]
-        self._frames = [(index, number) for index, some in enumerate(chosen) for number in some]
-        ends = np.cumsum([len(some) for some in chosen])
+        self._frames = [(index, number) for index, frames in enumerate(chosen) for number in frames]
+        ends = np.cumsum([len(frames) for frames in chosen])
         starts_of_sources = np.cumsum(self.records.source_sizes) - 1
         self.source_sizes: tuple[int, ...] = tuple(np.diff(ends[starts_of_sources], prepend=0).tolist())
 
@@ -191,7 +191,7 @@ class TFSequenceDataset:
             features = frame_features(sequence, frame)
             sample = decode_example(features, self.categories, where, self._wanted, self._unknown)
             sample = replace(sample, annotated=is_annotated(sequence, frame, where))
-        _warn_of_unknown(self._unknown, known)
+        _warn_about_unknown_classes(self._unknown, known)
         if not sample.id:
             file, number = self.records.locate(record)
             sample.id = f"{file.path.name}:{number}:{frame}"
@@ -217,7 +217,7 @@ class TFSequenceDataset:
             return count_frames(self._sequence(record))
 
 
-def _warn_of_unknown(unknown: dict[str, str], known: int) -> None:
+def _warn_about_unknown_classes(unknown: dict[str, str], known: int) -> None:
     """Warn of the classes after the first `known`: dictionaries keep their order, so each is reported once."""
     for warning in list(unknown.values())[known:]:
         warnings.warn(warning, stacklevel=3)

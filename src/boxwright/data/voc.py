@@ -144,7 +144,7 @@ class VocDataset:
             known = sorted(file.stem for file in folder.glob("*.txt")) if is_folder(folder) else []
             raise DataError(f"{shown(path)}: no such list; there are: {', '.join(known) or 'none'}")
         stems = [self._stem(line, path, number) for number, line in numbered_lines(path)]
-        missing = [stem for stem in stems if not self._has(stem)]
+        missing = [stem for stem in stems if not self._has_stem(stem)]
         if missing:
             raise DataError(
                 f"{path}: {len(missing)} images have no annotation in {self._annotations}: {shown(missing[0])}, …"
@@ -158,13 +158,13 @@ class VocDataset:
         where = f"{path}: line {number}"
         inside(self._annotations, f"{line}.xml", where, allow_outside=self._allow_outside)
         without = _FLAG.sub("", line)
-        if without != line and self._has(without):
-            if self._has(line):
+        if without != line and self._has_stem(without):
+            if self._has_stem(line):
                 raise DataError(
                     f"{where}: {line!r} may mean {line}.xml, or {without}.xml with a flag; rename one of them"
                 )
             return without
-        if self._has(line):
+        if self._has_stem(line):
             return line
         for name in dict.fromkeys((line, without)):
             if stem := self._stems_as_written.get(_as_written(name)):
@@ -177,7 +177,7 @@ class VocDataset:
     def _stems_as_written(self) -> dict[str, str]:
         return {_as_written(stem): stem for stem in self._files}
 
-    def _has(self, stem: str) -> bool:
+    def _has_stem(self, stem: str) -> bool:
         return stem in self._files or is_file(self._annotation(stem))
 
     def _annotation(self, stem: str) -> Path:
@@ -223,7 +223,7 @@ class VocDataset:
         boxes = [item.box for annotation in known for item in annotation.objects]
         sizes = [annotation.declared for annotation in known for _ in annotation.objects]
         if self._sizes:
-            return [self._with_boxes(entry, _corners_of_sizes) for entry in entries]
+            return [self._with_boxes(entry, _xywh_to_corners) for entry in entries]
         if look_like_sizes(np.array(boxes, np.float64).reshape(-1, 4), np.array(sizes, np.float64).reshape(-1, 2)):
             return entries
         return [self._in_order(entry) for entry in entries]
@@ -352,7 +352,7 @@ class VocDataset:
         return read_file(picture), picture.name
 
 
-def _corners_of_sizes(box: Box) -> Box:
+def _xywh_to_corners(box: Box) -> Box:
     return box[0], box[1], box[0] + box[2], box[1] + box[3]
 
 

@@ -294,7 +294,7 @@ def _name(path: Path | None) -> str:
 def _candidates(item: PictureNames, folders: Sequence[PictureFiles]) -> _Candidates:
     by_name, note, problem = _find_by_name(item, folders)
     named = _find_by_stem(item.stem, folders)
-    # Of a.jpg and a.png beside a.xml, the one that it names, or that lies in its folder.
+    # If a.jpg and a.png lie beside a.xml, it means the one that it names, or that lies in its folder.
     stems = [path for path in named if path == by_name] or named
     if len(stems) > 1:
         stems = [path for path in stems if path.parent == item.path.parent] or stems

@@ -144,11 +144,12 @@ class WiderFaceDataset:
             return self._sample(index, np.zeros((*size, 0), np.uint8))
 
     def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
-        one = self.images[index]
-        boxes = np.array(one.boxes, np.float64).reshape(-1, _BOX)
+        annotation = self.images[index]
+        boxes = np.array(annotation.boxes, np.float64).reshape(-1, _BOX)
         count = len(boxes)
-        names: tuple[str, ...] = _ATTRIBUTES if one.attributes else ()
-        columns = [np.array(one.attributes, np.int64).reshape(count, len(names))]
+        names: tuple[str, ...] = _ATTRIBUTES if annotation.attributes else ()
+        columns = [np.array(annotation.attributes, np.int64).reshape(count, len(names))]
+        landmarks = np.array(annotation.landmarks, np.float32)
         invalid = columns[0][:, _INVALID] == 1 if names else np.zeros(count, np.bool_)
         if self._subsets is not None:
             names, columns = (*names, *WIDER_SUBSETS), [*columns, self._subsets[index]]
@@ -157,16 +158,16 @@ class WiderFaceDataset:
             boxes=np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1).astype(np.float32),
             labels=np.full(count, self._label, np.int64),
             is_crowd=invalid,
-            keypoints=np.array(one.landmarks, np.float32).reshape(count, -1, _POINT) if one.landmarks else None,
+            keypoints=landmarks.reshape(count, -1, _POINT) if annotation.landmarks else None,
             attributes=np.concatenate(columns, 1) if names else None,
             attribute_names=names,
-            id=one.path,
-            filename=one.path,
+            id=annotation.path,
+            filename=annotation.path,
         )
-        return checked_sample(sample, self._where(one))
+        return checked_sample(sample, self._where(annotation))
 
-    def _where(self, one: _Image) -> str:
-        return f"{self.path}: line {one.line}"
+    def _where(self, annotation: _Image) -> str:
+        return f"{self.path}: line {annotation.line}"
 
     def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
         """Return the picture's file, and the (height, width) that its annotation states, if any."""
@@ -242,11 +243,11 @@ def _with_landmarks(path: Path, lines: list[tuple[int, str]]) -> Iterator[_Image
 
 
 def _numbers(line: str, where: str, least: int) -> list[float]:
-    found = line.split()
-    if len(found) < least:
-        raise DataError(f"{where}: expected {least} numbers, found {len(found)}")
+    texts = line.split()
+    if len(texts) < least:
+        raise DataError(f"{where}: expected {least} numbers, found {len(texts)}")
     values = []
-    for text in found:
+    for text in texts:
         try:
             values.append(finite_number(float(text), where))
         except ValueError:
@@ -261,7 +262,7 @@ def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]
     numbers_of: dict[str, list[int]] = {}
     for number, image in enumerate(images):  # an image may be listed twice
         numbers_of.setdefault(_stem(image.path), []).append(number)
-    found = [np.zeros((len(image.boxes), len(WIDER_SUBSETS)), np.int64) for image in images]
+    subsets = [np.zeros((len(image.boxes), len(WIDER_SUBSETS)), np.int64) for image in images]
     for column, subset in enumerate(WIDER_SUBSETS):
         path = folder / f"wider_{subset}_val.mat"
         tables = _matlab(path)
@@ -276,16 +277,16 @@ def _read_subsets(folder: Path, images: list[_Image]) -> list[NDArray[np.int64]]
                         raise DataError(f"{shown(path)}: image {stem} is not in the annotations")
                     # MATLAB counts from 1.
                     rows = np.ravel(chosen).astype(np.int64) - 1
-                    for mine in (found[number] for number in numbers_of[stem]):
-                        if len(rows) and not 0 <= rows.min() <= rows.max() < len(mine):
+                    for flags in (subsets[number] for number in numbers_of[stem]):
+                        if len(rows) and not 0 <= rows.min() <= rows.max() < len(flags):
                             raise DataError(
-                                f"{shown(path)}: image {stem}: face {int(rows.max()) + 1} of {len(mine)}; these lists "
+                                f"{shown(path)}: image {stem}: face {int(rows.max()) + 1} of {len(flags)}; these lists "
                                 "belong to other annotations"
                             )
-                        mine[rows, column] = 1
+                        flags[rows, column] = 1
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DataError(f"{shown(path)}: not a list of the evaluation tool: {error!r}") from None
-    return found
+    return subsets
 
 
 def _matlab(path: Path) -> dict[str, Any]:

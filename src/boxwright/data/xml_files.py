@@ -33,7 +33,7 @@ def read_xml(path: Path, assumed: ReasonCounts | None = None) -> ET.Element:
     except (ET.ParseError, ValueError, LookupError, RecursionError) as error:
         for text, assumption in _other_readings(data):
             try:
-                # Without the declaration, which would still name the old encoding.
+                # The declaration is removed, since it would still name the old encoding.
                 root = ET.fromstring(_DECLARATION.sub("", text, count=1).encode())
             except (ET.ParseError, ValueError, RecursionError):
                 continue

@@ -120,13 +120,13 @@ class YoloDataset:
         for number, label in enumerate(self._labels if count else ()):
             category = self.categories.by_label(label)
             names = self._keypoint_names[number] if self._keypoint_names else ()
-            ours = dict(zip(category.keypoints, category.keypoint_indices, strict=True))
-            if ours and len(ours) != count and not set(names) <= set(ours):
+            places = dict(zip(category.keypoints, category.keypoint_indices, strict=True))
+            if places and len(places) != count and not set(names) <= set(places):
                 raise DataError(
-                    f"{self.path}: class {category.name!r} has {count} keypoints, but in the label map {len(ours)}"
+                    f"{self.path}: class {category.name!r} has {count} keypoints, but in the label map {len(places)}"
                 )
             in_order = [*category.keypoint_indices] or [*range(count)]
-            self._places[label] = [ours[name] for name in names] if names and set(names) <= set(ours) else in_order
+            self._places[label] = [places[name] for name in names] if names and set(names) <= set(places) else in_order
         most = max((max(places) + 1 for places in self._places.values()), default=0)
         if wanted and most > wanted:
             raise DataError(f"{self.path}: its classes have {most} keypoints, but num_keypoints is {wanted}")
@@ -237,9 +237,9 @@ def _meaning(rows: LabelRows, files: Sequence[Path | None], layout: YoloLayout, 
 
 
 def _layout(data: Path, convention: YoloConvention | None) -> YoloLayout:
-    found = find_yolo(data)
-    if found is None and is_folder(data):
-        found = data  # reading it says what is missing
-    if found is None:
+    path = find_yolo(data)
+    if path is None and is_folder(data):
+        path = data  # reading it says what is missing
+    if path is None:
         raise DataError(f"{shown(data)}: no data.yaml")
-    return read_layout(found, from_one=convention is not None and convention.classes_from_one)
+    return read_layout(path, from_one=convention is not None and convention.classes_from_one)

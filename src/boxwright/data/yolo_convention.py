@@ -133,7 +133,7 @@ def _as_shares(
     rows: LabelRows, chosen: NDArray[np.int64], size_of: Callable[[int], tuple[int, int] | None]
 ) -> NDArray[np.float64]:
     """Return some rows of boxes in pixels, [n, 4], as shares of their images."""
-    some = chosen[:: max(len(chosen) // _TRIED, 1)].tolist()
-    sizes = [size_of(int(rows.pictures[row])) for row in some]
-    shares = [rows.heads[row] / (*size[::-1], *size[::-1]) for row, size in zip(some, sizes, strict=True) if size]
+    sampled = chosen[:: max(len(chosen) // _TRIED, 1)].tolist()
+    sizes = [size_of(int(rows.pictures[row])) for row in sampled]
+    shares = [rows.heads[row] / (*size[::-1], *size[::-1]) for row, size in zip(sampled, sizes, strict=True) if size]
     return np.array(shares, np.float64).reshape(-1, 4)

@@ -41,7 +41,7 @@ def pictures_of(
         finders = [PictureFiles(folder, allow_outside=allow_outside) for folder in _bases(layout, item, place)]
         for number, line in numbered_lines(place):
             try:
-                picture, assumption = _listed_picture(finders, line, f"{place}: line {number}")
+                picture, assumption = _find_listed_picture(finders, line, f"{place}: line {number}")
             except _MissingError as error:
                 problems[len(pictures)] = str(error)
                 picture, assumption = layout.folder / line.replace("\0", "_"), ""
@@ -68,8 +68,8 @@ def _bases(layout: YoloLayout, item: str, place: Path) -> list[Path]:
     return list(dict.fromkeys((layout.folder, root, place.parent)))
 
 
-def _listed_picture(finders: Sequence[PictureFiles], line: str, where: str) -> tuple[Path, str]:
-    meant: tuple[Path, str] | None = None
+def _find_listed_picture(finders: Sequence[PictureFiles], line: str, where: str) -> tuple[Path, str]:
+    match: tuple[Path, str] | None = None
     problem: DataError | None = None
     outside: DataError | None = None
     for finder in finders:
@@ -81,16 +81,16 @@ def _listed_picture(finders: Sequence[PictureFiles], line: str, where: str) -> t
             continue
         if not assumption:
             return picture, ""
-        meant = meant or (picture, assumption)
+        match = match or (picture, assumption)
     # A line that leads outside to an existing file is no broken line: the whole list is meant so.
-    if meant is None and outside is not None:
+    if match is None and outside is not None:
         raise outside
-    if meant is None:
+    if match is None:
         raise _MissingError(str(problem))
-    return meant
+    return match
 
 
-def _plain(stem: str) -> str:
+def _fold_name(stem: str) -> str:
     return unicodedata.normalize("NFC", stem).casefold()
 
 
@@ -106,14 +106,14 @@ class _Folder:
         self.texts = {name[:-4]: path / name for name in texts}
         self._alike: dict[str, list[Path]] = defaultdict(list)
         for stem, text in self.texts.items():
-            self._alike[_plain(stem)].append(text)
+            self._alike[_fold_name(stem)].append(text)
 
     def label_file(self, stem: str) -> Path | None:
         """Return the file of labels for a picture's stem, whose case or Unicode form may differ."""
         if stem in self.texts:
             return self.texts[stem]
-        alike = self._alike.get(_plain(stem), [])
-        return alike[0] if len(alike) == 1 else None
+        matches = self._alike.get(_fold_name(stem), [])
+        return matches[0] if len(matches) == 1 else None
 
 
 def label_files_of(pictures: Sequence[Path], notices: Notices) -> list[Path | None]:
@@ -200,19 +200,19 @@ def _compare(
         if label.stem != picture.stem:
             notices.assumed.add("label files whose name differs in upper and lower case or Unicode's form", label.name)
     notices.assumed.add("pictures that share a label file with one of another ending", place, len(named) - len(matched))
-    # Of other splits that share the folder, the pictures have their labels here, too.
-    stems = {_plain(os.path.splitext(name)[0]) for folder in folders for name in _names(folder, place, listed)}
+    # Pictures of other splits that share the folder have their labels here, too.
+    stems = {_fold_name(os.path.splitext(name)[0]) for folder in folders for name in _names(folder, place, listed)}
     rest = (path for path in listed[place].texts.values() if path not in matched)
-    lone = [path for path in rest if _plain(path.stem) not in stems and is_label_file(path)]
-    if lone and len(matched) < len(without) and len(matched) < len(lone):
+    unmatched = [path for path in rest if _fold_name(path.stem) not in stems and is_label_file(path)]
+    if unmatched and len(matched) < len(without) and len(matched) < len(unmatched):
         raise DataError(
             f"{shown(place)}: the names of most pictures and label files disagree: {len(without)} pictures have no "
-            f"label file, such as {shown(without[0].name)}, and {len(lone)} label files no picture, such as "
-            f"{shown(lone[0].name)}; rename them alike"
+            f"label file, such as {shown(without[0].name)}, and {len(unmatched)} label files no picture, such as "
+            f"{shown(unmatched[0].name)}; rename them alike"
         )
     # Elsewhere than usual, a folder may hold the label files of several splits.
     if all(place == next(_candidates(folder)) for folder in folders):
-        for path in lone:
+        for path in unmatched:
             notices.files.add("label files without a picture", path.name)
     for picture in without:
         notices.assumed.add("pictures without a label file: used as pictures without objects", picture.name)

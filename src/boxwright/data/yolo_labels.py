@@ -86,7 +86,7 @@ def parse_rows(path: Path) -> list[tuple[int, int, list[float]]]:
             len(values) < BOX
             or not abs(number) < _LARGEST_CLASS
             or number != int(number)
-            # Not `max`: it passes over what is not a number.
+            # `max` would pass over what is not a number.
             or not all(abs(value) < _FARTHEST for value in values)
         ):
             raise DataError(f"{where}: {_EXPECTED}, found {line[:60]!r}")
@@ -199,16 +199,16 @@ def row_meaning(rows: LabelRows, keypoints: tuple[int, int] | None, place: Calla
     times = Counter(rows.counts.tolist())
     if keypoints is not None:
         wanted = BOX + keypoints[0] * keypoints[1]
-        strange = np.flatnonzero((rows.counts != BOX) & (rows.counts != wanted))
-        if len(strange) > _FEW * len(rows):
+        unexpected = np.flatnonzero((rows.counts != BOX) & (rows.counts != wanted))
+        if len(unexpected) > _FEW * len(rows):
             raise DataError(
-                f"{place(strange[0])}: {rows.counts[strange[0]]} numbers after the class, but kpt_shape "
+                f"{place(unexpected[0])}: {rows.counts[unexpected[0]]} numbers after the class, but kpt_shape "
                 f"{[*keypoints]} makes {wanted}: correct kpt_shape, or remove it"
             )
         return RowMeaning("keypoints", frozenset({BOX, wanted}), keypoints)
     meaning = _by_counts(frozenset(times), rows)
     if meaning is None:
-        usual = frozenset(count for count in times if _of_kind(count, times) >= _FEW * len(rows))
+        usual = frozenset(count for count in times if _count_rows_of_kind(count, times) >= _FEW * len(rows))
         meaning = _by_counts(usual, rows)
     if meaning is None:
         kinds = [number for number, _ in Counter(rows.counts.tolist()).most_common()]
@@ -221,7 +221,7 @@ def row_meaning(rows: LabelRows, keypoints: tuple[int, int] | None, place: Calla
     return meaning
 
 
-def _of_kind(count: int, times: Counter[int]) -> int:
+def _count_rows_of_kind(count: int, times: Counter[int]) -> int:
     """Return how many rows are of a count's kind: of outlines, each count is rare."""
     if count <= BOX + 2:
         return times[count]
@@ -307,11 +307,11 @@ def _by_place(count: int, counts: frozenset[int], rows: NDArray[np.float64]) -> 
     # Keypoints jump from side to side, and the second point of such an outline would be the size of the box.
     few = rows[: max(_PAIRS // count**2, 1)]
     points = few.reshape(len(few), -1, 2)
-    strange = crosses_itself(points).mean() >= _CROSSING or _second_stands_apart(points).mean() > _MOST_APART
-    if boxes_fit and (not outlines_fit or strange):
+    implausible = crosses_itself(points).mean() >= _CROSSING or _second_stands_apart(points).mean() > _MOST_APART
+    if boxes_fit and (not outlines_fit or implausible):
         return _with_keypoints(count, 2)
     kind = "oriented boxes" if count == 8 and not mixed else f"outlines of {count // 2} points"
-    # Of outlines beside plain boxes nothing is odd, unless they could be boxes with keypoints all the same.
+    # Outlines beside plain boxes are nothing odd, unless they could be boxes with keypoints all the same.
     assumed = "" if mixed and not boxes_fit else f"rows of {count} numbers, read as {kind}"
     return RowMeaning("outlines", _all_up_to(count, odd=False), assumed=assumed)
 

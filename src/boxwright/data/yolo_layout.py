@@ -78,9 +78,9 @@ class YoloLayout:
             if os.path.exists(self.folder / exact):
                 return self.folder / exact, ""
         parts = parts_of_name(name)
-        below = (_beneath(self.folder, parts[start:]) for start in range(len(parts)))
-        meant = next((place for place in below if place is not None), None)
-        return meant, "folders or lists named by another system's or another machine's path" if meant else ""
+        below = (_find_below(self.folder, parts[start:]) for start in range(len(parts)))
+        match = next((place for place in below if place is not None), None)
+        return match, "folders or lists named by another system's or another machine's path" if match else ""
 
     def place(self, name: str, *, allow_outside: bool) -> tuple[Path, str]:
         """Return a folder or list as `find` does.
@@ -98,35 +98,35 @@ class YoloLayout:
 
     def check_distinct(self, split: str) -> None:
         """Raise a DataError if another split's names, different ones, mean the same folder or list as this one's."""
-        here = {item: self.find(item) for item in self.splits[split]}
-        others = ((name, item) for name in self.splits for item in self.splits[name] if item not in here)
+        own_places = {item: self.find(item) for item in self.splits[split]}
+        others = ((name, item) for name in self.splits for item in self.splits[name] if item not in own_places)
         for name, item in others:
             place, assumption = self.find(item)
-            for own, (meant, assumed) in here.items():
-                if place is not None and place == meant and (assumption or assumed):
+            for own, (own_place, assumed) in own_places.items():
+                if place is not None and place == own_place and (assumption or assumed):
                     raise DataError(
                         f"{self.path}: {split} ({shown(own)}) and {name} ({shown(item)}) would both be {shown(place)}: "
                         "correct their paths"
                     )
 
 
-def _plain(name: str) -> str:
+def _fold_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def _beneath(folder: Path, parts: tuple[str, ...]) -> Path | None:
+def _find_below(folder: Path, parts: tuple[str, ...]) -> Path | None:
     """Return the file or folder below a folder, its name in any case and Unicode form; None if there is no single."""
     place = folder
     for part in parts:
         exact = os.path.exists(place / part)
-        alike = [part] if exact else [name for name in _listed(place) if _plain(name) == _plain(part)]
-        if len(alike) != 1:
+        matches = [part] if exact else [name for name in _list_names(place) if _fold_name(name) == _fold_name(part)]
+        if len(matches) != 1:
             return None
-        place = place / alike[0]
+        place = place / matches[0]
     return place
 
 
-def _listed(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     """Return the names in a folder, sorted, without systems' left-overs; none if it cannot be listed."""
     try:
         return sorted(name for name in os.listdir(folder) if not is_left_over(name))
@@ -160,18 +160,18 @@ def find_yolo(path: str | Path) -> Path | None:
         return yamls[0]
     if label_files_near(path) is None:
         return None
-    data = (path / name for name in _listed(path) if name.endswith(".data"))
+    data = (path / name for name in _list_names(path) if name.endswith(".data"))
     if (darknet := next((item for item in data if "names" in _darknet_keys(item)), None)) is not None:
         return darknet
     lists = list(_name_files(path))
     # labelImg writes VOC's .xml beside its classes.txt, too, and those name the classes themselves.
-    if lists and not (lists[0].parent == path and any(name.lower().endswith(".xml") for name in _listed(path))):
+    if lists and not (lists[0].parent == path and any(name.lower().endswith(".xml") for name in _list_names(path))):
         return path
     return next((item for item in _yamls_in(path.parent) if _leads_into(item, path)), None)
 
 
 def _yamls_in(folder: Path) -> Iterator[Path]:
-    for name in _listed(folder):
+    for name in _list_names(folder):
         path = folder / name
         if path.suffix.lower() in (".yaml", ".yml") and is_file(path) and size_of(path) <= _LARGEST_SEARCHED:
             try:
@@ -202,7 +202,7 @@ def _split_folders(folder: Path) -> list[Path]:
 def label_files_near(folder: Path) -> Path | None:
     """Return a label file of YOLO's in a folder, or where its splits' labels usually lie; None if there is none."""
     for place in _split_folders(folder):
-        texts = [name for name in _listed(place) if name.lower().endswith(".txt") and name not in NAME_FILES]
+        texts = [name for name in _list_names(place) if name.lower().endswith(".txt") and name not in NAME_FILES]
         if path := next((place / name for name in texts[:_TRIED] if is_label_file(place / name)), None):
             return path
     return None
@@ -290,9 +290,9 @@ def _agreed_names(folder: Path) -> tuple[str, ...]:
         )
     names = _lines(files[0])
     for other in files[1:]:
-        if other.name == files[0].name and (theirs := _lines(other)) != names:
+        if other.name == files[0].name and (other_names := _lines(other)) != names:
             raise DataError(
-                f"{files[0]} has {', '.join(names)[:100]}, but {other} {', '.join(theirs)[:100]}: the same number "
+                f"{files[0]} has {', '.join(names)[:100]}, but {other} {', '.join(other_names)[:100]}: the same number "
                 "would mean two classes; correct one of them and its label files"
             )
     return names

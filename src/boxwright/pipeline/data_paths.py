@@ -47,7 +47,7 @@ def require_data(reader: Message, path: str) -> None:
     """
     if left := placeholder_of_data(reader):
         given = 'coco_input_reader { annotations: "val.json" image_folder: "val" }'
-        # Without file and line: an archive's configuration was unpacked for a moment.
+        # The error names no file and line, as an archive's configuration was unpacked for a moment.
         raise ConfigError(
             f"{path}: {left} stands for your data; name them, as in --set '{path.partition('[')[0]} {{ {given} }}'"
         )
@@ -64,14 +64,18 @@ def find_data_beside(config: TrainEvalPipelineConfig) -> None:
     """Replace relative paths that exist only beside the file that names them, and note each in `notes`."""
     parts: list[Message | None] = [config.train_input_reader, *config.eval_input_reader]
     parts.append(config.model and config.model.center_net)  # which names the file of its keypoints
-    for message, name in (found for part in parts if part is not None for found in _paths(part)):
+    for message, name in (pair for part in parts if part is not None for pair in _paths(part)):
         where, value = message.location(name), getattr(message, name)
         folder = folder_of(where)
         if where is None or folder is None:
             continue
-        found = [_beside(path, folder) for path in value] if isinstance(value, list) else _beside(value, folder)
-        if found != value:
-            message.set(name, found, where)
+        located = (
+            [_resolve_beside(path, folder) for path in value]
+            if isinstance(value, list)
+            else _resolve_beside(value, folder)
+        )
+        if located != value:
+            message.set(name, located, where)
             config.notes.append(f"{name}: relative to {where.file}, as the current folder does not have it")
 
 
@@ -83,7 +87,7 @@ def _paths(reader: Message) -> Iterator[tuple[Message, str]]:
             yield reader, name
 
 
-def _beside(path: str, folder: Path) -> str:
+def _resolve_beside(path: str, folder: Path) -> str:
     beside = os.path.join(folder, path)
     return beside if path and not os.path.isabs(path) and not _exists(path) and _exists(beside) else path
 

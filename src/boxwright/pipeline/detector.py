@@ -38,7 +38,7 @@ def build_detector(
     # Families that take colors alone have no such argument; rules of the configuration refuse more for them.
     more = (channels,) if channels > 3 else ()  # red, green and blue
     try:
-        # In evaluation mode from here on: laying anchors must not synchronize statistics between processes.
+        # The detector stays in evaluation mode: laying anchors must not synchronize statistics between processes.
         detector: Detector = family.build(chosen, categories, *more).eval()
         if (size := detector.preprocessor.resizer.output_size) is not None:
             detector.network.lay_anchors(size, detector.preprocessor.resizer.channels)

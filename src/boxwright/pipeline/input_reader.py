@@ -102,14 +102,14 @@ def build_input_sizes(config: m.TrainEvalPipelineConfig, resizer: ImageResizer, 
 
 def _sizes(config: m.MultiScale, own: tuple[int, int]) -> list[tuple[int, int]]:
     """Return every (height, width) whose longer side is a multiple within the range; the other side follows it."""
-    each, longer = config.multiple_of, max(own)
-    low, high = math.ceil(config.min_scale * longer / each), math.floor(config.max_scale * longer / each)
-    sides = [number * each for number in range(max(low, 1), high + 1)]
-    return [(_nearest(own[0] * side / longer, each), _nearest(own[1] * side / longer, each)) for side in sides]
+    multiple, longer = config.multiple_of, max(own)
+    low, high = math.ceil(config.min_scale * longer / multiple), math.floor(config.max_scale * longer / multiple)
+    sides = [number * multiple for number in range(max(low, 1), high + 1)]
+    return [(_nearest(own[0] * side / longer, multiple), _nearest(own[1] * side / longer, multiple)) for side in sides]
 
 
-def _nearest(side: float, each: int) -> int:
-    return max(round(side / each), 1) * each
+def _nearest(side: float, multiple: int) -> int:
+    return max(round(side / multiple), 1) * multiple
 
 
 def check_reader(config: m.InputReader | None, path: str, *, known: bool = False) -> m.InputReader:
@@ -118,8 +118,8 @@ def check_reader(config: m.InputReader | None, path: str, *, known: bool = False
         raise ConfigError(f"{path} is missing from the configuration")
     refuse_unsupported(config, path)
     if config.tf_record_input_reader is not None and not (known or _names_classes(config)):
-        there = f"{config.label_map_path} stands for your label map" if config.label_map_path else "missing"
-        raise config.refusal("label_map_path", f"{there}; records name classes by number")
+        problem = f"{config.label_map_path} stands for your label map" if config.label_map_path else "missing"
+        raise config.refusal("label_map_path", f"{problem}; records name classes by number")
     if config.use_keypoint_label_map and is_file(label_map := packaged(as_here(config.label_map_path))):
         _keypoint_names(config, load_label_map(label_map))
     return config
@@ -303,8 +303,8 @@ def reader_of(source: Source) -> m.InputReader:
     return reader
 
 
-# Of pictures in files, whose EXIF orientation counts.
-_OF_PICTURES = frozenset(_READERS) - {"tf_record_input_reader", "external_input_reader"}
+# These read picture files, whose EXIF orientation counts.
+_PICTURE_READERS = frozenset(_READERS) - {"tf_record_input_reader", "external_input_reader"}
 
 
 def with_orientation_rule(
@@ -316,11 +316,11 @@ def with_orientation_rule(
         config: What a run is started or resumed with.
         begun: The configuration that a resumed run began with.
     """
-    began = _readers_of_pictures(begun)
+    earlier = _picture_readers(begun)
     changed = copy.deepcopy(config)
-    for number, reader in enumerate(_readers_of_pictures(changed)):
+    for number, reader in enumerate(_picture_readers(changed)):
         if not reader.has("ignore_exif"):
-            reader.ignore_exif = began[min(number, len(began) - 1)].ignore_exif if began else False
+            reader.ignore_exif = earlier[min(number, len(earlier) - 1)].ignore_exif if earlier else False
     return changed
 
 
@@ -330,15 +330,15 @@ def with_earlier_rule(config: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineC
     A run writes the field when it begins (`with_orientation_rule`), so that a configuration without it is older.
     """
     changed = copy.deepcopy(config)
-    for reader in _readers_of_pictures(changed):
+    for reader in _picture_readers(changed):
         if not reader.has("ignore_exif"):
             reader.ignore_exif = True
     return changed
 
 
-def _readers_of_pictures(config: m.TrainEvalPipelineConfig | None) -> list[m.InputReader]:
+def _picture_readers(config: m.TrainEvalPipelineConfig | None) -> list[m.InputReader]:
     readers = [] if config is None else [config.train_input_reader, *config.eval_input_reader]
-    return [one for one in readers if one is not None and one.which("input_reader") in _OF_PICTURES]
+    return [reader for reader in readers if reader is not None and reader.which("input_reader") in _PICTURE_READERS]
 
 
 def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:

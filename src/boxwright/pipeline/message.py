@@ -21,8 +21,8 @@ def _more_channels_problem(config: "TrainEvalPipelineConfig") -> str:
     readers = [reader for reader in (config.train_input_reader, *config.eval_input_reader) if reader is not None]
     counts = {reader.num_additional_channels for reader in readers}
     if len(counts) > 1:
-        found = " and ".join(map(str, sorted(counts)))
-        return f"readers have {found}, but a network has one number of channels; set it to the same in all"
+        numbers = " and ".join(map(str, sorted(counts)))
+        return f"readers have {numbers}, but a network has one number of channels; set it to the same in all"
     if not any(counts) or config.model is None:
         return ""
     steps = config.train_config.data_augmentation_options if config.train_config is not None else []
@@ -131,12 +131,12 @@ def _multi_scale_problem(config: TrainEvalPipelineConfig) -> str:
     fixed = resizer.fixed_shape_resizer
     if fixed is None:
         return "inputs have one size to be scaled only with a fixed_shape_resizer"
-    side, each = max(fixed.height, fixed.width), scales.multiple_of
+    side, multiple = max(fixed.height, fixed.width), scales.multiple_of
     low, high = scales.min_scale * side, scales.max_scale * side
-    found = {number * each for number in range(math.ceil(low / each), math.floor(high / each) + 1)} - {side}
-    other = f" beside {side}" if side % each == 0 else ""
+    sizes = {number * multiple for number in range(math.ceil(low / multiple), math.floor(high / multiple) + 1)} - {side}
+    other = f" beside {side}" if side % multiple == 0 else ""
     where = f"{low:g} to {high:g} pixels"
-    return "" if found else f"no multiple of {each}{other} lies in {where}; widen the range of scales"
+    return "" if sizes else f"no multiple of {multiple}{other} lies in {where}; widen the range of scales"
 
 
 def _learns_masks(config: TrainEvalPipelineConfig) -> bool:

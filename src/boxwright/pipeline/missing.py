@@ -29,7 +29,7 @@ class MissingField:
 
 def missing_for_training(config: m.TrainEvalPipelineConfig) -> list[MissingField]:
     """Return the missing fields in the order of a file; empty if training can start."""
-    return [*_of_model(config), *_of_training(config), *_of_reader(config)]
+    return [*_missing_from_model(config), *_missing_from_training(config), *_missing_from_reader(config)]
 
 
 def _lacks(message: Message, field: str, what: str) -> MissingField:
@@ -44,7 +44,7 @@ def require_for_training(config: m.TrainEvalPipelineConfig) -> None:
         raise ConfigError("\n".join(["training cannot start, as this is missing:", *(f"  {line}" for line in lines)]))
 
 
-def _of_model(config: m.TrainEvalPipelineConfig) -> Iterator[MissingField]:
+def _missing_from_model(config: m.TrainEvalPipelineConfig) -> Iterator[MissingField]:
     family = config.model.which("model") if config.model is not None else None
     if family is None:
         yield _lacks(
@@ -58,7 +58,7 @@ def _of_model(config: m.TrainEvalPipelineConfig) -> Iterator[MissingField]:
         yield _lacks(chosen, "num_classes", "how many classes the label map has; write num_classes: 3 at the top")
 
 
-def _of_training(config: m.TrainEvalPipelineConfig) -> Iterator[MissingField]:
+def _missing_from_training(config: m.TrainEvalPipelineConfig) -> Iterator[MissingField]:
     train = config.train_config or m.TrainConfig()
     if config.train_config is None:
         yield _lacks(
@@ -94,7 +94,7 @@ def _schedule(train: m.TrainConfig) -> str | None:
     return None if rate is None else rate.which("learning_rate")
 
 
-def _of_reader(config: m.TrainEvalPipelineConfig) -> Iterator[MissingField]:
+def _missing_from_reader(config: m.TrainEvalPipelineConfig) -> Iterator[MissingField]:
     reader = config.train_input_reader
     if reader is None or reader.which("input_reader") is None:
         yield _lacks(

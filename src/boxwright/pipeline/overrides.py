@@ -116,8 +116,8 @@ def _descend(message: Message, name: str, index: int | None, location: Location)
         set_field(message, name, Block((), location), name, append=True)
         current = getattr(message, name)
         current = current[-1] if spec.repeated else current
-    found: Message = current
-    return found
+    child: Message = current
+    return child
 
 
 def _check_index(items: list[object], name: str, index: int, location: Location) -> None:

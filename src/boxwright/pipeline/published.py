@@ -52,7 +52,7 @@ _CAFFE_RESNET101 = (
 )
 
 
-def _of_zoo() -> dict[str, tuple[Weights, ...]]:
+def _tf_zoo_weights() -> dict[str, tuple[Weights, ...]]:
     known = {f"efficientdet_d{level}": f"efficientdet_d{level}_coco17_tpu-32" for level in range(8)}
     names = [
         "ssd_mobilenet_v1_fpn_640",
@@ -74,7 +74,7 @@ def _of_zoo() -> dict[str, tuple[Weights, ...]]:
     return {name: _zoo(file) for name, file in known.items()}
 
 
-def _of_cameras() -> tuple[Weights, ...]:
+def _camera_trap_weights() -> tuple[Weights, ...]:
     serengeti, page = "resnet101_snapshot_serengeti_2020_06_10.tar.gz", f"{_TF_PAGES}/tf1_detection_zoo.md"
     return (
         Weights("TF1 zoo", f"context_rcnn_{serengeti}", "the detector, Serengeti's 48 ids", "Apache-2.0", page),
@@ -82,16 +82,16 @@ def _of_cameras() -> tuple[Weights, ...]:
     )
 
 
-def _of_d_fine() -> dict[str, tuple[Weights, ...]]:
-    held = ("the detector, COCO's 80 classes", "Apache-2.0")
+def _d_fine_weights() -> dict[str, tuple[Weights, ...]]:
+    content = ("the detector, COCO's 80 classes", "Apache-2.0")
     sizes = {"n": "nano", "s": "small", "m": "medium", "l": "large", "x": "xlarge"}
     deim = Weights(
-        *("DEIM", "deim_dfine_hgnetv2_s_coco_120e.pth", held[0], _UNSTATED), page="github.com/ShihuaHuang95/DEIM"
+        *("DEIM", "deim_dfine_hgnetv2_s_coco_120e.pth", content[0], _UNSTATED), page="github.com/ShihuaHuang95/DEIM"
     )
     return {"deim_d_fine_s_coco": (deim,)} | {
         f"d_fine_{size}_coco": (
-            Weights("D-FINE", f"dfine_{size}_coco.pth", *held, "github.com/Peterande/D-FINE"),
-            Weights("transformers", "model.safetensors", *held, f"huggingface.co/ustc-community/dfine-{name}-coco"),
+            Weights("D-FINE", f"dfine_{size}_coco.pth", *content, "github.com/Peterande/D-FINE"),
+            Weights("transformers", "model.safetensors", *content, f"huggingface.co/ustc-community/dfine-{name}-coco"),
         )
         for size, name in sizes.items()
     }
@@ -99,8 +99,8 @@ def _of_d_fine() -> dict[str, tuple[Weights, ...]]:
 
 # Preset → weights, those of the whole detector first. The zoo has none of faster_rcnn_resnet50_v1_fpn_640.
 PUBLISHED: dict[str, tuple[Weights, ...]] = (
-    _of_zoo()
-    | _of_d_fine()
+    _tf_zoo_weights()
+    | _d_fine_weights()
     | {
         **{f"refinedet{side}_vgg16_{data}": _VGG16 for side in (320, 512) for data in ("voc", "coco")},
         **{f"refinedet{side}_resnet101_{data}": _CAFFE_RESNET101 for side in (320, 512) for data in ("voc", "coco")},
@@ -121,7 +121,7 @@ PUBLISHED: dict[str, tuple[Weights, ...]] = (
             _torchvision("maskrcnn_resnet50_fpn_coco-bf2d0c1e.pth", "the detector, COCO's 90 ids"),
             _RESNET50,
         ),
-        "context_rcnn_resnet101_serengeti": _of_cameras(),
+        "context_rcnn_resnet101_serengeti": _camera_trap_weights(),
         "center_net_deepmac_1024_coco": (
             Weights(
                 *("DeepMAC", "deepmac_1024x1024_coco17.tar.gz", "the detector, masks of given boxes", "Apache-2.0"),

@@ -24,8 +24,8 @@ def _extractor(model: m.DetectionModel | None) -> m.SsdFeatureExtractor | None:
 
 def with_version_of(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
     """Return a configuration with the version that a run of the same model started with."""
-    ours, theirs = _extractor(config.model), _extractor(begun.model)
-    same = ours is not None and theirs is not None and ours.type == theirs.type
+    extractor, begun_extractor = _extractor(config.model), _extractor(begun.model)
+    same = extractor is not None and begun_extractor is not None and extractor.type == begun_extractor.type
     return with_version(config, tensorflow_version(begun.model)) if same else config
 
 

@@ -62,7 +62,7 @@ def apply_tf_overrides(config: TrainEvalPipelineConfig, changes: Mapping[str, An
         if value is None or value == "":
             continue
         for path, new in _fields(config, name, value):
-            applied.append(f"{path}={_written(new)}")
+            applied.append(f"{path}={_to_text(new)}")
             apply_override(config, applied[-1])
     return applied
 
@@ -81,9 +81,9 @@ def _fields(config: TrainEvalPipelineConfig, name: str, value: Any) -> Changes:
     raise ConfigError(f"override {name}: no such name; {hint}")
 
 
-def _written(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{', '.join(json.dumps(one) for one in value)}]"
+        return f"[{', '.join(json.dumps(item) for item in value)}]"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -120,8 +120,8 @@ def _learning_rate(config: TrainEvalPipelineConfig, value: Any) -> Changes:
     rates = [(f"{path}.{other}", getattr(schedule, other) / old * new) for other in others]
     if kind == "manual_step_learning_rate":
         rates += [
-            (f"{path}.schedule[{number}].learning_rate", one.learning_rate / old * new)
-            for number, one in enumerate(schedule.schedule)
+            (f"{path}.schedule[{number}].learning_rate", step.learning_rate / old * new)
+            for number, step in enumerate(schedule.schedule)
         ]
     return [(f"{path}.{first}", new), *rates]
 
@@ -157,10 +157,10 @@ def _focal(member: str) -> Callable[[TrainEvalPipelineConfig, Any], Changes]:
         name = f"focal_loss_{member}"
         ssd = _family(config, name) == "ssd"
         path = "model.ssd.loss.classification_loss" if ssd else "model.faster_rcnn.second_stage_classification_loss"
-        found: Any = config
+        message: Any = config
         for part in path.split("."):
-            found = None if found is None else getattr(found, part)
-        if found is None or found.weighted_sigmoid_focal is None:
+            message = None if message is None else getattr(message, part)
+        if message is None or message.weighted_sigmoid_focal is None:
             raise ConfigError(f"override {name}: {path} must be weighted_sigmoid_focal")
         return [(f"{path}.weighted_sigmoid_focal.{member}", _number(name, value))]
 
@@ -192,22 +192,22 @@ def _reader(config: TrainEvalPipelineConfig, path: str, field: str, value: Any) 
     if field not in ("input_path", "append_input_path"):
         return [(f"{path}.{field}", value)]
     number = int(path.partition("[")[2].rstrip("]") or 0)
-    found = config.train_input_reader if path == "train_input_reader" else config.eval_input_reader[number]
-    if found is None or found.tf_record_input_reader is None:
+    reader = config.train_input_reader if path == "train_input_reader" else config.eval_input_reader[number]
+    if reader is None or reader.tf_record_input_reader is None:
         raise ConfigError(f"override input_path: {path} must be a tf_record_input_reader")
     paths = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, str) and value.startswith("["):
-        paths = [one.strip().strip("'\"") for one in value.strip("[]").split(",")]
+        paths = [text.strip().strip("'\"") for text in value.strip("[]").split(",")]
     if field == "append_input_path":
-        paths = [*found.tf_record_input_reader.input_path, *paths]
+        paths = [*reader.tf_record_input_reader.input_path, *paths]
     return [(f"{path}.tf_record_input_reader.input_path", list(paths))]
 
 
-def _of_training(field: str) -> Callable[[TrainEvalPipelineConfig, Any], Changes]:
+def _training_reader_override(field: str) -> Callable[[TrainEvalPipelineConfig, Any], Changes]:
     return lambda config, value: _reader(config, "train_input_reader", field, value)
 
 
-def _of_evaluation(field: str) -> Callable[[TrainEvalPipelineConfig, Any], Changes]:
+def _evaluation_reader_override(field: str) -> Callable[[TrainEvalPipelineConfig, Any], Changes]:
     def change(config: TrainEvalPipelineConfig, value: Any) -> Changes:
         if len(config.eval_input_reader) != 1:
             raise ConfigError(
@@ -227,10 +227,10 @@ def _reader_by_name(config: TrainEvalPipelineConfig, override: tuple[str, str, s
     if key == "train_input_config":
         readers = [] if config.train_input_reader is None else [("train_input_reader", config.train_input_reader)]
     elif key == "eval_input_configs":
-        readers = [(f"eval_input_reader[{number}]", one) for number, one in enumerate(config.eval_input_reader)]
+        readers = [(f"eval_input_reader[{number}]", reader) for number, reader in enumerate(config.eval_input_reader)]
     else:
         raise ConfigError(f"{where}: expected train_input_config or eval_input_configs, found {key!r}")
-    named = [path for path, one in readers if one.name == name]
+    named = [path for path, reader in readers if reader.name == name]
     if len(named) != 1:
         raise ConfigError(f"{where}: expected one reader of the name {name!r}, found {len(named)}")
     return _reader(config, named[0], field, value)
@@ -253,10 +253,10 @@ _NAMES: dict[str, Callable[[TrainEvalPipelineConfig, Any], Changes]] = {
     "eval_with_moving_averages": _field("eval_config.use_moving_averages"),
     "retain_original_images_in_eval": _field("eval_config.retain_original_images"),
     "use_bfloat16": _field("train_config.use_bfloat16"),
-    "train_input_path": _of_training("input_path"),
-    "eval_input_path": _of_evaluation("input_path"),
-    "append_train_input_path": _of_training("append_input_path"),
-    "append_eval_input_path": _of_evaluation("append_input_path"),
-    "train_shuffle": _of_training("shuffle"),
-    "eval_shuffle": _of_evaluation("shuffle"),
+    "train_input_path": _training_reader_override("input_path"),
+    "eval_input_path": _evaluation_reader_override("input_path"),
+    "append_train_input_path": _training_reader_override("append_input_path"),
+    "append_eval_input_path": _evaluation_reader_override("append_input_path"),
+    "train_shuffle": _training_reader_override("shuffle"),
+    "eval_shuffle": _evaluation_reader_override("shuffle"),
 }

@@ -35,7 +35,7 @@ class XYPairs(Message):
     rules = (
         refuse("", "a curve needs at least one x_y_pair", when=lambda c: not c.x_y_pair),
         refuse("x_y_pair", "the x of a curve's points must rise",
-            when=lambda c: any(one.x > two.x for one, two in pairwise(c.x_y_pair))),
+            when=lambda c: any(first.x > second.x for first, second in pairwise(c.x_y_pair))),
     )
 
 class FunctionApproximation(Message):

@@ -159,7 +159,7 @@ def _whole(most: float) -> Callable[[float], float]:
 
 
 def _blending(share: float) -> float:
-    # From nearly the degenerate image (0.1) through the image itself (1) to as far beyond it (1.9).
+    # Factors go from nearly the degenerate image (0.1) through the image itself (1) to as far beyond it (1.9).
     return share * 1.8 + 0.1
 
 

@@ -153,7 +153,7 @@ def _cut(sample: Sample, boxes: NDArray[np.float32], window: NDArray[np.float32]
     centers = (boxes[:, :2] + boxes[:, 2:]) / 2
     kept = sample.keep(np.asarray(((centers >= window[:2]) & (centers <= window[2:])).all(1)))
     image = np.ascontiguousarray(sample.image[y : y + rows, x : x + columns])
-    # From pixels of the image to units of the window, to pixels of the crop.
+    # The scale takes pixels of the image to units of the window, and those to pixels of the crop.
     scale = np.array([columns, rows], np.float32) / ((window[2:] - window[:2]) * [width, height])
     moved = place(
         kept,

@@ -27,7 +27,7 @@ class RandomBlackPatches:
         """Return a new sample."""
         image = sample.image.copy()
         height, width = image.shape[:2]
-        # In float32 before it is truncated, as in TF: in float64 some sides would be a pixel longer or shorter.
+        # TF truncates the product in float32: in float64 some sides would be a pixel longer or shorter.
         side = int(np.float32(min(height, width)) * np.float32(self.side))
         for _ in range(self.tries):
             if rng.random() > self.probability:

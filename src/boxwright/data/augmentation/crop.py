@@ -15,7 +15,7 @@ from boxwright.data.augmentation.functional.geometry import Window, cut, pad
 from boxwright.types import Sample
 
 _ATTEMPTS = 100
-# From TF's sampler of crops, where it absorbs rounding errors of window sizes.
+# TF's sampler of crops has it, too: it absorbs rounding errors of window sizes.
 _EPSILON = 1e-7
 
 
@@ -142,7 +142,7 @@ class RandomSquareCrop:
         """Return the cropped sample; boxes are clipped, those entirely outside are dropped."""
         height, width = sample.image.shape[:2]
         least, most = (np.float32(scale) for scale in self.scales)
-        # In float32 like TF, as sides are truncated to whole pixels.
+        # TF computes this in float32, which decides to which whole pixels sides are truncated.
         scale = least + (most - least) / np.float32(max(self.count - 1, 1)) * np.float32(rng.integers(0, self.count))
         side = max(int(scale * np.float32(max(height, width))), 2)
         top, left = (self._center(length, rng) - side // 2 for length in (height, width))

@@ -40,7 +40,9 @@ class DataAnchorSampling:
         anchor = self.scales[int(rng.integers(0, min(nearest + 1, len(self.scales) - 1) + 1))]
         window = max(round(self.size * own / rng.uniform(anchor / 2, anchor * 2)), 1)
         box, (height, width) = sample.boxes[chosen].astype(np.float64), sample.image.shape[:2]
-        corner = tuple(_start(box[axis], box[axis + 2], window, side, rng) for axis, side in ((0, width), (1, height)))
+        corner = tuple(
+            _draw_start(box[axis], box[axis + 2], window, side, rng) for axis, side in ((0, width), (1, height))
+        )
         return _square(sample, window, (corner[0], corner[1]), self.size, self.color)
 
 
@@ -65,7 +67,7 @@ class RandomSquarePatch:
         return _square(sample, side, corner, self.size, ())
 
 
-def _start(low: float, high: float, window: int, side: int, rng: np.random.Generator) -> int:
+def _draw_start(low: float, high: float, window: int, side: int, rng: np.random.Generator) -> int:
     """Draw where a window starts along an axis, such that it contains the object and stays in the image if possible."""
     least, most = sorted((int(np.ceil(high)) - window, int(np.floor(low))))
     inner = sorted((0, side - window))

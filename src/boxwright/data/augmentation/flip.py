@@ -32,11 +32,11 @@ class RandomSelfConcat:
         below, beside = rng.random() < self.vertical, rng.random() < self.horizontal
         for doubled, rows, columns in ((below, 2, 1), (beside, 1, 2)):
             if doubled:
-                sample = _twice(sample, rows, columns)
+                sample = _duplicate(sample, rows, columns)
         return sample
 
 
-def _twice(sample: Sample, rows: int, columns: int) -> Sample:
+def _duplicate(sample: Sample, rows: int, columns: int) -> Sample:
     height, width = sample.image.shape[:2]
     canvas = np.zeros((rows * height, columns * width, sample.image.shape[2]), sample.image.dtype)
     first = pad(sample, canvas, (0, 0))

@@ -21,7 +21,7 @@ def seeded(rng: np.random.Generator) -> Iterator[int]:
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed)
-    # Not torch.manual_seed, which would seed CUDA's generators as well, from a data worker.
+    # torch.manual_seed would seed CUDA's generators as well, from a data worker.
     torch.default_generator.manual_seed(seed)
     try:
         yield seed

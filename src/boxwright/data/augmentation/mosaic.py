@@ -43,10 +43,10 @@ class MixUp:
         share, other = float(rng.beta(self.alpha, self.alpha)), self.others(rng)
         height, width = np.maximum(sample.image.shape[:2], other.image.shape[:2])
         placed, blend = [], np.zeros((height, width, sample.image.shape[2]), np.float32)
-        for one, part in ((sample, share), (other, 1 - share)):
+        for source, part in ((sample, share), (other, 1 - share)):
             canvas = np.zeros(blend.shape, np.float32)
-            weights = one.weights * np.float32(max(part, self.min_weight))
-            weighted = replace(one, image=as_float(one.image), weights=weights)
+            weights = source.weights * np.float32(max(part, self.min_weight))
+            weighted = replace(source, image=as_float(source.image), weights=weights)
             placed.append(pad(weighted, canvas, (0, 0)))
             blend += np.float32(part) * canvas
         whole = sample.image.dtype == other.image.dtype == np.uint8
@@ -81,7 +81,7 @@ class CopyPaste:
         height, width = sample.image.shape[:2]
         hidden = covered(pasted.boxes, height, width) if pasted.masks is None else pasted.masks.max(0) > 0
         image = np.where(hidden[..., None], pasted.image, sample.image)
-        return overlay(image, (self._behind(sample, hidden), pasted))
+        return overlay(image, (self._hide_parts(sample, hidden), pasted))
 
     def _objects(self, other: Sample, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return another sample with some of its objects, on a canvas of this sample's size."""
@@ -91,11 +91,11 @@ class CopyPaste:
         seen = _fitted(crop(chosen, window, np.ones(len(chosen.boxes), np.bool_), clip_boxes=True), chosen)
         most = min(self.max_objects or len(seen.boxes), len(seen.boxes))
         count = int(rng.integers(1, most + 1)) if most else 0
-        # In the order of the other image, so that only the choice is random.
+        # Objects keep the other image's order, so that only the choice is random.
         picked = seen.keep(np.sort(rng.permutation(len(seen.boxes))[:count]))
         return pad(picked, np.zeros((height, width, other.image.shape[2]), other.image.dtype), (0, 0))
 
-    def _behind(self, sample: Sample, hidden: NDArray[np.bool_]) -> Sample:
+    def _hide_parts(self, sample: Sample, hidden: NDArray[np.bool_]) -> Sample:
         """Return the sample's objects after parts of them were hidden."""
         if not len(sample.boxes):
             return sample
@@ -163,13 +163,13 @@ class Mosaic:
         # The others went through the steps before this one, as this image did.
         four = [sample, *(self.others(rng) for _ in range(3))]
         canvas = _canvas(four, (height, width), self.color)
-        # Of each quadrant: its size, and whether it lies before the point, along x and y.
-        rooms = [(x, y, 1, 1), (width - x, y, 0, 1), (x, height - y, 1, 0), (width - x, height - y, 0, 0)]
+        # A quadrant has a size, and lies before the point or after it, along x and y.
+        quadrants = [(x, y, 1, 1), (width - x, y, 0, 1), (x, height - y, 1, 0), (width - x, height - y, 0, 0)]
         placed = []
-        for one, (wide, tall, left, above) in zip(four, rooms, strict=True):
+        for source, (wide, tall, left, above) in zip(four, quadrants, strict=True):
             if min(wide, tall) < 1:
                 continue
-            part = self._part(one, (height, width), (tall, wide), (above, left), rng)
+            part = self._part(source, (height, width), (tall, wide), (above, left), rng)
             shown_tall, shown_wide = part.image.shape[:2]
             placed.append(pad(part, canvas, (x - left * shown_wide, y - above * shown_tall)))
         return overlay(canvas, placed)

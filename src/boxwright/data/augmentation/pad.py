@@ -13,7 +13,7 @@ from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of, lik
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
-# In the order of TF's `ResizeMethod`.
+# The order is that of TF's `ResizeMethod`.
 _METHODS: tuple[Resize, ...] = (resize_bilinear, resize_nearest, resize_bicubic, resize_area)
 
 
@@ -214,5 +214,5 @@ def _draw_each(rng: np.random.Generator, low: list[int], high: list[int]) -> Siz
 def _canvas(image: Pixels, size: Size, color: Color) -> Pixels:
     """Return a canvas of one color, with the image's data type."""
     levels = image.mean((0, 1)) if color is None else np.asarray(color)
-    # By `like`, a mean is rounded for uint8; the canvas would truncate it.
+    # `like` rounds a mean for uint8; the canvas would truncate it.
     return canvas_of(size, like(image, levels.astype(np.float32)), image)

@@ -26,10 +26,10 @@ class RecordedGenerator(np.random.Generator):
         super().__init__(rng.bit_generator)
         self.drawn: list[str] = []
 
-    # For all draws at once: methods of our own would have to repeat NumPy's signatures.
+    # This records all draws at once; methods of our own would have to repeat NumPy's signatures.
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        return self._recorded(found) if name in _DRAWS else found
+        attribute = super().__getattribute__(name)
+        return self._recorded(attribute) if name in _DRAWS else attribute
 
     def _recorded(self, draw: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -66,14 +66,14 @@ def apply_recorded(
 def _change(before: Sample, after: Sample) -> str:
     if after is before:
         return "as it was"
-    found = []
+    changes = []
     sizes = [f"{sample.image.shape[1]}×{sample.image.shape[0]}" for sample in (before, after)]
     if sizes[0] != sizes[1]:
-        found.append(" → ".join(sizes))
+        changes.append(" → ".join(sizes))
     elif not np.array_equal(before.image, after.image):
-        found.append("other pixels")
+        changes.append("other pixels")
     if len(before.boxes) != len(after.boxes):
-        found.append(f"{len(before.boxes)} → {len(after.boxes)} objects")
+        changes.append(f"{len(before.boxes)} → {len(after.boxes)} objects")
     elif not np.array_equal(before.boxes, after.boxes):
-        found.append("boxes moved")
-    return ", ".join(found) or "as it was"
+        changes.append("boxes moved")
+    return ", ".join(changes) or "as it was"

@@ -25,7 +25,7 @@ from boxwright.types import Sample
 
 def is_of_torchvision(transform: object) -> bool:
     """Return whether an object is a transform of torchvision v2."""
-    # Where nobody has imported it, which takes a second, nothing is of it.
+    # An import takes a second, and is not needed: what nobody has imported has no objects.
     v2 = sys.modules.get("torchvision.transforms.v2")
     return v2 is not None and isinstance(transform, v2.Transform | v2.Compose)
 
@@ -78,15 +78,15 @@ def _transformed_sample(before: Sample, image: torch.Tensor, target: dict[str, A
     count, (height, width) = len(before.boxes), pixels.shape[:2]
     change: dict[str, Any] = {"boxes": lambda _: boxes}
     if "masks" in target:
-        masks = _of_objects(target["masks"].numpy(), rows, count)
+        masks = _select_objects(target["masks"].numpy(), rows, count)
         change["masks"] = lambda _: masks.astype(np.uint8)
     if "keypoints" in target:
-        places = _of_objects(target["keypoints"].numpy(), rows, count)
+        places = _select_objects(target["keypoints"].numpy(), rows, count)
         change |= put_points(places, before, (height, width))
     return before.keep(rows).moved(pixels, **change).keep(np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(1)))
 
 
-def _of_objects(values: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
+def _select_objects(values: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
     """Return the rows of the remaining objects; the transform may have dropped the others' already."""
     return values if len(values) == len(rows) != count else values[rows]
 
@@ -100,10 +100,12 @@ class OwnTransform:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return its result; a `DataError` if that is not a sample."""
         with seeded(rng):
-            found = self.transform(sample, rng)
-        if not isinstance(found, Sample):
-            raise DataError(f"user_augmentation: the transform returned {type(found).__name__}; expected a Sample")
-        return found
+            transformed = self.transform(sample, rng)
+        if not isinstance(transformed, Sample):
+            raise DataError(
+                f"user_augmentation: the transform returned {type(transformed).__name__}; expected a Sample"
+            )
+        return transformed
 
 
 # Settings of a pipeline's BboxParams that decide which boxes stay.
@@ -147,8 +149,8 @@ class AlbumentationsTransform:
             given["keypoints"] = np.nan_to_num(places).reshape(-1, 2)
         with seeded(rng) as seed:
             self.pipeline.set_random_seed(seed)
-            done = self.pipeline(**given)
-        return _sample(sample, done)
+            result = self.pipeline(**given)
+        return _sample(sample, result)
 
 
 def albumentations_transform(transform: Any) -> AlbumentationsTransform:
@@ -169,22 +171,22 @@ def albumentations_transform(transform: Any) -> AlbumentationsTransform:
     return AlbumentationsTransform(pipeline)
 
 
-def _sample(before: Sample, done: dict[str, Any]) -> Sample:
-    image = np.ascontiguousarray(done["image"])
+def _sample(before: Sample, result: dict[str, Any]) -> Sample:
+    image = np.ascontiguousarray(result["image"])
     if image.dtype != np.uint8:
         raise DataError(
             f"user_augmentation: images became {image.dtype}; they must stay uint8, 0 to 255 (no ToFloat, no "
             "Normalize: the network scales its input itself)"
         )
-    rows = np.asarray(done["rows"], np.int64)
-    boxes = np.asarray(done["bboxes"], np.float32).reshape(-1, 4)
+    rows = np.asarray(result["rows"], np.int64)
+    boxes = np.asarray(result["bboxes"], np.float32).reshape(-1, 4)
     change: dict[str, Any] = {"boxes": lambda _: boxes}
-    if "masks" in done:
-        masks = np.stack([np.asarray(mask) for mask in done["masks"]])
+    if "masks" in result:
+        masks = np.stack([np.asarray(mask) for mask in result["masks"]])
         change["masks"] = lambda _: masks[rows].astype(np.uint8)
     elif before.masks is not None:
         change["masks"] = lambda _: np.zeros((0, *image.shape[:2]), np.uint8)
     if (old := places_of(before)) is not None:
-        places = np.asarray(done["keypoints"], np.float32).reshape(old.shape)[rows]
+        places = np.asarray(result["keypoints"], np.float32).reshape(old.shape)[rows]
         change |= put_points(places, before, (image.shape[0], image.shape[1]))
     return before.keep(rows).moved(image, **change)

@@ -13,7 +13,7 @@ from boxwright.base.files import shown
 from boxwright.data.rotated import Box
 
 _LOG = logging.getLogger("boxwright")
-# In messages: a data set may have thousands of classes.
+# Messages name no more than these, as a data set may have thousands of classes.
 _MOST_NAMES = 20
 
 

@@ -49,11 +49,11 @@ def read_createml(path: Path, image_folder: Path | None) -> dict[str, Any]:
     content = Content(file)
     for number, entry in enumerate(as_list(read_json(file), str(file)), start=1):
         row = as_object(entry, f"{file}: image {number}")
-        name = as_text(_first_of(row, _IMAGE_KEYS), f"{file}: image {number}: image")
+        name = as_text(_first_value(row, _IMAGE_KEYS), f"{file}: image {number}: image")
         image = content.add_image(name)
         where = f"{file}: {name[:100]!r}"
         for position, item in enumerate(
-            as_list(_first_of(row, _ANNOTATION_KEYS) or [], f"{where}: annotations"), start=1
+            as_list(_first_value(row, _ANNOTATION_KEYS) or [], f"{where}: annotations"), start=1
         ):
             place = f"{where}: annotation {position}"
             label = as_text(as_object(item, place).get("label"), f"{place}: label")
@@ -67,5 +67,5 @@ def read_createml(path: Path, image_folder: Path | None) -> dict[str, Any]:
     return content.as_coco()
 
 
-def _first_of(row: dict[str, Any], keys: tuple[str, ...]) -> Any:
+def _first_value(row: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((row[key] for key in keys if key in row), None)

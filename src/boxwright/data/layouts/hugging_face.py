@@ -80,10 +80,10 @@ def _objects(value: Any, where: str) -> tuple[list[list[float]], list[int | str]
     for name in classes:
         if isinstance(name, bool) or not isinstance(name, int | str):
             raise DataError(f"{where}: expected a class's name or number, found {repr(name)[:60]}")
-    return [_four(box, where) for box in boxes], classes
+    return [_read_box(box, where) for box in boxes], classes
 
 
-def _four(box: Any, where: str) -> list[float]:
+def _read_box(box: Any, where: str) -> list[float]:
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: expected a bbox of four numbers, found {repr(box)[:60]}")
     return [finite_number(side, f"{where}: bbox") for side in box]

@@ -21,7 +21,7 @@ from boxwright.data.reading import whole_number
 from boxwright.data.rotated import Box, box_around_points
 
 _LOG = logging.getLogger("boxwright")
-# Where the JSON files lie, if not beside the pictures.
+# The JSON files lie in one of these, if not beside the pictures.
 _SUBFOLDERS = ("annotations", "labels", "json", "labelme")
 # Files that are opened: others, such as a list of classes, may come first.
 _TRIED = 3

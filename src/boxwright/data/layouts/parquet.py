@@ -108,7 +108,7 @@ def _rows(shards: list[Path], wanted: tuple[str, ...]) -> Iterator[tuple[str, di
         names = set(_schema(shard).names)
         columns = [name for name in wanted if name in names]
         with translated(DataError, shown(shard)):
-            batches = _opened(shard).iter_batches(batch_size=_BATCH, columns=columns)
+            batches = _open_parquet(shard).iter_batches(batch_size=_BATCH, columns=columns)
         number = 0
         while True:
             with translated(DataError, shown(shard)):
@@ -121,7 +121,7 @@ def _rows(shards: list[Path], wanted: tuple[str, ...]) -> Iterator[tuple[str, di
                 yield f"{shown(shard)}: row {number}", row
 
 
-def _opened(file: Path) -> Any:
+def _open_parquet(file: Path) -> Any:
     """Return a Parquet file, opened."""
     try:
         from pyarrow.parquet import ParquetFile
@@ -132,7 +132,7 @@ def _opened(file: Path) -> Any:
 
 
 def _schema(file: Path) -> Any:
-    return _opened(file).schema_arrow
+    return _open_parquet(file).schema_arrow
 
 
 def _class_names(schema: Any) -> list[str] | None:

@@ -16,7 +16,7 @@ from boxwright.data.layouts.text_numbers import is_number, parse_numbers
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import numbered_lines, whole_number
 
-# In the order of their numbers, from 1; 0 are regions to ignore.
+# Numbers count them from 1, in this order; 0 are regions to ignore.
 _CLASSES = (
     "pedestrian",
     "people",

@@ -63,9 +63,9 @@ def _call(config: m.UserAugmentation, arguments: dict[str, Any]) -> Any:
     name = config.callable
     module, _, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError) as error:
         raise config.refusal(
             "callable",
@@ -74,7 +74,7 @@ def _call(config: m.UserAugmentation, arguments: dict[str, Any]) -> Any:
     except Exception as error:  # user code may raise anything
         raise config.refusal("callable", f"importing {module} raised {type(error).__name__}: {error}") from error
     try:
-        return found(**arguments)
+        return target(**arguments)
     except Exception as error:  # user code may raise anything
         raise config.refusal("callable", f"{name} raised {type(error).__name__}: {error}") from error
 

@@ -79,7 +79,9 @@ def build_augmentation(config: m.TrainEvalPipelineConfig, dataset: Dataset | Non
     built = [_build_alone(step, _LabelLookup(dataset), dataset) for step in steps]
     changes = sorted({0, *(step.from_step for step in steps), *(step.until_step for step in steps)})
     stages = [
-        _chained([(step, one) for step, one in zip(steps, built, strict=True) if in_use(step, change)], dataset)
+        _chained(
+            [(step, transform) for step, transform in zip(steps, built, strict=True) if in_use(step, change)], dataset
+        )
         for change in changes
     ]
     return Stages(changes, stages)

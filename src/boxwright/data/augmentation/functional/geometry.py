@@ -219,11 +219,11 @@ def places_of(sample: Sample) -> NDArray[np.float32] | None:
 
     These are keypoints, surface points, and the ends of temporal offsets: an object's former center and its center.
     """
-    found = [points[..., :2] for points in (sample.keypoints, sample.dense_pose) if points is not None]
+    places = [points[..., :2] for points in (sample.keypoints, sample.dense_pose) if points is not None]
     if sample.temporal_offsets is not None:
         centers = (sample.boxes[:, :2] + sample.boxes[:, 2:]) / 2
-        found.append(np.stack([centers - sample.temporal_offsets, centers], axis=1))
-    return np.concatenate(found, axis=1) if found else None
+        places.append(np.stack([centers - sample.temporal_offsets, centers], axis=1))
+    return np.concatenate(places, axis=1) if places else None
 
 
 def put_points(places: Array, before: Sample, size: tuple[int, int]) -> dict[str, Callable[[Array], Array]]:

@@ -34,10 +34,10 @@ class SurfaceSymmetry:
         part = points[..., PART].astype(np.int64)
         # The last step is for 1 itself, where TF looks one place too far, into the next row or part.
         v, u = np.moveaxis((np.clip(points[..., SURFACE], 0, 1) * STEPS).astype(np.int64).clip(max=STEPS - 1), -1, 0)
-        found = points.copy()
-        found[..., PART] = MIRRORED_PARTS[part]
-        found[..., SURFACE] = self.coordinates[part, v, u]
-        return found
+        mirrored = points.copy()
+        mirrored[..., PART] = MIRRORED_PARTS[part]
+        mirrored[..., SURFACE] = self.coordinates[part, v, u]
+        return mirrored
 
 
 def mirrored_surface(points: Array, symmetry: SurfaceSymmetry | None) -> Array:

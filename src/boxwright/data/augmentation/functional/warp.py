@@ -60,9 +60,9 @@ def warp(image: Array, where: Affine, fill: int) -> Array:
     x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
     columns, rows = (_half_away(a * x + b * y + c) for a, b, c in where)
     inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
-    found = image[np.where(inside, rows, 0), np.where(inside, columns, 0)]
-    found[~inside] = fill
-    return np.asarray(found)
+    resampled = image[np.where(inside, rows, 0), np.where(inside, columns, 0)]
+    resampled[~inside] = fill
+    return np.asarray(resampled)
 
 
 def _half_away(places: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -100,8 +100,8 @@ def shear(sample: Sample, level: float, axis: int) -> Sample:
         xs = np.trunc(xs - lean * ys)
     else:
         ys = np.trunc(ys - lean * xs)
-    found = np.stack([xs.min(1), ys.min(1), xs.max(1), ys.max(1)], 1)
-    boxes = _nonempty(found / np.array([width, height] * 2, np.float32), height, width)
+    sheared = np.stack([xs.min(1), ys.min(1), xs.max(1), ys.max(1)], 1)
+    boxes = _nonempty(sheared / np.array([width, height] * 2, np.float32), height, width)
     return _moved(sample, shear_x(level) if axis == 0 else shear_y(level), boxes)
 
 
