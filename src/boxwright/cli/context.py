@@ -115,7 +115,7 @@ def _each(title: str, make: Callable[[], Work], tasks: Sequence[int], *, engine:
 
 
 def _report(job: ContextJob, written: list[ContextFileCounts]) -> None:
-    images, without = sum(one.images for one in written), sum(one.without for one in written)
+    images, without = sum(unit.images for unit in written), sum(unit.without for unit in written)
     console.print(f"{images} images with context in {len(job.files)} files: {job.out}/context.record-*", markup=False)
     if without:
         console.print(

@@ -253,7 +253,7 @@ def _made(
         if report.complete:
             break
     if quantizer is not None and accuracy is not None:
-        before = accuracy(lambda pictures: [found.arrays() for found in detector.detect(pictures)])
+        before = accuracy(lambda pictures: [detections.arrays() for detections in detector.detect(pictures)])
         report.accuracy = compared_accuracy(before, accuracy(ExportedDetector(session).detect))
         if not report.accuracy["passed"] and before > 0:
             mixed = precise_enough(

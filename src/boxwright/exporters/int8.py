@@ -76,7 +76,7 @@ class GraphLinks:
         ]
 
     def _readers_of(self, name: str) -> list[str]:
-        return [one for value in self.nodes[name].output for one in self.read_by(value)]
+        return [reader for value in self.nodes[name].output for reader in self.read_by(value)]
 
 
 def _reached(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
@@ -106,7 +106,7 @@ def _of_infinite_borders(graph: Any, links: GraphLinks) -> set[str]:
     """Return the nodes that add a border of infinite values, and those that read it."""
     numpy_helper = require_library("onnx", "onnx").numpy_helper
     # Poolings share a scale with their inputs, so that with an infinite one all that they return becomes 0.
-    constants = {one.name: one for one in graph.initializer}
+    constants = {initializer.name: initializer for initializer in graph.initializer}
     borders = [
         node
         for node in graph.node
@@ -215,23 +215,23 @@ def measure_errors(quantizer: Quantizer, whole: Any, images: Pictures) -> list[R
     outputs = links.leaving(quantizer.inside)
     tensors = _noisiest(quantizer.prepared, whole, list(_rounded(quantizer, links, whole.graph)), images)
     session = _session(_switched(quantizer.prepared, whole, tensors, outputs))
-    changed = [_first_changed(links, quantizer.inside, one, outputs) for one in tensors]
+    changed = [_first_changed(links, quantizer.inside, tensor, outputs) for tensor in tensors]
     errors = np.zeros(len(tensors))
     for image in images:
         expected = _run(session, image, np.zeros(len(tensors), np.bool_))
         variances = [max(float(np.var(value)), 1e-12) for value in expected]
         for number in range(len(tensors)):
-            found = _run(session, image, np.arange(len(tensors)) == number)
+            rounded = _run(session, image, np.arange(len(tensors)) == number)
             errors[number] += sum(
-                float(np.mean(np.square(found[place] - expected[place]))) / variances[place]
+                float(np.mean(np.square(rounded[place] - expected[place]))) / variances[place]
                 for place in changed[number]
-                if found[place].size and found[place].shape == expected[place].shape
+                if rounded[place].size and rounded[place].shape == expected[place].shape
             )
     measured = [
-        RoundedTensor(one.name, one.nodes, one.scale, float(error) / len(images))
-        for one, error in zip(tensors, errors, strict=True)
+        RoundedTensor(tensor.name, tensor.nodes, tensor.scale, float(error) / len(images))
+        for tensor, error in zip(tensors, errors, strict=True)
     ]
-    return sorted(measured, key=lambda one: -one.error)
+    return sorted(measured, key=lambda tensor: -tensor.error)
 
 
 def _noisiest(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], images: Pictures) -> list[RoundedTensor]:
@@ -240,13 +240,13 @@ def _noisiest(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], image
     model = onnx.ModelProto()
     model.CopyFrom(prepared)
     del model.graph.output[:]
-    for one in tensors:
-        model.graph.output.append(onnx.helper.make_tensor_value_info(one.name, onnx.TensorProto.FLOAT, None))
-    values = {one.name: onnx.numpy_helper.to_array(one) for one in whole.graph.initializer}
+    for tensor in tensors:
+        model.graph.output.append(onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, None))
+    values = {initializer.name: onnx.numpy_helper.to_array(initializer) for initializer in whole.graph.initializer}
     session, noise = _session(model), np.zeros(len(tensors))
     for image in images:
-        for number, (one, value) in enumerate(zip(tensors, session.run(None, {INPUT: image[None]}), strict=True)):
-            step = float(values[one.scale[0]])
+        for number, (tensor, value) in enumerate(zip(tensors, session.run(None, {INPUT: image[None]}), strict=True)):
+            step = float(values[tensor.scale[0]])
             noise[number] += step**2 / 12 / max(float(np.var(value)), 1e-12) if value.size else 0.0
     chosen = sorted(np.argsort(-noise, kind="stable")[:_MOST].tolist())
     return [tensors[number] for number in chosen]
@@ -264,7 +264,9 @@ def _rounded(quantizer: Quantizer, links: GraphLinks, quantized: Any) -> Iterato
             name = name if after in known else after
         makers = {links.makers[name]} if name in links.makers else set()
         # Such an activation and the convolution before it are one in 8 bits.
-        makers |= {one for maker in makers if links.nodes[maker].op_type in _REMOVED for one in links.made_by(maker)}
+        makers |= {
+            producer for maker in makers if links.nodes[maker].op_type in _REMOVED for producer in links.made_by(maker)
+        }
         yield RoundedTensor(
             name, frozenset(quantizer.inside & {*makers, *links.read_by(name)}), (node.input[1], node.input[2])
         )
@@ -288,10 +290,10 @@ def _switched(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], outpu
     model = onnx.ModelProto()
     model.CopyFrom(prepared)
     graph = model.graph
-    scales = {name for one in tensors for name in one.scale}
-    graph.initializer.extend(one for one in whole.graph.initializer if one.name in scales)
+    scales = {name for tensor in tensors for name in tensor.scale}
+    graph.initializer.extend(initializer for initializer in whole.graph.initializer if initializer.name in scales)
     graph.input.append(helper.make_tensor_value_info(_FLAGS, onnx.TensorProto.BOOL, [len(tensors)]))
-    numbers = {one.name: number for number, one in enumerate(tensors)}
+    numbers = {tensor.name: number for number, tensor in enumerate(tensors)}
     nodes = list(graph.node)
     del graph.node[:]
     for name in (value.name for value in prepared.graph.input if value.name in numbers):
@@ -331,8 +333,8 @@ def _session(model: Any) -> Any:
 
 
 def _run(session: Any, image: NDArray[np.uint8], flags: NDArray[np.bool_]) -> list[NDArray[np.float32]]:
-    found: list[NDArray[np.float32]] = session.run(None, {INPUT: image[None], _FLAGS: flags})
-    return found
+    outputs: list[NDArray[np.float32]] = session.run(None, {INPUT: image[None], _FLAGS: flags})
+    return outputs
 
 
 _LOG = logging.getLogger("boxwright")
@@ -376,13 +378,14 @@ def precise_enough(
     passed: list[MixedPrecisionModel] = []
 
     def good(count: int) -> bool:
-        kept = frozenset().union(*(one.nodes for one in tensors[:count]))
+        kept = frozenset().union(*(tensor.nodes for tensor in tensors[:count]))
         model, layers = quantizer.quantized(kept), float_layers(quantizer, kept)
-        found = MixedPrecisionModel(model, layers, compared_accuracy(before, measure(model)))
-        _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", found.accuracy["export"], len(layers), before)
-        if found.accuracy["passed"]:
-            passed.append(found)
-        return bool(found.accuracy["passed"])
+        candidate = MixedPrecisionModel(model, layers, compared_accuracy(before, measure(model)))
+        average = candidate.accuracy["export"]
+        _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", average, len(layers), before)
+        if candidate.accuracy["passed"]:
+            passed.append(candidate)
+        return bool(candidate.accuracy["passed"])
 
     smallest(good, len(tensors) // 2)
     return passed[-1] if passed else None

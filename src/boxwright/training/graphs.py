@@ -83,8 +83,8 @@ class GraphedFirstStage(nn.Module):
     def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> ForwardResult:
         """Return the losses of a batch; maps and gradients of the first stage are gone when the next call begins."""
         with _graph_step("the first stage"):
-            found: ForwardResult = self.losses(images, true_sizes, targets)
-        return found
+            result: ForwardResult = self.losses(images, true_sizes, targets)
+        return result
 
 
 def _compiled(run: Callable[..., Any], backend: Backend) -> Callable[..., Any]:

@@ -151,7 +151,7 @@ def _correction(divisors: Mapping[str, Tensor], counts: Sequence[Tensor], proces
         counts: Of each part, [n] with n times the one count.
     """
     estimate = next(iter(divisors.values()))
-    return estimate / processes.total(torch.stack([each[0] for each in counts]).sum()).clamp(min=1.0)
+    return estimate / processes.total(torch.stack([part_counts[0] for part_counts in counts]).sum()).clamp(min=1.0)
 
 
 class Learner:

@@ -85,20 +85,20 @@ class CocoMetrics:
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image."""
-        truth, found = self.kind.of(sample, detections, masks)
+        truth, detected = self.kind.of(sample, detections, masks)
         labels, scores = detections.labels, detections.scores.astype(np.float32)
         self._images += 1
         self._truths += len(sample.labels)
         self._found += len(labels)
         self._best = max(self._best, float(scores.max(initial=0.0)))
-        every = candidates_of(self._images - 1, found, labels, scores)
+        every = candidates_of(self._images - 1, detected, labels, scores)
         # As pycocotools, which drops worse detections before it matches any.
         counted = (every.ranks < _LIMITS[-1]) & are_known(every.labels, self._known)
         if self.labeled is not None and (classes := self.labeled(sample)) is not None:
             counted &= np.isin(every.labels, classes)
         judged = unmatched(select(every, counted))
         objects = Truth(truth, sample.labels, sample.areas.astype(np.float64), sample.is_crowd)
-        for label, count in match_classes(judged, found, objects, self._known):
+        for label, count in match_classes(judged, detected, objects, self._known):
             self._objects[label] += count
         self._accumulator.add(judged)
 
@@ -120,8 +120,8 @@ class CocoMetrics:
 
     def _summary(self, classes: Mapping[int, _ClassResults]) -> dict[str, float]:
         """Return the twelve metrics of some classes."""
-        precision = [one.precision for one in classes.values()]
-        recall = {limit: [one.recalls[limit] for one in classes.values()] for limit in _LIMITS}
+        precision = [curves.precision for curves in classes.values()]
+        recall = {limit: [curves.recalls[limit] for curves in classes.values()] for limit in _LIMITS}
         values = {
             "Precision/mAP": _mean(p[0] for p in precision),
             "Precision/mAP@.50IOU": _mean(p[0, 0] for p in precision),

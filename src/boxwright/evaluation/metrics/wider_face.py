@@ -65,8 +65,8 @@ class WiderFaceMetrics:
         boxes = detections.boxes.astype(np.float64)
         scores = detections.scores.astype(np.float64)
         order = np.argsort(-scores, kind="stable")
-        found, truth = Boxes(boxes[order] + _LARGER), Boxes(sample.boxes.astype(np.float64) + _LARGER)
-        overlaps = found.overlaps(truth) if len(sample.boxes) else np.zeros((len(order), 0))
+        detected, truth = Boxes(boxes[order] + _LARGER), Boxes(sample.boxes.astype(np.float64) + _LARGER)
+        overlaps = detected.overlaps(truth) if len(sample.boxes) else np.zeros((len(order), 0))
         self._images.append(_Image(scores[order], np.asarray(overlaps), subsets))
 
     def compute(self) -> MetricResult:
@@ -102,12 +102,12 @@ class WiderFaceMetrics:
             faces += int(wanted.sum())
             if not len(image.scores) or not len(wanted):
                 continue
-            found, counts = _found(image.overlaps, wanted)
+            matches, counts = _found(image.overlaps, wanted)
             # If all scores are equal, each counts as 1.
             scores = (image.scores - low) / span if span > 0 else np.ones_like(image.scores)
             reached = np.searchsorted(-scores, -thresholds, side="right")
             seen = reached > 0
-            right[seen] += np.cumsum(found)[reached[seen] - 1]
+            right[seen] += np.cumsum(matches)[reached[seen] - 1]
             counted[seen] += np.cumsum(counts)[reached[seen] - 1]
         precision = np.divide(right, counted, out=np.zeros(_STEPS), where=counted > 0)
         recall = right / faces if faces else np.zeros(_STEPS)

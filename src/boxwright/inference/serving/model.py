@@ -115,7 +115,7 @@ class ServedModel:
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Return each file's inode number, size and modification time (None if missing), which change with the file."""
-        return tuple(_stamp_of(one) for one in export_paths(self.path))
+        return tuple(_stamp_of(path) for path in export_paths(self.path))
 
     def reload(self) -> bool:
         """Reload the file if it has changed, and return whether it has; the old version finishes its requests.

@@ -145,8 +145,8 @@ def _repaired(
     return ListedDataset(dataset, rows, done.folder, partial(_with_valid_boxes, done))
 
 
-def _same_objects(one: Sample, other: Sample) -> bool:
-    rows = [sorted(zip(item.labels.tolist(), item.boxes.tolist(), strict=True)) for item in (one, other)]
+def _same_objects(sample: Sample, other: Sample) -> bool:
+    rows = [sorted(zip(item.labels.tolist(), item.boxes.tolist(), strict=True)) for item in (sample, other)]
     return rows[0] == rows[1]
 
 
