@@ -48,7 +48,7 @@ class GraphLinks:
 
     def below(self, names: Iterable[str]) -> set[str]:
         """Return the nodes that depend on some nodes, and these."""
-        return _reached(names, self._readers_of)
+        return _reached(names, self._list_readers)
 
     def made_by(self, name: str) -> list[str]:
         """Return the nodes whose values a node reads."""
@@ -62,7 +62,7 @@ class GraphLinks:
         """Return all convolutions, and the nodes on ways between two of them that compute maps from maps."""
         convolutions = {name for name, node in self.nodes.items() if node.op_type in CONVOLUTIONS}
         maps = convolutions | {name for name, node in self.nodes.items() if node.op_type in _OF_MAPS}
-        below = _reached(convolutions, lambda name: maps.intersection(self._readers_of(name)))
+        below = _reached(convolutions, lambda name: maps.intersection(self._list_readers(name)))
         return below & _reached(convolutions, lambda name: maps.intersection(self.made_by(name)))
 
     def leaving(self, inside: Collection[str]) -> list[str]:
@@ -75,7 +75,7 @@ class GraphLinks:
             if any(reader not in inside for reader in self.read_by(value))
         ]
 
-    def _readers_of(self, name: str) -> list[str]:
+    def _list_readers(self, name: str) -> list[str]:
         return [reader for value in self.nodes[name].output for reader in self.read_by(value)]
 
 
@@ -102,7 +102,7 @@ class _Reader:
         return None if image is None else {INPUT: image[None]}
 
 
-def _of_infinite_borders(graph: Any, links: GraphLinks) -> set[str]:
+def _infinite_border_nodes(graph: Any, links: GraphLinks) -> set[str]:
     """Return the nodes that add a border of infinite values, and those that read it."""
     numpy_helper = require_library("onnx", "onnx").numpy_helper
     # Poolings share a scale with their inputs, so that with an infinite one all that they return becomes 0.
@@ -137,7 +137,7 @@ class Quantizer:
             shapes.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
             self.prepared = onnx.load(prepared)
         links = GraphLinks(self.prepared.graph)
-        self.inside = links.between_convolutions() - _of_infinite_borders(self.prepared.graph, links)
+        self.inside = links.between_convolutions() - _infinite_border_nodes(self.prepared.graph, links)
         self.images = images
 
     def quantized(self, kept: Collection[str] = ()) -> Any:

@@ -76,9 +76,9 @@ class Matcher:
                 lost.append(number)
                 continue
             left.remove(match)
-            if not _is_of(self.wanted_unsteady, expected, number):
+            if not _is_among(self.wanted_unsteady, expected, number):
                 for part in PARTS:
-                    share = self._share_of(part, exported, match, expected, number)
+                    share = self._compare_part(part, exported, match, expected, number)
                     result.largest[part] = max(result.largest[part], share)
         for number in lost[:]:
             other = next(
@@ -91,7 +91,7 @@ class Matcher:
         self._explain(_Side(exported, left, self.unsteady), _Side(expected, lost, self.wanted_unsteady), result)
         return result
 
-    def _share_of(
+    def _compare_part(
         self, part: str, exported: FoundObjects, row: int, expected: FoundObjects, expected_row: int
     ) -> float:
         """Return the largest difference of a part of two matched detections, as a share of the tolerance."""
@@ -156,19 +156,19 @@ class Matcher:
         items, score = own.items, float(own.items.scores[number])
         if abs(score - self.least_score) <= TIE:
             return "is at the score threshold"
-        if _is_of(own.unsteady, items, number):
+        if _is_among(own.unsteady, items, number):
             return "is of a region that depends on rounding: at the picture's border, or at a threshold"
         rivals = np.flatnonzero(wanted.items.labels == items.labels[number])
         box, rival_boxes = torch.from_numpy(items.boxes[[number]]), torch.from_numpy(wanted.items.boxes[rivals])
         for rival, overlap in zip(rivals.tolist(), pairwise_iou(box, rival_boxes)[0].tolist(), strict=True):
             if wanted.items.scores[rival] >= score - TIE and abs(overlap - self.iou_threshold) <= _NEAR_THRESHOLD:
                 return "is at the overlap threshold"
-            if overlap > self.iou_threshold and _is_of(wanted.unsteady, wanted.items, rival):
+            if overlap > self.iou_threshold and _is_among(wanted.unsteady, wanted.items, rival):
                 return "overlaps one of a region that depends on rounding"
         return ""
 
 
-def _is_of(anchors: frozenset[int], detections: FoundObjects, number: int) -> bool:
+def _is_among(anchors: frozenset[int], detections: FoundObjects, number: int) -> bool:
     return detections.anchor_indices is not None and int(detections.anchor_indices[number]) in anchors
 
 

@@ -205,7 +205,7 @@ class _ReferenceResults:
 
         A keypoint takes the best of a heatmap's peaks: of two that are nearly as good rounding takes one.
         """
-        detections = self._found(self.predictions)
+        detections = self._select(self.predictions)
         if detections.keypoints is None:
             return {}
         span = float(self.inputs.max() - self.inputs.min())
@@ -215,14 +215,14 @@ class _ReferenceResults:
         moved = {int(anchor): np.zeros(detections.keypoints.shape[2], np.bool_) for anchor in detections.anchors[0]}
         # Both ways: what one change leaves where it is, the opposite moves.
         for inputs in (self.inputs + change, self.inputs - change):
-            changed = self._found(self.detector.predict(inputs, self.sizes))
+            changed = self._select(self.detector.predict(inputs, self.sizes))
             places = {int(anchor): place for place, anchor in enumerate(changed.anchors[0])}
             for place, anchor in enumerate(detections.anchors[0].tolist()):
                 if (other := places.get(anchor)) is not None:
                     moved[anchor] |= _jumps(detections, place, changed, other)
         return moved
 
-    def _found(self, predictions: Any) -> PaddedDetections:
+    def _select(self, predictions: Any) -> PaddedDetections:
         detections: PaddedDetections = self.post.select(predictions, self.post.decode(predictions), self.sizes)
         return detections
 

@@ -224,7 +224,7 @@ class _ProcessedPicture:
 
     source: Source
     frame: Frame
-    found: FoundObjects
+    detections: FoundObjects
     drawn: NDArray[np.uint8] | None = None
 
 
@@ -269,8 +269,8 @@ def predict(
         pictures, objects = 0, 0
         with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live=live):
             for item in written:
-                results.add(item.frame, item.found)
-                pictures, objects = pictures + 1, objects + len(item.found)
+                results.add(item.frame, item.detections)
+                pictures, objects = pictures + 1, objects + len(item.detections)
                 seen(item.frame)
         times = stages.times("tables")
     return PredictionCounts(pictures, objects, times)
@@ -298,7 +298,7 @@ def _drawn(
     """Draw a picture; an image's is written at once, and its pixels are released."""
     if item.source not in names:
         return item
-    drawn = draw_detections(item.frame.image, item.found, 0.0, settings.max_boxes)
+    drawn = draw_detections(item.frame.image, item.detections, 0.0, settings.max_boxes)
     if item.source.moving:
         return replace(item, drawn=drawn)
     write_whole(folder / names[item.source], encode_picture(drawn, Path(names[item.source]).suffix))

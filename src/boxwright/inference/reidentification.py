@@ -49,7 +49,7 @@ class Reidentification:
         and the mean of the other's is large enough.
 
         Args:
-            found: With `tracks` and `embeddings`.
+            detections: With `tracks` and `embeddings`.
         """
         if detections.tracks is None or detections.embeddings is None:
             raise ValueError("expected tracks and embeddings")

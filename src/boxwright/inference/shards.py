@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 def row_of(id: str, detections: FoundObjects | None, error: str = "") -> Row:
-    """Return an image's row; `found` is None if the image could not be read."""
+    """Return an image's row; `detections` is None if the image could not be read."""
     if detections is None:
         return {"id": id, "error": error}
     return {

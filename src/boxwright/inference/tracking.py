@@ -57,7 +57,7 @@ class Tracker:
         """Return the tracked objects of the next picture, best first, with `tracks`.
 
         Args:
-            found: The detections, down to `least_score`.
+            detections: All of the picture, down to `least_score`.
 
         Returns:
             The objects on a track or with enough score to start one; tracks are numbered from 0, `NO_TRACK` for new

@@ -89,12 +89,12 @@ def compare(first: Tables, second: Tables) -> Comparison:
         values = [float(analysis.values[number].mean()) for analysis in (before, after)]
         spread = drawn[:, number].mean(axis=1)
         classes.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
-    found_before, found_after = _found_objects(before.outcomes), _found_objects(after.outcomes)
-    gained, lost = np.setdiff1d(found_after, found_before), np.setdiff1d(found_before, found_after)
+    detected_before, detected_after = _detected_objects(before.outcomes), _detected_objects(after.outcomes)
+    gained, lost = np.setdiff1d(detected_after, detected_before), np.setdiff1d(detected_before, detected_after)
     return Comparison(before, after, metrics, classes, gained, lost)
 
 
-def _found_objects(outcomes: Outcomes) -> Indices:
+def _detected_objects(outcomes: Outcomes) -> Indices:
     return np.asarray(outcomes.objects[outcomes.types == TYPES.index("right")])
 
 

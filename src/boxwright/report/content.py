@@ -90,7 +90,7 @@ def absence(name: str, value: float | None) -> str:
 # COCO's bounds of sizes, in square pixels.
 SMALL, LARGE = 32.0**2, 96.0**2
 _SIZES = ("small", "medium", "large")
-# Of near-duplicates.
+# So many groups of near-duplicates are shown.
 _MOST_GROUPS = 100
 _PREFIX = "DetectionBoxes_"
 # What comes before a class's name in the name of its average precision by other things than boxes.
@@ -248,13 +248,13 @@ def _classes(source: Source, analysis: Analysis, kinds: list[str]) -> list[dict[
                 "recall": judged.recall,
                 "f1": judged.f1,
                 "threshold": None if chosen is None else chosen.threshold,
-                **{f"ap_of_{kind}": _of_class(source, kind, category.name) for kind in kinds},
+                **{f"ap_of_{kind}": _class_precision(source, kind, category.name) for kind in kinds},
             }
         )
     return rows
 
 
-def _of_class(source: Source, kind: str, name: str) -> float | None:
+def _class_precision(source: Source, kind: str, name: str) -> float | None:
     """Return a class's average precision by masks or keypoints; None where it has none."""
     value = source.metrics.get(_BY_CLASS[kind] + name)
     return None if value is None or value < 0 else value
@@ -274,7 +274,7 @@ def _errors(analysis: Analysis) -> list[dict[str, Any]]:
     tide = analysis.tide
     counts = tide.counts | {
         "false positives": sum(count for name, count in tide.counts.items() if name != "missed"),
-        "false negatives": int((~analysis.tables.objects.crowd).sum() - _found(analysis)),
+        "false negatives": int((~analysis.tables.objects.crowd).sum() - _count_detected_objects(analysis)),
     }
     most = max(tide.gains.values()) or 1.0
     return [
@@ -289,7 +289,7 @@ def _errors(analysis: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def _found(analysis: Analysis) -> int:
+def _count_detected_objects(analysis: Analysis) -> int:
     """Return how many objects some detection finds, at any score."""
     objects = analysis.matching.objects[0]
     return len(np.unique(objects[analysis.matching.right[0]]))

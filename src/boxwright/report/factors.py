@@ -69,19 +69,19 @@ def factors_of(
     places = [_cut(tables, table.boxes, table.images).astype(np.int64) for table in (objects, detections)]
     alone = np.zeros(len(detections), np.int64)
     factors = [
-        Factor("size", _SIZES, sizes[0], _of_object(sizes[0], nearest, sizes[1])),
-        Factor("aspect", _ASPECTS, aspects[0], _of_object(aspects[0], nearest, aspects[1])),
-        Factor("border", ("whole", "cut by the border"), places[0], _of_object(places[0], nearest, places[1])),
+        Factor("size", _SIZES, sizes[0], _inherit_parts(sizes[0], nearest, sizes[1])),
+        Factor("aspect", _ASPECTS, aspects[0], _inherit_parts(aspects[0], nearest, aspects[1])),
+        Factor("border", ("whole", "cut by the border"), places[0], _inherit_parts(places[0], nearest, places[1])),
     ]
     crowding = _in_parts(_largest_overlaps(tables), _CROWD_BOUNDS)
-    factors.append(Factor("crowding", _CROWDS, crowding, _of_object(crowding, nearest, alone)))
+    factors.append(Factor("crowding", _CROWDS, crowding, _inherit_parts(crowding, nearest, alone)))
     if anchors is not None:
         covered = _in_parts(anchors.astype(np.float64), _ANCHOR_BOUNDS)
         factors.append(
-            Factor("anchors", _ANCHORS, covered, _of_object(covered, nearest, np.full(len(detections), NONE)))
+            Factor("anchors", _ANCHORS, covered, _inherit_parts(covered, nearest, np.full(len(detections), NONE)))
         )
     factors.append(_class_frequency(tables, training))
-    factors += _of_images(tables, photos)
+    factors += _image_factors(tables, photos)
     return factors
 
 
@@ -101,7 +101,7 @@ def _in_parts(values: Floats, bounds: Sequence[float]) -> Indices:
     return np.searchsorted(np.array(bounds), values, "right").astype(np.int64)
 
 
-def _of_object(parts: Indices, nearest: Indices, own: Indices) -> Indices:
+def _inherit_parts(parts: Indices, nearest: Indices, own: Indices) -> Indices:
     """Return the part of the object that each detection is about; its own without one."""
     return np.where(nearest == NONE, own, np.append(parts, NONE)[nearest])
 
@@ -148,7 +148,7 @@ def _class_frequency(tables: Tables, training: Indices | None) -> Factor:
     return Factor(name, _FREQUENCIES, parts[position], parts[found_position])
 
 
-def _of_images(tables: Tables, photos: Photos) -> list[Factor]:
+def _image_factors(tables: Tables, photos: Photos) -> list[Factor]:
     """Return the factors of pixels: fifths of the images, if these differ."""
     named = (
         ("brightness", photos.brightness, ("darkest fifth", "middle three fifths", "brightest fifth"), (0, 1, 1, 1, 2)),

@@ -53,14 +53,14 @@ def outcomes_of(tables: Tables, matching: Matching, threshold: float) -> Outcome
     parts = []
     for image in range(len(tables.ids)):
         mine, theirs = kept[kept_at[image] : kept_at[image + 1]], counted[object_at[image] : object_at[image + 1]]
-        parts.append(_of_image(tables, matching, mine, theirs))
+        parts.append(_image_events(tables, matching, mine, theirs))
     rows = np.concatenate([np.zeros((0, 4), np.int64), *parts])
     images = np.where(rows[:, 1] != NOTHING, detections.images[rows[:, 1]] if len(detections) else 0, 0)
     images = np.where(rows[:, 1] == NOTHING, objects.images[rows[:, 2]] if len(objects) else 0, images)
     return Outcomes(images, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
 
-def _of_image(tables: Tables, matching: Matching, detections: Indices, objects: Indices) -> Indices:
+def _image_events(tables: Tables, matching: Matching, detections: Indices, objects: Indices) -> Indices:
     """Return the type, detection, object and object it is about of one image's events, int64 [E, 4]."""
     right = matching.right[0, detections]
     matched = matching.objects[0, detections]

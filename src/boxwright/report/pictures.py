@@ -29,7 +29,7 @@ Progress = Callable[[Iterable[int], str], Iterable[int]]
 # Sharpness is measured at this longer side, so that it does not depend on the image's size.
 _MEASURED = 512
 _QUALITY = 80
-# Of perceptual hashes, as in preflight.
+# The side of perceptual hashes, as in preflight.
 _SIDE = 16
 
 

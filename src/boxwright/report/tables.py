@@ -151,7 +151,7 @@ def tables_of(dataset: CocoDataset, detections: str | Path) -> Tables:
         crowd=np.concatenate([none, *(sample.is_crowd for sample in samples)]).astype(np.bool_),
     )
     ids = [head["id"] for head in heads]
-    detection_columns, found_rows = _found(detections, ids, dataset)
+    detection_columns, found_rows = _read_detections(detections, ids, dataset)
     return Tables(
         categories=dataset.categories,
         ids=ids,
@@ -170,7 +170,7 @@ def _place(head: dict[str, Any], number: int) -> int:
     return given if isinstance(given, int) and given >= 0 else number
 
 
-def _found(
+def _read_detections(
     path: str | Path, ids: Sequence[int | str], dataset: CocoDataset
 ) -> tuple[DetectionTable, dict[int, dict[str, Any]]]:
     """Return a file's rows as arrays, sorted by image and score; and those with masks or keypoints by index."""

@@ -186,7 +186,7 @@ def by_image(tables: Tables) -> Iterable[tuple[DetectionTable, ObjectTable, Obje
 
 def _add(totals: _ErrorTotals, errors: ImageErrors, detections: DetectionTable, objects: ObjectTable) -> None:
     """Add one image to the totals."""
-    # Of the errors about one object that nobody found, the best scored one is fixed; the others vanish.
+    # The best scored of the errors about an undetected object is fixed; the others vanish.
     usable: dict[int, int] = {}
     for number in np.flatnonzero(np.isin(errors.types, (LOCALIZATION, CLASSIFICATION))).tolist():
         about = int(errors.objects[number])

@@ -22,7 +22,7 @@ from boxwright.types import Targets
 
 Backend = str | Callable[..., Any] | None
 
-# Of inputs of one size only the number of objects differs: a graph for few, one for many, and for a crowd one of each
+# Inputs of one size differ only in the number of objects: a graph for few, one for many, and for a crowd one of each
 # power of two. torch.compile gives up after 8 shapes by itself.
 _FEW_OBJECTS, _MANY_OBJECTS = 32, 128
 _MOST_SHAPES = 16

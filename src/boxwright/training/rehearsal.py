@@ -109,14 +109,14 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
         text += "; nothing was tried on a GPU"
     if dry_run.split:
         text = f"a batch of {dry_run.split} does not fit on the {dry_run.device} at once"
-        yield Finding("memory", "fatal", text, _in_parts_of(-(-dry_run.split // dry_run.parts), plan))
+        yield Finding("memory", "fatal", text, _suggest_parts(-(-dry_run.split // dry_run.parts), plan))
     elif dry_run.killed:
         text = f"the process was killed by a batch of {size}, or ran out of memory"
-        yield Finding("memory", "fatal", text, _smaller(dry_run, plan, size // 2))
+        yield Finding("memory", "fatal", text, _suggest_smaller(dry_run, plan, size // 2))
     elif memory > dry_run.available and size not in dry_run.batches:
-        yield Finding("memory", "fatal", text, _smaller(dry_run, plan, size - 1))
+        yield Finding("memory", "fatal", text, _suggest_smaller(dry_run, plan, size - 1))
     elif not dry_run.fits(size):
-        yield Finding("memory", "warning", text, _smaller(dry_run, plan, size - 1))
+        yield Finding("memory", "warning", text, _suggest_smaller(dry_run, plan, size - 1))
     else:
         yield Finding("memory", "fine", text)
     step = dry_run.predicted(dry_run.seconds, size) * plan.accumulation
@@ -135,15 +135,15 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
         yield Finding("input_speed", "fine", text)
 
 
-def _smaller(dry_run: DryRunReport, plan: TrainingPlan, most: int) -> str:
+def _suggest_smaller(dry_run: DryRunReport, plan: TrainingPlan, most: int) -> str:
     """Return what to do where a batch is too large, with parts of no more than so many images."""
     fits = 1
     while fits < most and dry_run.fits(fits + 1):
         fits += 1
-    return _in_parts_of(fits, plan)
+    return _suggest_parts(fits, plan)
 
 
-def _in_parts_of(fits: int, plan: TrainingPlan) -> str:
+def _suggest_parts(fits: int, plan: TrainingPlan) -> str:
     parts = -(-plan.stream.batch_size // fits)
     return f"train_config.gradient_accumulation_steps: {parts} learns the same in parts of {fits}"
 
@@ -258,17 +258,20 @@ def _available(device: torch.device) -> float:
     """Return the bytes that there are on a device for a run, the network that lies there already included."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
-    return min(_linux("/proc/meminfo", "MemAvailable") + _linux("/proc/self/status", "VmRSS"), _container())
+    return min(
+        _read_linux_bytes("/proc/meminfo", "MemAvailable") + _read_linux_bytes("/proc/self/status", "VmRSS"),
+        _container_limit(),
+    )
 
 
 def _most_memory(device: torch.device) -> int:
     """Return the most bytes that were held so far: by PyTorch on a GPU, else by the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    return _linux("/proc/self/status", "VmHWM")
+    return _read_linux_bytes("/proc/self/status", "VmHWM")
 
 
-def _container() -> float:
+def _container_limit() -> float:
     """Return the bytes that a container may hold; infinite where nothing limits them."""
     try:
         return float(_CGROUP.read_text(encoding="utf-8"))
@@ -276,7 +279,7 @@ def _container() -> float:
         return float("inf")
 
 
-def _linux(path: str, name: str) -> int:
+def _read_linux_bytes(path: str, name: str) -> int:
     """Return a number of bytes that Linux knows."""
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024

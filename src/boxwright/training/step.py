@@ -71,7 +71,7 @@ def accumulate_gradients(
             forward: ForwardResult = module(part.images, part.true_sizes, part.targets)
             counts.append(_counts(forward.terms))
             if number == 0:
-                # Of one count an estimate serves: one factor corrects all gradients at the end. Of several none could.
+                # One count can be estimated, as one factor corrects all gradients at the end; for several none could.
                 estimated = len(parts) > 1 and LossTerm.share_count(forward.terms)
                 if estimated:
                     whole = counts[0] * len(parts)

@@ -105,15 +105,15 @@ class CocoMetrics:
     def compute(self) -> MetricResult:
         """Return the metrics; -1 for a metric without ground truth."""
         judged = self._accumulator.by_class()
-        classes = {label: self._of_class(judged, label) for label in sorted(self._objects)}
+        classes = {label: self._class_results(judged, label) for label in sorted(self._objects)}
         values = {f"{self._prefix}_{name}": value for name, value in self._summary(classes).items()}
         if self.by_category is not None:
-            values |= self._of_each(classes, self.by_category)
+            values |= self._metrics_by_class(classes, self.by_category)
         names = {category.label: category.name for category in self.categories}
         counts = {label: float(self._objects[label][0]) for label in classes if self._objects[label][0]}
         return MetricResult(values, ClassCurves(judged, counts, names), self._notes(values))
 
-    def _of_class(self, judged: MatchesByClass, label: int) -> _ClassResults:
+    def _class_results(self, judged: MatchesByClass, label: int) -> _ClassResults:
         verdicts, objects = judged.verdicts(judged.best_first(label)), self._objects[label]
         recalls = {limit: final_recall(verdicts, objects, limit) for limit in _LIMITS}
         return _ClassResults(precision_at_recalls(verdicts, objects), recalls)
@@ -132,7 +132,7 @@ class CocoMetrics:
         values |= {f"Recall/AR@{limit}": _mean(r[0] for r in recall[limit]) for limit in _LIMITS}
         return values | {f"Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall[100]) for size in (1, 2, 3)}
 
-    def _of_each(self, classes: Mapping[int, _ClassResults], wanted: PerCategoryMetrics) -> dict[str, float]:
+    def _metrics_by_class(self, classes: Mapping[int, _ClassResults], wanted: PerCategoryMetrics) -> dict[str, float]:
         """Return the metrics of each class and group, with TF's names."""
         values: dict[str, float] = {}
         maps: dict[str, float] = {}

@@ -107,7 +107,7 @@ def match_classes(
 
     Args:
         judged: As `unmatched` returns; it is updated.
-        found: All detections of the image.
+        regions: All detections of the image.
         known: int64, in order; the classes that are evaluated.
 
     Yields:

@@ -134,7 +134,7 @@ class PascalMetrics:
             else:
                 by_box = Boxes(boxes[ranked]), Boxes(sample.boxes[chosen].astype(np.float64))
                 apart = _Overlaps.of(detected[ranked], truth[chosen]).without(~seen)
-                aside = self._found_by_box(*by_box, ~seen, apart, sample, chosen)
+                aside = self._matched_by_box(*by_box, ~seen, apart, sample, chosen)
                 kept = ~aside
                 self._judge(label, ranked[kept], scores[ranked[kept]], sample, chosen, apart.rows(kept))
         self._images += 1
@@ -179,7 +179,7 @@ class PascalMetrics:
         dropped[groups != NOBODY] = True
         return right, dropped, groups, claims
 
-    def _found_by_box(
+    def _matched_by_box(
         self,
         detected: Boxes,
         objects: Boxes,
