@@ -101,12 +101,12 @@ def _pictures(paths: list[Path]) -> Pictures:
 def _print(timings: Sequence[Timing], counted: dict[str, ModelCosts], counted_at: int) -> None:
     titles = ("batch", "least", "median", "p95 ms", "CPU ms", "images/s", "ratio", "(least)")
     console.print("".join(f"{title:>{width}}" for title, width in zip(titles, _WIDTHS, strict=True)))
-    for name in dict.fromkeys(one.name for one in timings):
+    for name in dict.fromkeys(timing.name for timing in timings):
         console.print(name, markup=False)  # on a separate line: it may be as long as a path
-        for one in (one for one in timings if one.name == name):
-            numbers = (one.least_ms, one.median_ms, one.p95_ms, one.cpu_ms, one.images_per_s)
-            shares = (f"{one.ratio:.2f}", f"({one.ratio_least:.2f})")
-            cells = (str(one.batch), *(f"{number:.1f}" for number in numbers), *shares)
+        for timing in (timing for timing in timings if timing.name == name):
+            numbers = (timing.least_ms, timing.median_ms, timing.p95_ms, timing.cpu_ms, timing.images_per_s)
+            shares = (f"{timing.ratio:.2f}", f"({timing.ratio_least:.2f})")
+            cells = (str(timing.batch), *(f"{number:.1f}" for number in numbers), *shares)
             console.print("".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)), markup=False)
     for name, fact in counted.items():
         console.print(
@@ -129,8 +129,8 @@ def _write(
         "versions": installed_versions("boxwright", "torch", "onnxruntime", "openvino", "ai-edge-litert"),
         "threads": threads,
         "load of a core, before and after": loads,
-        "facts": {name: asdict(one) for name, one in counted.items()},
-        "timings": [one.to_dict() for one in timings],
+        "facts": {name: asdict(network_facts) for name, network_facts in counted.items()},
+        "timings": [timing.to_dict() for timing in timings],
     }
     write_whole(path, json.dumps(content, indent=1) + "\n")
     console.print(f"all numbers: {path}", markup=False)

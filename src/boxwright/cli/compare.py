@@ -24,12 +24,12 @@ def compare_command(
     sources = source_of_evaluation(first), source_of_evaluation(second)
     if sources[0].problem:
         console.print(f"no pictures: {sources[0].problem}", markup=False)
-    found = write_comparison(sources, out, settings, lambda items, title: progress_of(title, items))
-    for row in found.metrics:
+    comparison = write_comparison(sources, out, settings, lambda items, title: progress_of(title, items))
+    for row in comparison.metrics:
         change = row.difference
         console.print(
             f"{row.name} {row.first:.3f} → {row.second:.3f}: {change.value:+.3f} "
             f"(95 %: {change.low:+.3f} to {change.high:+.3f}): {row.verdict}"
         )
-    console.print(f"objects: {len(found.gained)} gained, {len(found.lost)} lost")
+    console.print(f"objects: {len(comparison.gained)} gained, {len(comparison.lost)} lost")
     console.print(f"comparison: {out / 'index.html'} (open it in a browser)", markup=False)

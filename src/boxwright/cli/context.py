@@ -65,14 +65,14 @@ def build(
     workers = min(settings.workers or _default_workers(settings.device), len(files))
     engine = engine_of(settings.engine, settings.device)
     if workers == 1 and settings.engine == "local":
-        engine = _here
+        engine = _run_in_process
     # Workers share the CPUs; a single process leaves the number to its runtime.
     threads = max((os.cpu_count() or 1) // workers, 1) if workers > 1 else 0
     job = memory.ContextJob(files, checkpoint, out, settings, threads)
     with unfinished(out, "context records"):
         memory.begin(job)
         if missing := memory.missing_outputs(job):
-            spread = partial(_each, engine=engine, workers=workers)
+            spread = partial(_run_tasks, engine=engine, workers=workers)
             spread("embed", partial(memory.embedding_worker, job), memory.missing_embeddings(job))
             written = spread("write", partial(memory.record_worker, job), missing)
             if settings.banks:
@@ -94,14 +94,16 @@ def _default_workers(device: str) -> int:
     return max((os.cpu_count() or 1) // 2, 1)
 
 
-def _here(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
+def _run_in_process(make: Callable[[], Work], tasks: Sequence[Any], workers: int) -> Iterator[Any]:
     """Run tasks in this process."""
     del workers
     if tasks:
         yield from map(make(), tasks)
 
 
-def _each(title: str, make: Callable[[], Work], tasks: Sequence[int], *, engine: Engine, workers: int) -> list[Any]:
+def _run_tasks(
+    title: str, make: Callable[[], Work], tasks: Sequence[int], *, engine: Engine, workers: int
+) -> list[Any]:
     """Return the results of tasks, with a progress bar."""
     from boxwright.cli.ui import progress_bar
 
@@ -115,7 +117,7 @@ def _each(title: str, make: Callable[[], Work], tasks: Sequence[int], *, engine:
 
 
 def _report(job: ContextJob, written: list[ContextFileCounts]) -> None:
-    images, without = sum(one.images for one in written), sum(one.without for one in written)
+    images, without = sum(unit.images for unit in written), sum(unit.without for unit in written)
     console.print(f"{images} images with context in {len(job.files)} files: {job.out}/context.record-*", markup=False)
     if without:
         console.print(

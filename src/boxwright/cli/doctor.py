@@ -66,9 +66,9 @@ def doctor_command(
         return items if settings.as_json else progress_of(what, items)
 
     if _is_configuration(config):
-        findings += _of_configuration(config, changes or [], settings, depth, progress)
+        findings += _examine_configuration(config, changes or [], settings, depth, progress)
     else:
-        findings += _of_data(config, _reading(settings, reading), depth, progress)
+        findings += _examine_data(config, _reading(settings, reading), depth, progress)
     fatal = any(finding.verdict == "fatal" for finding in findings)
     if settings.as_json:
         console.print_json(json.dumps([_row(finding) for finding in findings]))
@@ -96,7 +96,7 @@ def _is_configuration(path: Path) -> bool:
     return path.suffix != ".csv" and not is_record_file(path)
 
 
-def _of_configuration(
+def _examine_configuration(
     config: Path,
     changes: list[str],
     settings: DoctorSettings,
@@ -124,7 +124,7 @@ def _reading(settings: DoctorSettings, reading: ReadSettings) -> dict[str, Any]:
     return {**asdict(reading), "labels_are": labels_are_of(settings.labels_are)}
 
 
-def _of_data(data: Path, reading: dict[str, Any], depth: Depth, progress: Progress) -> list[Finding]:
+def _examine_data(data: Path, reading: dict[str, Any], depth: Depth, progress: Progress) -> list[Finding]:
     from boxwright.data.open_dataset import open_recognized
     from boxwright.data.recognize import recognize
     from boxwright.training.preflight.examine import examine_data

@@ -105,8 +105,8 @@ def _evaluate(
         from boxwright.weights.open_model import require_adjustable, run_folder
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
-    found = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
-    config = found.message
+    configuration = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
+    config = configuration.message
     evaluated = open_evaluated(model_dir, config, settings)
     opened = evaluated.model
     if evaluated.runtime == TORCH:
@@ -123,7 +123,7 @@ def _evaluate(
             evaluation = evaluate_by_workers(model_dir, config, settings, evaluated.data, results.add)
         else:
             evaluation = evaluate_on_data(evaluated.data, opened.opened, settings, _progress, results.add)
-        about = about_evaluation(opened, settings, found.path, evaluated.runtime)
+        about = about_evaluation(opened, settings, configuration.path, evaluated.runtime)
         write_evaluation(evaluation, results, folder, opened.step, rate, about)
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))

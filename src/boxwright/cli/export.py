@@ -116,14 +116,14 @@ def export_command(
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     source, target = _named(source, target, model_dir)
     require_checkpoint(source)
-    chosen = format or _format_of(target)
+    chosen = format or _choose_format(target)
     if chosen in _REFUSED:
         raise ExportError(f"--format {chosen.value}: {_REFUSED[chosen]}")
     if verify is None and chosen in _WEIGHTS:
         _write_weights(source, target, chosen, pipeline_config_path)
         return
     if chosen is Format.TRITON:
-        settings, chosen, target = _of_repository(source, target, settings, verify), Format.ONNX, None
+        settings, chosen, target = _repository_settings(source, target, settings, verify), Format.ONNX, None
     if settings.triton is not None and (chosen is not Format.ONNX or verify is not None):
         raise ExportError("--triton: Triton serves .onnx files; use it with --format onnx")
     if verify is not None:
@@ -132,7 +132,9 @@ def export_command(
     _write_export(source, target, chosen, pipeline_config_path, images or [], settings)
 
 
-def _of_repository(source: Path, target: Path | None, settings: ExportSettings, verify: Path | None) -> ExportSettings:
+def _repository_settings(
+    source: Path, target: Path | None, settings: ExportSettings, verify: Path | None
+) -> ExportSettings:
     """Return the settings of an export to ONNX from which Triton's repository is made."""
     from boxwright.weights.open_model import run_folder
 
@@ -218,7 +220,7 @@ def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> 
     return source, target
 
 
-def _format_of(target: Path | None) -> Format:
+def _choose_format(target: Path | None) -> Format:
     """Return the format that a file name stands for; other names are prefixes of TF2 checkpoints."""
     return Format.ONNX if target is None else _SUFFIXES.get(target.suffix, Format.TENSORFLOW)
 

@@ -35,10 +35,10 @@ def models_command(
     if name:
         preset_path(name)
     costs = read_costs()
-    chosen = {one: costs[one] for one in ([name] if name else preset_names())}
-    measured = {one: _milliseconds(one) for one in chosen} if measure else {}
+    chosen = {preset: costs[preset] for preset in ([name] if name else preset_names())}
+    measured = {preset: _milliseconds(preset) for preset in chosen} if measure else {}
     if as_json:
-        rows = [_row(one, cost, measured.get(one)) for one, cost in chosen.items()]
+        rows = [_row(preset, cost, measured.get(preset)) for preset, cost in chosen.items()]
         print(json.dumps(rows[0] if name else rows, indent=1, ensure_ascii=False))
     elif name:
         _describe(name, chosen[name], measured.get(name))

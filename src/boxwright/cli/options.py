@@ -56,7 +56,7 @@ class PlainCommand(TyperCommand):
 
     def _options(self) -> dict[str, Any]:
         """Return the options by name, without dashes."""
-        return {flag.lstrip("-"): one for one in self.params for flag in (*one.opts, *one.secondary_opts)}
+        return {flag.lstrip("-"): option for option in self.params for flag in (*option.opts, *option.secondary_opts)}
 
     def _unknown(self, args: list[str]) -> Iterator[str]:
         """Yield unknown options, with underscores; a word after an option may be its value."""

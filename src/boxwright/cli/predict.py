@@ -181,7 +181,7 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     if opened.device == CPU:
         console.print(f"boxwright export {shlex.quote(str(model.path))} writes {_FASTER}", markup=False)
     begin(job, units, opened.weights)
-    todo = [unit for unit in unfinished_units(job, units) if _mine(unit.number, many.shards)]
+    todo = [unit for unit in unfinished_units(job, units) if _is_in_shard(unit.number, many.shards)]
     if len(todo) < len(units):
         console.print(f"{len(units) - len(todo)} of {len(units)} units are done, or belong to another shard")
     if many.engine == "local" and many.workers == 1:
@@ -192,8 +192,8 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     _print_result(job, finished(job), many.max_errors)
 
 
-def _mine(number: int, shards: str) -> bool:
-    """Whether a unit belongs to the requested shard."""
+def _is_in_shard(number: int, shards: str) -> bool:
+    """Return whether a unit belongs to the requested shard."""
     if not shards:
         return True
     share, _, count = shards.partition("/")

@@ -69,7 +69,7 @@ def prepare_training(config: TrainEvalPipelineConfig, settings: RunSettings) -> 
     from boxwright.pipeline.input_reader import has_one_input_size
 
     set_tf32(allowed=settings.tf32)
-    # Of inputs of one size, cuDNN's trials of its algorithms are over after a step; each new size would have its own.
+    # With inputs of one size, cuDNN's trials of its algorithms are over after a step; each new size would repeat them.
     torch.backends.cudnn.benchmark = has_one_input_size(config)
     if settings.device == "cpu" or not torch.cuda.is_available():
         keep_freed_memory()

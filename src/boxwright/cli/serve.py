@@ -60,11 +60,11 @@ def serve_command(
         held = f"queue of at most {settings.queue} images, {settings.max_held_mib:,.0f} MiB including uploads"
         for model in models:
             console.print(f"{model}: {where}/ ({held})", markup=False)
-        for one in names:
-            console.print(f"TensorFlow Serving: {where}/v1/models/{one}:predict", markup=False)
-            console.print(f"Open Inference: {where}/v2/models/{one}/infer", markup=False)
-        for one in names:
-            address = f"{where}/detect" if len(names) == 1 else shlex.quote(f"{where}/detect?model={quote(one)}")
+        for model_name in names:
+            console.print(f"TensorFlow Serving: {where}/v1/models/{model_name}:predict", markup=False)
+            console.print(f"Open Inference: {where}/v2/models/{model_name}/infer", markup=False)
+        for model_name in names:
+            address = f"{where}/detect" if len(names) == 1 else shlex.quote(f"{where}/detect?model={quote(model_name)}")
             console.print(f"an image: curl --data-binary @image.jpg {address}", markup=False)
 
     run_server(dict(zip(names, models, strict=True)), settings, access, watch=watch, announce=announce)
@@ -82,7 +82,7 @@ def _check_names(names: list[str], models: int) -> None:
 
 def _check_name(name: str) -> None:
     """Raise a ConfigError for a name that is not a single URL path segment."""
-    if name in ("", ".", "..") or any(not one.isprintable() or one.isspace() or one in "/\\?#%" for one in name):
+    if name in ("", ".", "..") or any(not char.isprintable() or char.isspace() or char in "/\\?#%" for char in name):
         raise ConfigError(f"--name {name!r}: expected a name valid in a URL, without / \\ ? # % and spaces")
 
 

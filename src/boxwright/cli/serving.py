@@ -111,7 +111,7 @@ def names_of(models: Sequence[Path]) -> list[str]:
     names: list[str] = []
     for stem in stems:
         numbered = (f"{stem}-{number}" for number in itertools.count(2))
-        names.append(stem if stem not in names else next(one for one in numbered if one not in names))
+        names.append(stem if stem not in names else next(candidate for candidate in numbered if candidate not in names))
     return names
 
 

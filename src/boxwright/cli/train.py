@@ -162,7 +162,7 @@ def train_command(
     _refuse_unsupported(flags)
     if words.epochs is not None and flags.num_train_steps is not None:
         raise ConfigError("--epochs and --num_train_steps set the same field; remove one")
-    path, folder = _configuration_of(data, pipeline_config_path, model_dir, model, words, settings)
+    path, folder = _prepare_configuration(data, pipeline_config_path, model_dir, model, words, settings)
     if data is not None and words.batch == "auto":  # chosen when the configuration was written
         words = replace(words, batch="")
     config = _configured(path, words, flags, set_ or [], settings.device)
@@ -190,7 +190,7 @@ def train_command(
         _suggest_next(config, folder, done, path)
 
 
-def _configuration_of(
+def _prepare_configuration(
     data: str | None,
     config: Path | None,
     model_dir: Path | None,

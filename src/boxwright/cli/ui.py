@@ -133,14 +133,14 @@ def _only_model(folder: Path) -> Path:
     Raises:
         ConfigError: If there is none; or several, which are printed, newest first.
     """
-    found = sorted(_models_in(folder), key=lambda path: path.stat().st_mtime, reverse=True)
-    if not found:
+    models = sorted(_models_in(folder), key=lambda path: path.stat().st_mtime, reverse=True)
+    if not models:
         raise ConfigError("no run and no exported detector is in this folder; name one, or make one: boxwright demo")
-    if len(found) == 1:
-        return found[0]
-    for path in found[:_MOST_LISTED]:
+    if len(models) == 1:
+        return models[0]
+    for path in models[:_MOST_LISTED]:
         console.print(f"boxwright ui {shlex.quote(str(path))}", markup=False)
-    more = f" ({len(found)} in all)" if len(found) > _MOST_LISTED else ""
+    more = f" ({len(models)} in all)" if len(models) > _MOST_LISTED else ""
     raise ConfigError(f"several detectors are in this folder{more}: name one, or two to compare them")
 
 

@@ -253,7 +253,7 @@ def _made(
         if report.complete:
             break
     if quantizer is not None and accuracy is not None:
-        before = accuracy(lambda pictures: [found.arrays() for found in detector.detect(pictures)])
+        before = accuracy(lambda pictures: [detections.arrays() for detections in detector.detect(pictures)])
         report.accuracy = compared_accuracy(before, accuracy(ExportedDetector(session).detect))
         if not report.accuracy["passed"] and before > 0:
             mixed = precise_enough(
@@ -293,14 +293,14 @@ def _check(path: Path, kind: _Kind, images: Pictures) -> None:
     for number, image in enumerate(images):
         if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3:
             raise ExportError(
-                f"images[{number}]: expected a picture, uint8 [height, width, 3], found {_kind_of(image)}; "
+                f"images[{number}]: expected a picture, uint8 [height, width, 3], found {_describe_type(image)}; "
                 "boxwright.data.image_io.read_image reads a file"
             )
     if not len(images):
         raise ExportError("no pictures: an export is compared with its detector on pictures")
 
 
-def _kind_of(image: object) -> str:
+def _describe_type(image: object) -> str:
     return f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
 
 
@@ -340,7 +340,7 @@ def report_path(path: str | Path) -> Path:
     return Path(path).with_name(f"{Path(path).name}.parity.json")
 
 
-def _kind_of_file(path: str | Path) -> _Kind:
+def _find_kind(path: str | Path) -> _Kind:
     kind = next((kind for kind in FORMATS.values() if kind.suffix == Path(path).suffix), None)
     if kind is None:
         raise ExportError(f"{path}: expected {', '.join(kind.suffix for kind in FORMATS.values())}")
@@ -370,7 +370,7 @@ def verify(
     Raises:
         ExportError: If the file was exported from another detector, is damaged or modified.
     """
-    kind, file = _kind_of_file(path), read_checked(path, allow_edited=allow_edited)
+    kind, file = _find_kind(path), read_checked(path, allow_edited=allow_edited)
     session = kind.session(file)
     with evaluation_mode(detector):
         if session.metadata.weights_sha256 != weights_sha256(detector):

@@ -62,32 +62,34 @@ class DetectionGraph(nn.Module):
         """
         predictions = self.network(inputs, true_sizes)
         raw = self.postprocessor.decode(predictions)
-        found = self.postprocessor.select(predictions, raw, true_sizes)
-        return named_outputs(inputs, raw, found, true_sizes)
+        detections = self.postprocessor.select(predictions, raw, true_sizes)
+        return named_outputs(inputs, raw, detections, true_sizes)
 
 
-def named_outputs(inputs: Tensor, raw: RawDetections, found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor]:
+def named_outputs(
+    inputs: Tensor, raw: RawDetections, detections: PaddedDetections, true_sizes: Tensor
+) -> dict[str, Tensor]:
     """Return TensorFlow's outputs by name, float32; as `DetectionGraph.forward` describes them.
 
     Args:
         true_sizes: int64 [B, 2]; each input's (height, width) without padding.
     """
-    outputs = {PREPROCESSED: inputs, **_detections(found, true_sizes), **raw.to_tf(true_sizes)}
+    outputs = {PREPROCESSED: inputs, **_detections(detections, true_sizes), **raw.to_tf(true_sizes)}
     return {name: value.to(torch.float32) for name, value in outputs.items()}
 
 
-def _detections(found: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor]:
-    valid = found.valid
+def _detections(detections: PaddedDetections, true_sizes: Tensor) -> dict[str, Tensor]:
+    valid = detections.valid
     outputs = {
-        "detection_boxes": normalized(found.boxes, true_sizes),
-        "detection_scores": found.scores,
-        "detection_classes": found.labels + 1,
+        "detection_boxes": normalized(detections.boxes, true_sizes),
+        "detection_scores": detections.scores,
+        "detection_classes": detections.labels + 1,
         "num_detections": valid.sum(1),
-        "detection_anchor_indices": found.anchors,
+        "detection_anchor_indices": detections.anchors,
     }
     # Rows of padding are 0 in these outputs, as in TF's.
-    more = outputs_of(found, true_sizes[:, None, None].to(found.boxes))
+    more = outputs_of(detections, true_sizes[:, None, None].to(detections.boxes))
     outputs |= {name: values * valid.view(*valid.shape, *[1] * (values.ndim - 2)) for name, values in more.items()}
-    if found.complete is not None:
-        outputs["detections_complete"] = found.complete
+    if detections.complete is not None:
+        outputs["detections_complete"] = detections.complete
     return outputs

@@ -48,7 +48,7 @@ class GraphLinks:
 
     def below(self, names: Iterable[str]) -> set[str]:
         """Return the nodes that depend on some nodes, and these."""
-        return _reached(names, self._readers_of)
+        return _reached(names, self._list_readers)
 
     def made_by(self, name: str) -> list[str]:
         """Return the nodes whose values a node reads."""
@@ -62,7 +62,7 @@ class GraphLinks:
         """Return all convolutions, and the nodes on ways between two of them that compute maps from maps."""
         convolutions = {name for name, node in self.nodes.items() if node.op_type in CONVOLUTIONS}
         maps = convolutions | {name for name, node in self.nodes.items() if node.op_type in _OF_MAPS}
-        below = _reached(convolutions, lambda name: maps.intersection(self._readers_of(name)))
+        below = _reached(convolutions, lambda name: maps.intersection(self._list_readers(name)))
         return below & _reached(convolutions, lambda name: maps.intersection(self.made_by(name)))
 
     def leaving(self, inside: Collection[str]) -> list[str]:
@@ -75,8 +75,8 @@ class GraphLinks:
             if any(reader not in inside for reader in self.read_by(value))
         ]
 
-    def _readers_of(self, name: str) -> list[str]:
-        return [one for value in self.nodes[name].output for one in self.read_by(value)]
+    def _list_readers(self, name: str) -> list[str]:
+        return [reader for value in self.nodes[name].output for reader in self.read_by(value)]
 
 
 def _reached(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
@@ -102,11 +102,11 @@ class _Reader:
         return None if image is None else {INPUT: image[None]}
 
 
-def _of_infinite_borders(graph: Any, links: GraphLinks) -> set[str]:
+def _infinite_border_nodes(graph: Any, links: GraphLinks) -> set[str]:
     """Return the nodes that add a border of infinite values, and those that read it."""
     numpy_helper = require_library("onnx", "onnx").numpy_helper
     # Poolings share a scale with their inputs, so that with an infinite one all that they return becomes 0.
-    constants = {one.name: one for one in graph.initializer}
+    constants = {initializer.name: initializer for initializer in graph.initializer}
     borders = [
         node
         for node in graph.node
@@ -137,7 +137,7 @@ class Quantizer:
             shapes.quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
             self.prepared = onnx.load(prepared)
         links = GraphLinks(self.prepared.graph)
-        self.inside = links.between_convolutions() - _of_infinite_borders(self.prepared.graph, links)
+        self.inside = links.between_convolutions() - _infinite_border_nodes(self.prepared.graph, links)
         self.images = images
 
     def quantized(self, kept: Collection[str] = ()) -> Any:
@@ -215,23 +215,23 @@ def measure_errors(quantizer: Quantizer, whole: Any, images: Pictures) -> list[R
     outputs = links.leaving(quantizer.inside)
     tensors = _noisiest(quantizer.prepared, whole, list(_rounded(quantizer, links, whole.graph)), images)
     session = _session(_switched(quantizer.prepared, whole, tensors, outputs))
-    changed = [_first_changed(links, quantizer.inside, one, outputs) for one in tensors]
+    changed = [_first_changed(links, quantizer.inside, tensor, outputs) for tensor in tensors]
     errors = np.zeros(len(tensors))
     for image in images:
         expected = _run(session, image, np.zeros(len(tensors), np.bool_))
         variances = [max(float(np.var(value)), 1e-12) for value in expected]
         for number in range(len(tensors)):
-            found = _run(session, image, np.arange(len(tensors)) == number)
+            rounded = _run(session, image, np.arange(len(tensors)) == number)
             errors[number] += sum(
-                float(np.mean(np.square(found[place] - expected[place]))) / variances[place]
+                float(np.mean(np.square(rounded[place] - expected[place]))) / variances[place]
                 for place in changed[number]
-                if found[place].size and found[place].shape == expected[place].shape
+                if rounded[place].size and rounded[place].shape == expected[place].shape
             )
     measured = [
-        RoundedTensor(one.name, one.nodes, one.scale, float(error) / len(images))
-        for one, error in zip(tensors, errors, strict=True)
+        RoundedTensor(tensor.name, tensor.nodes, tensor.scale, float(error) / len(images))
+        for tensor, error in zip(tensors, errors, strict=True)
     ]
-    return sorted(measured, key=lambda one: -one.error)
+    return sorted(measured, key=lambda tensor: -tensor.error)
 
 
 def _noisiest(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], images: Pictures) -> list[RoundedTensor]:
@@ -240,13 +240,13 @@ def _noisiest(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], image
     model = onnx.ModelProto()
     model.CopyFrom(prepared)
     del model.graph.output[:]
-    for one in tensors:
-        model.graph.output.append(onnx.helper.make_tensor_value_info(one.name, onnx.TensorProto.FLOAT, None))
-    values = {one.name: onnx.numpy_helper.to_array(one) for one in whole.graph.initializer}
+    for tensor in tensors:
+        model.graph.output.append(onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, None))
+    values = {initializer.name: onnx.numpy_helper.to_array(initializer) for initializer in whole.graph.initializer}
     session, noise = _session(model), np.zeros(len(tensors))
     for image in images:
-        for number, (one, value) in enumerate(zip(tensors, session.run(None, {INPUT: image[None]}), strict=True)):
-            step = float(values[one.scale[0]])
+        for number, (tensor, value) in enumerate(zip(tensors, session.run(None, {INPUT: image[None]}), strict=True)):
+            step = float(values[tensor.scale[0]])
             noise[number] += step**2 / 12 / max(float(np.var(value)), 1e-12) if value.size else 0.0
     chosen = sorted(np.argsort(-noise, kind="stable")[:_MOST].tolist())
     return [tensors[number] for number in chosen]
@@ -264,7 +264,9 @@ def _rounded(quantizer: Quantizer, links: GraphLinks, quantized: Any) -> Iterato
             name = name if after in known else after
         makers = {links.makers[name]} if name in links.makers else set()
         # Such an activation and the convolution before it are one in 8 bits.
-        makers |= {one for maker in makers if links.nodes[maker].op_type in _REMOVED for one in links.made_by(maker)}
+        makers |= {
+            producer for maker in makers if links.nodes[maker].op_type in _REMOVED for producer in links.made_by(maker)
+        }
         yield RoundedTensor(
             name, frozenset(quantizer.inside & {*makers, *links.read_by(name)}), (node.input[1], node.input[2])
         )
@@ -288,10 +290,10 @@ def _switched(prepared: Any, whole: Any, tensors: Sequence[RoundedTensor], outpu
     model = onnx.ModelProto()
     model.CopyFrom(prepared)
     graph = model.graph
-    scales = {name for one in tensors for name in one.scale}
-    graph.initializer.extend(one for one in whole.graph.initializer if one.name in scales)
+    scales = {name for tensor in tensors for name in tensor.scale}
+    graph.initializer.extend(initializer for initializer in whole.graph.initializer if initializer.name in scales)
     graph.input.append(helper.make_tensor_value_info(_FLAGS, onnx.TensorProto.BOOL, [len(tensors)]))
-    numbers = {one.name: number for number, one in enumerate(tensors)}
+    numbers = {tensor.name: number for number, tensor in enumerate(tensors)}
     nodes = list(graph.node)
     del graph.node[:]
     for name in (value.name for value in prepared.graph.input if value.name in numbers):
@@ -331,8 +333,8 @@ def _session(model: Any) -> Any:
 
 
 def _run(session: Any, image: NDArray[np.uint8], flags: NDArray[np.bool_]) -> list[NDArray[np.float32]]:
-    found: list[NDArray[np.float32]] = session.run(None, {INPUT: image[None], _FLAGS: flags})
-    return found
+    outputs: list[NDArray[np.float32]] = session.run(None, {INPUT: image[None], _FLAGS: flags})
+    return outputs
 
 
 _LOG = logging.getLogger("boxwright")
@@ -376,13 +378,14 @@ def precise_enough(
     passed: list[MixedPrecisionModel] = []
 
     def good(count: int) -> bool:
-        kept = frozenset().union(*(one.nodes for one in tensors[:count]))
+        kept = frozenset().union(*(tensor.nodes for tensor in tensors[:count]))
         model, layers = quantizer.quantized(kept), float_layers(quantizer, kept)
-        found = MixedPrecisionModel(model, layers, compared_accuracy(before, measure(model)))
-        _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", found.accuracy["export"], len(layers), before)
-        if found.accuracy["passed"]:
-            passed.append(found)
-        return bool(found.accuracy["passed"])
+        candidate = MixedPrecisionModel(model, layers, compared_accuracy(before, measure(model)))
+        average = candidate.accuracy["export"]
+        _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", average, len(layers), before)
+        if candidate.accuracy["passed"]:
+            passed.append(candidate)
+        return bool(candidate.accuracy["passed"])
 
     smallest(good, len(tensors) // 2)
     return passed[-1] if passed else None

@@ -61,8 +61,8 @@ class LiteNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return box codes [1, A, 4] and scores [1, A, C] of scaled pixels [1, H, W, 3]."""
-        found = self.network(images.permute(0, 3, 1, 2).contiguous(), self.sizes)
-        return found.box_codes, self.converter(found.class_logits)
+        predictions = self.network(images.permute(0, 3, 1, 2).contiguous(), self.sizes)
+        return predictions.box_codes, self.converter(predictions.class_logits)
 
 
 def litert_model(detector: Detector, suppression: Suppression, times: int, dtype: torch.dtype) -> Lite:

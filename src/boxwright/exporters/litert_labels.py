@@ -51,14 +51,14 @@ def model_metadata(
     file = writer.tables(
         writer.table(writer.text(labels), writer.text("Names of the classes."), writer.byte(_VALUE_LABELS))
     ) if labels else None  # fmt: skip
-    found = writer.tables(
+    output_tables = writer.tables(
         writer.tensor("location", "ymin, xmin, ymax, xmax in 0..1.", writer.content(_BOX, order, (2, 2))),
         writer.tensor("category", "From 0.", writer.content(_FEATURE, writer.table(), (1, 1)), None, None, file),
         writer.tensor("score", "Best first.", writer.content(_FEATURE, writer.table(), (1, 1))),
         writer.tensor("number of detections", "How many rows count.", writer.content(_FEATURE, writer.table())),
         *(writer.tensor(name, told, writer.content(_FEATURE, writer.table())) for name, told in more),
     )
-    graph = writer.table(None, None, writer.tables(given), found)
+    graph = writer.table(None, None, writer.tables(given), output_tables)
     name, version = writer.text("Boxwright detector"), writer.text("1.0.0")
     return writer.finished(writer.table(name, None, None, writer.tables(graph), None, None, None, version))
 

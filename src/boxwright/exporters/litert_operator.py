@@ -50,7 +50,7 @@ class Lite:
         for name, content in metadata.items():
             self._model.metadata = [*(self._model.metadata or []), self._entry(name, content)]
         try:
-            self._model.buffers = [self._aligned(one) for one in self._model.buffers]
+            self._model.buffers = [self._aligned(buffer) for buffer in self._model.buffers]
             builder = flatbuffers.Builder(1 << 20)
             builder.Finish(self._model.Pack(builder), _IDENTIFIER)
         finally:
@@ -104,10 +104,10 @@ def with_operator(network: bytes, anchors: NDArray[np.float32], options: dict[st
     laid = _tensor(schema, graph, ANCHORS, list(anchors.shape), len(model.buffers) - 1)
     most = options["max_detections"]
     shapes = ([1, most, 4], [1, most], [1, most], [1])
-    found = [_tensor(schema, graph, name, shape, 0) for name, shape in zip(OUTPUTS, shapes, strict=True)]
-    graph.operators.append(_operator(schema, model, [*given, laid], found, options))
-    graph.outputs = found
-    signature.outputs = [_named(schema, name, index) for name, index in zip(OUTPUTS, found, strict=True)]
+    output_indices = [_tensor(schema, graph, name, shape, 0) for name, shape in zip(OUTPUTS, shapes, strict=True)]
+    graph.operators.append(_operator(schema, model, [*given, laid], output_indices, options))
+    graph.outputs = output_indices
+    signature.outputs = [_named(schema, name, index) for name, index in zip(OUTPUTS, output_indices, strict=True)]
     return Lite(model, schema)
 
 
@@ -141,8 +141,8 @@ def _named_network(network: bytes, outputs: Sequence[str]) -> tuple[Any, Any, li
     model.description = b"boxwright"
     (graph,), (signature,) = model.subgraphs, model.signatureDefs
     # The signature lists the outputs in the program's order; the graph may not. output_10 comes after output_9.
-    ordered = sorted(signature.outputs, key=lambda one: (len(one.name), one.name))
-    given = [one.tensorIndex for one in ordered]
+    ordered = sorted(signature.outputs, key=lambda output: (len(output.name), output.name))
+    given = [output.tensorIndex for output in ordered]
     for number, tensor in enumerate(graph.tensors):  # the converter's names are long and meaningless
         tensor.name = f"t{number}".encode()
     for name, index in zip((INPUT, *outputs), [*graph.inputs, *given], strict=True):
@@ -158,14 +158,14 @@ def _tensor(schema: Any, graph: Any, name: str, shape: list[int], buffer: int) -
     return len(graph.tensors) - 1
 
 
-def _operator(schema: Any, model: Any, given: list[int], found: list[int], options: dict[str, Any]) -> Any:
+def _operator(schema: Any, model: Any, inputs: list[int], outputs: list[int], options: dict[str, Any]) -> Any:
     code, step = schema.OperatorCodeT(), schema.OperatorT()
     # Older interpreters only read the deprecated field, of 8 bits.
     code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
     code.customCode, code.version = OPERATOR.encode(), 1
     model.operatorCodes.append(code)
     step.opcodeIndex = len(model.operatorCodes) - 1
-    step.inputs, step.outputs = given, found
+    step.inputs, step.outputs = inputs, outputs
     step.customOptions = np.frombuffer(_flexbuffer(options), np.uint8)
     step.customOptionsFormat = schema.CustomOptionsFormat.FLEXBUFFERS
     return step

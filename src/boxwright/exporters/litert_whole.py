@@ -61,10 +61,10 @@ class LiteDetector(nn.Module):
         inputs = self.preprocessor.normalize(images.permute(0, 3, 1, 2), self.sizes).contiguous()
         predictions = self.network(inputs, self.sizes)
         raw = self.post.decode(predictions)
-        found = named_outputs(inputs, raw, self.post.select(predictions, raw, self.sizes), self.sizes)
-        found["detection_classes"] = found["detection_classes"] - 1
-        found |= {"raw_boxes": raw.boxes, "raw_scores": raw.scores}
-        return tuple(found[name] for name in (*OUTPUTS, *KEYPOINT_OUTPUTS, *KEPT) if name in found)
+        outputs = named_outputs(inputs, raw, self.post.select(predictions, raw, self.sizes), self.sizes)
+        outputs["detection_classes"] = outputs["detection_classes"] - 1
+        outputs |= {"raw_boxes": raw.boxes, "raw_scores": raw.scores}
+        return tuple(outputs[name] for name in (*OUTPUTS, *KEYPOINT_OUTPUTS, *KEPT) if name in outputs)
 
 
 def whole_program(

@@ -67,49 +67,55 @@ class Matcher:
     wanted_unsteady: frozenset[int] = frozenset()
     unsteady_keypoints: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
 
-    def __call__(self, found: FoundObjects, wanted: FoundObjects) -> Difference:
+    def __call__(self, exported: FoundObjects, expected: FoundObjects) -> Difference:
         """Return the differences."""
-        result, left, lost = Difference(), list(range(len(found))), []
-        for number in range(len(wanted)):
-            match = next((other for other in left if _same(found, other, wanted, number)), None)
+        result, left, lost = Difference(), list(range(len(exported))), []
+        for number in range(len(expected)):
+            match = next((other for other in left if _same(exported, other, expected, number)), None)
             if match is None:
                 lost.append(number)
                 continue
             left.remove(match)
-            if not _is_of(self.wanted_unsteady, wanted, number):
+            if not _is_among(self.wanted_unsteady, expected, number):
                 for part in PARTS:
-                    share = self._share_of(part, found, match, wanted, number)
+                    share = self._compare_part(part, exported, match, expected, number)
                     result.largest[part] = max(result.largest[part], share)
         for number in lost[:]:
-            other = next((one for one in left if self._stands_for(found, one, wanted, number)), None)
+            other = next(
+                (candidate for candidate in left if self._stands_for(exported, candidate, expected, number)), None
+            )
             if other is not None:
                 left.remove(other)
                 lost.remove(number)
-                result.ties.append(f"{_name(wanted, number)} and {_name(found, other)} score the same")
-        self._explain(_Side(found, left, self.unsteady), _Side(wanted, lost, self.wanted_unsteady), result)
+                result.ties.append(f"{_name(expected, number)} and {_name(exported, other)} score the same")
+        self._explain(_Side(exported, left, self.unsteady), _Side(expected, lost, self.wanted_unsteady), result)
         return result
 
-    def _share_of(self, part: str, found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> float:
+    def _compare_part(
+        self, part: str, exported: FoundObjects, row: int, expected: FoundObjects, expected_row: int
+    ) -> float:
         """Return the largest difference of a part of two matched detections, as a share of the tolerance."""
-        values, expected = getattr(found, part), getattr(wanted, part)
-        if values is None or expected is None:
-            return 0.0 if values is expected else float("inf")
-        values, expected = values[one], expected[other]
+        values, expected_values = getattr(exported, part), getattr(expected, part)
+        if values is None or expected_values is None:
+            return 0.0 if values is expected_values else float("inf")
+        values, expected_values = values[row], expected_values[expected_row]
         if part == "keypoints":  # in 0..1 of the picture, as boxes are compared
-            values, expected = (points / np.array(wanted.image_size[::-1]) for points in (values, expected))
-        anchors = wanted.anchor_indices
-        moved = None if anchors is None else self.unsteady_keypoints.get(int(anchors[other]))
+            values, expected_values = (
+                points / np.array(expected.image_size[::-1]) for points in (values, expected_values)
+            )
+        anchors = expected.anchor_indices
+        moved = None if anchors is None else self.unsteady_keypoints.get(int(anchors[expected_row]))
         if part in _OF_KEYPOINTS and moved is not None:
-            values, expected = values[~moved], expected[~moved]
-        return _share(values, expected)
+            values, expected_values = values[~moved], expected_values[~moved]
+        return _share(values, expected_values)
 
-    def _explain(self, found: _Side, wanted: _Side, result: Difference) -> None:
+    def _explain(self, exported: _Side, expected: _Side, result: Difference) -> None:
         """Sort unmatched detections into ties and differences, best first, as a tie explains later ones."""
-        alone = [(found, wanted, number, result.extra) for number in found.alone]
-        alone += [(wanted, found, number, result.missing) for number in wanted.alone]
+        alone = [(exported, expected, number, result.extra) for number in exported.alone]
+        alone += [(expected, exported, number, result.missing) for number in expected.alone]
         excused: list[tuple[_Side, int]] = []
-        for own, other, number, into in sorted(alone, key=lambda one: -float(one[0].items.scores[one[2]])):
-            reason = self._tie(own, number, wanted) or self._follows(own, number, other, excused)
+        for own, other, number, into in sorted(alone, key=lambda entry: -float(entry[0].items.scores[entry[2]])):
+            reason = self._tie(own, number, expected) or self._follows(own, number, other, excused)
             name = _name(own.items, number)
             if reason:
                 excused.append((own, number))
@@ -123,8 +129,8 @@ class Matcher:
         for side, rival in excused:
             if side.items.labels[rival] != items.labels[number]:
                 continue
-            one, two = (torch.from_numpy(rows) for rows in (items.boxes[[number]], side.items.boxes[[rival]]))
-            if float(pairwise_iou(one, two)) > self.iou_threshold - _NEAR_THRESHOLD:
+            box, rival_box = (torch.from_numpy(rows) for rows in (items.boxes[[number]], side.items.boxes[[rival]]))
+            if float(pairwise_iou(box, rival_box)) > self.iou_threshold - _NEAR_THRESHOLD:
                 return "overlaps a tie"
         # In a full image, a detection that only one list has displaces the other list's last one.
         left = any(side is other for side, _ in excused)
@@ -132,15 +138,17 @@ class Matcher:
             return "takes the slot of a tie"
         return ""
 
-    def _stands_for(self, found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> bool:
+    def _stands_for(self, exported: FoundObjects, row: int, expected: FoundObjects, expected_row: int) -> bool:
         """Return whether either of two equal scores may be kept: one suppresses the other, or one slot was left."""
-        anchors, others = found.anchor_indices, wanted.anchor_indices
-        same_anchor = anchors is not None and others is not None and anchors[one] == others[other]
-        if same_anchor or abs(found.scores[one] - wanted.scores[other]) > TIE:
+        anchors, others = exported.anchor_indices, expected.anchor_indices
+        same_anchor = anchors is not None and others is not None and anchors[row] == others[expected_row]
+        if same_anchor or abs(exported.scores[row] - expected.scores[expected_row]) > TIE:
             return False
-        if wanted.scores[other] <= wanted.scores.min() + TIE:
+        if expected.scores[expected_row] <= expected.scores.min() + TIE:
             return True
-        overlap = pairwise_iou(torch.from_numpy(found.boxes[[one]]), torch.from_numpy(wanted.boxes[[other]]))
+        overlap = pairwise_iou(
+            torch.from_numpy(exported.boxes[[row]]), torch.from_numpy(expected.boxes[[expected_row]])
+        )
         return float(overlap) > self.iou_threshold
 
     def _tie(self, own: _Side, number: int, wanted: _Side) -> str:
@@ -148,44 +156,44 @@ class Matcher:
         items, score = own.items, float(own.items.scores[number])
         if abs(score - self.least_score) <= TIE:
             return "is at the score threshold"
-        if _is_of(own.unsteady, items, number):
+        if _is_among(own.unsteady, items, number):
             return "is of a region that depends on rounding: at the picture's border, or at a threshold"
         rivals = np.flatnonzero(wanted.items.labels == items.labels[number])
-        one, others = torch.from_numpy(items.boxes[[number]]), torch.from_numpy(wanted.items.boxes[rivals])
-        for rival, overlap in zip(rivals.tolist(), pairwise_iou(one, others)[0].tolist(), strict=True):
+        box, rival_boxes = torch.from_numpy(items.boxes[[number]]), torch.from_numpy(wanted.items.boxes[rivals])
+        for rival, overlap in zip(rivals.tolist(), pairwise_iou(box, rival_boxes)[0].tolist(), strict=True):
             if wanted.items.scores[rival] >= score - TIE and abs(overlap - self.iou_threshold) <= _NEAR_THRESHOLD:
                 return "is at the overlap threshold"
-            if overlap > self.iou_threshold and _is_of(wanted.unsteady, wanted.items, rival):
+            if overlap > self.iou_threshold and _is_among(wanted.unsteady, wanted.items, rival):
                 return "overlaps one of a region that depends on rounding"
         return ""
 
 
-def _is_of(anchors: frozenset[int], found: FoundObjects, number: int) -> bool:
-    return found.anchor_indices is not None and int(found.anchor_indices[number]) in anchors
+def _is_among(anchors: frozenset[int], detections: FoundObjects, number: int) -> bool:
+    return detections.anchor_indices is not None and int(detections.anchor_indices[number]) in anchors
 
 
-def shares(found: object, wanted: object) -> NDArray[np.float64]:
+def shares(actual: object, expected: object) -> NDArray[np.float64]:
     """Return each difference as a share of the tolerance: |a - b| / (absolute + relative |b|)."""
-    one, other = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
-    return np.asarray(np.abs(one - other) / (ABSOLUTE + RELATIVE * np.abs(other)))
+    values, expected_values = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    return np.asarray(np.abs(values - expected_values) / (ABSOLUTE + RELATIVE * np.abs(expected_values)))
 
 
-def _share(found: object, wanted: object) -> float:
+def _share(actual: object, expected: object) -> float:
     """Return the largest difference, as a share of the tolerance."""
-    return float(shares(found, wanted).max(initial=0.0))
+    return float(shares(actual, expected).max(initial=0.0))
 
 
-def _same(found: FoundObjects, one: int, wanted: FoundObjects, other: int) -> bool:
-    if found.labels[one] != wanted.labels[other]:
+def _same(exported: FoundObjects, row: int, expected: FoundObjects, expected_row: int) -> bool:
+    if exported.labels[row] != expected.labels[expected_row]:
         return False
-    anchors, others = found.anchor_indices, wanted.anchor_indices
-    if anchors is not None and others is not None and anchors[one] == others[other]:
-        near = np.abs(found.boxes[one] - wanted.boxes[other]).max() <= 1 + RELATIVE * np.abs(wanted.boxes[other]).max()
-        return bool(near)
-    overlap = pairwise_iou(torch.from_numpy(found.boxes[[one]]), torch.from_numpy(wanted.boxes[[other]]))
+    anchors, others = exported.anchor_indices, expected.anchor_indices
+    if anchors is not None and others is not None and anchors[row] == others[expected_row]:
+        box, expected_box = exported.boxes[row], expected.boxes[expected_row]
+        return bool(np.abs(box - expected_box).max() <= 1 + RELATIVE * np.abs(expected_box).max())
+    overlap = pairwise_iou(torch.from_numpy(exported.boxes[[row]]), torch.from_numpy(expected.boxes[[expected_row]]))
     return float(overlap) >= _SAME_BOX
 
 
-def _name(found: FoundObjects, number: int) -> str:
-    box = ", ".join(f"{value:.1f}" for value in found.boxes[number])
-    return f"class {int(found.labels[number]) + 1} at ({box}), score {found.scores[number]:.6f}"
+def _name(detections: FoundObjects, number: int) -> str:
+    box = ", ".join(f"{value:.1f}" for value in detections.boxes[number])
+    return f"class {int(detections.labels[number]) + 1} at ({box}), score {detections.scores[number]:.6f}"

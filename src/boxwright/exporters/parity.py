@@ -89,7 +89,7 @@ class Report:
 
     def problem(self) -> str:
         """Return the first failure in a line; empty if there is none."""
-        by_cause = sorted(self.stages, key=lambda stage: not any(_TOO_FEW in one for one in stage.problems))
+        by_cause = sorted(self.stages, key=lambda stage: not any(_TOO_FEW in problem for problem in stage.problems))
         for stage in by_cause:
             if not stage.passed:
                 more = stage.problems[0] if stage.problems else f"{stage.largest:.3g} at {stage.where}"
@@ -205,39 +205,39 @@ class _ReferenceResults:
 
         A keypoint takes the best of a heatmap's peaks: of two that are nearly as good rounding takes one.
         """
-        found = self._found(self.predictions)
-        if found.keypoints is None:
+        detections = self._select(self.predictions)
+        if detections.keypoints is None:
             return {}
         span = float(self.inputs.max() - self.inputs.min())
         change = (
             (torch.rand(self.inputs.shape, generator=torch.Generator().manual_seed(0)) - 0.5) * _PREPROCESSING * span
         )
-        moved = {int(anchor): np.zeros(found.keypoints.shape[2], np.bool_) for anchor in found.anchors[0]}
+        moved = {int(anchor): np.zeros(detections.keypoints.shape[2], np.bool_) for anchor in detections.anchors[0]}
         # Both ways: what one change leaves where it is, the opposite moves.
         for inputs in (self.inputs + change, self.inputs - change):
-            changed = self._found(self.detector.predict(inputs, self.sizes))
+            changed = self._select(self.detector.predict(inputs, self.sizes))
             places = {int(anchor): place for place, anchor in enumerate(changed.anchors[0])}
-            for place, anchor in enumerate(found.anchors[0].tolist()):
+            for place, anchor in enumerate(detections.anchors[0].tolist()):
                 if (other := places.get(anchor)) is not None:
-                    moved[anchor] |= _jumps(found, place, changed, other)
+                    moved[anchor] |= _jumps(detections, place, changed, other)
         return moved
 
-    def _found(self, predictions: Any) -> PaddedDetections:
-        found: PaddedDetections = self.post.select(predictions, self.post.decode(predictions), self.sizes)
-        return found
+    def _select(self, predictions: Any) -> PaddedDetections:
+        detections: PaddedDetections = self.post.select(predictions, self.post.decode(predictions), self.sizes)
+        return detections
 
     def _named(self, raw: RawDetections) -> dict[str, NDArray[np.float32]]:
-        found = self.post.select(self.predictions, raw, self.sizes)
-        return {name: value.numpy() for name, value in named_outputs(self.inputs, raw, found, self.sizes).items()}
+        detections = self.post.select(self.predictions, raw, self.sizes)
+        return {name: value.numpy() for name, value in named_outputs(self.inputs, raw, detections, self.sizes).items()}
 
 
-def _jumps(found: PaddedDetections, place: int, other: PaddedDetections, other_place: int) -> NDArray[np.bool_]:
+def _jumps(detections: PaddedDetections, place: int, other: PaddedDetections, other_place: int) -> NDArray[np.bool_]:
     """Return which keypoints of the same detection are another peak in the other list, bool [P]."""
-    if found.keypoints is None or other.keypoints is None:
+    if detections.keypoints is None or other.keypoints is None:
         return np.zeros(0, np.bool_)
-    jumps = ((found.keypoints[0, place] - other.keypoints[0, other_place]).abs() > _JUMP).any(-1)
-    if found.keypoint_scores is not None and other.keypoint_scores is not None:
-        off = (found.keypoint_scores[0, place] - other.keypoint_scores[0, other_place]).abs()
+    jumps = ((detections.keypoints[0, place] - other.keypoints[0, other_place]).abs() > _JUMP).any(-1)
+    if detections.keypoint_scores is not None and other.keypoint_scores is not None:
+        off = (detections.keypoint_scores[0, place] - other.keypoint_scores[0, other_place]).abs()
         jumps = jumps | (off > _SCORE_JUMP)
     return jumps.numpy()
 
@@ -269,14 +269,16 @@ class _RawOutputs:
             The export's and the detector's proposals that were not matched.
         """
         names = ("raw_detection_boxes", "raw_detection_scores")
-        found, wanted = (np.concatenate([one[name][0] for name in names], 1) for one in (outputs, expected))
-        if found.shape != wanted.shape:
+        exported, wanted = (
+            np.concatenate([named_arrays[name][0] for name in names], 1) for named_arrays in (outputs, expected)
+        )
+        if exported.shape != wanted.shape:
             self.add(outputs, expected, number)
             return frozenset(), frozenset()
         steady = np.array([row for row in range(len(wanted)) if row not in unsteady], np.int64)
         if unsteady:
             self.ties.append(f"picture {number}: {len(unsteady)} proposals end at the border, where rounding decides")
-        off = np.array([np.abs(found - wanted[row]).max(1) for row in steady]).reshape(len(steady), len(found))
+        off = np.array([np.abs(exported - wanted[row]).max(1) for row in steady]).reshape(len(steady), len(exported))
         alone = off.min(1) > ABSOLUTE + RELATIVE
         if 0 < alone.sum() <= max(_TIED_REGIONS, _TIED_SHARE * len(alone)):
             self.ties.append(f"picture {number}: {alone.sum()} of {len(alone)} proposals are unmatched")
@@ -284,7 +286,7 @@ class _RawOutputs:
         nearest = off.argmin(1)
         for name in names:
             self.worst.add(outputs[name][0][nearest], expected[name][0][steady], f"picture {number}, {name}")
-        everyone = set(range(len(found)))
+        everyone = set(range(len(exported)))
         return frozenset(everyone - set(nearest.tolist())), frozenset(everyone - set(steady.tolist()))
 
     def stage(self) -> Stage:
@@ -300,20 +302,20 @@ class _LargestDifference:
     def __init__(self) -> None:
         self.share, self.difference, self.where = 0.0, 0.0, ""
 
-    def add(self, found: NDArray[Any], expected: NDArray[Any], where: str) -> None:
-        if found.shape != expected.shape:
+    def add(self, actual: NDArray[Any], expected: NDArray[Any], where: str) -> None:
+        if actual.shape != expected.shape:
             self.share = self.difference = float("inf")
-            self.where = f"{where}: shape {found.shape}, expected {expected.shape}"
+            self.where = f"{where}: shape {actual.shape}, expected {expected.shape}"
             return
-        both = np.isfinite(found) & np.isfinite(expected)
-        if not np.array_equal(np.isfinite(found), np.isfinite(expected)):
+        both = np.isfinite(actual) & np.isfinite(expected)
+        if not np.array_equal(np.isfinite(actual), np.isfinite(expected)):
             self.share = self.difference = float("inf")
             self.where = f"{where}: non-finite values in different places"
             return
-        off = np.abs(found[both] - expected[both])
+        off = np.abs(actual[both] - expected[both])
         if not off.size:
             return
-        parts = shares(found[both], expected[both])
+        parts = shares(actual[both], expected[both])
         if parts.max() >= self.share:
             place = np.argwhere(both)[int(parts.argmax())]
             self.share, self.difference = float(parts.max()), float(off[parts.argmax()])
@@ -329,10 +331,10 @@ class _Inputs:
     def add(self, image: NDArray[np.uint8], expected: NDArray[np.float32], number: int) -> None:
         if self.look is None:
             return
-        found = self.look(image[None])
-        same = found.shape == expected.shape
+        actual = self.look(image[None])
+        same = actual.shape == expected.shape
         span = float(np.ptp(expected)) or 1.0
-        off = float(np.abs(found - expected).max()) / span if same else float("inf")
+        off = float(np.abs(actual - expected).max()) / span if same else float("inf")
         share = off / max(_PREPROCESSING, _resizing_error(image))
         if share >= self.largest:
             self.largest, self.where = share, f"picture {number}" + (f", by {off:.2g}" if same else ": shape")
@@ -367,13 +369,13 @@ class _Detections:
     ) -> None:
         number, image = where
         size = (image.shape[0], image.shape[1])
-        found, wanted = (found_objects(one, 0, size, None).above(_LEAST_SCORE) for one in (outputs, expected))
+        exported, wanted = (found_objects(arrays, 0, size, None).above(_LEAST_SCORE) for arrays in (outputs, expected))
         self.compared += len(wanted)
-        difference = match(found, wanted)
+        difference = match(exported, wanted)
         self.largest = {part: max(share, difference.largest[part]) for part, share in self.largest.items()}
         self.ties += [f"picture {number}: {tie}" for tie in difference.ties]
-        self.problems += [f"picture {number}: missing {one}" for one in difference.missing]
-        self.problems += [f"picture {number}: extra {one}" for one in difference.extra]
+        self.problems += [f"picture {number}: missing {name}" for name in difference.missing]
+        self.problems += [f"picture {number}: extra {name}" for name in difference.extra]
 
     def stage(self) -> Stage:
         compared = (

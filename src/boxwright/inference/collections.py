@@ -121,17 +121,17 @@ def _records(unit: Unit, _: str) -> Iterator[Item]:
     """Yield a TFRecord file's images; a file in an object store is copied first, as its checksums cover all of it."""
     (address,) = unit.addresses
     if not is_address(address):
-        yield from _records_of(TFRecordFile(address), address)
+        yield from _read_records(TFRecordFile(address), address)
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / address.split("?", 1)[0].rsplit("/", 1)[-1]
         with open_file(address) as source, copy.open("wb") as target:
             while chunk := source.read(_CHUNK):
                 target.write(chunk)
-        yield from _records_of(TFRecordFile(copy), address)
+        yield from _read_records(TFRecordFile(copy), address)
 
 
-def _records_of(file: TFRecordFile, address: str) -> Iterator[Item]:
+def _read_records(file: TFRecordFile, address: str) -> Iterator[Item]:
     for index in range(len(file)):
         place = f"{address}#{index}"
         try:

@@ -75,15 +75,15 @@ def open_embedder(checkpoint: Path, *, device: str = "auto") -> Embed:
     detector = open_model(checkpoint, device=device, config=config).detector.optimize()
 
     def embed(images: list[NDArray[np.uint8]]) -> list[tuple[NDArray[np.float32], float] | None]:
-        found: list[tuple[NDArray[np.float32], float] | None] = []
-        for image, one in zip(images, detector.detect(images), strict=True):
-            if not len(one.scores) or one.features is None:
-                found.append(None)
+        embeddings: list[tuple[NDArray[np.float32], float] | None] = []
+        for image, detections in zip(images, detector.detect(images), strict=True):
+            if not len(detections.scores) or detections.features is None:
+                embeddings.append(None)
                 continue
-            pooled = one.features[0].float().mean((1, 2)).cpu().numpy()
-            place = box_embedding(one.boxes[0].numpy(), (image.shape[0], image.shape[1]))
-            found.append((np.concatenate([pooled, place]), float(one.scores[0])))
-        return found
+            pooled = detections.features[0].float().mean((1, 2)).cpu().numpy()
+            place = box_embedding(detections.boxes[0].numpy(), (image.shape[0], image.shape[1]))
+            embeddings.append((np.concatenate([pooled, place]), float(detections.scores[0])))
+        return embeddings
 
     return embed
 
@@ -194,10 +194,10 @@ def _embed_file(job: ContextJob, unit: int, embed: Embed) -> int:
             features = read_features(file[number], where)
             captures.append(read_capture(features, job.settings.sequence_key, where))
             images.append(decode_image(encoded_image(features, where), where))
-        for found, capture in zip(embed(images), captures[start:], strict=True):
+        for embedding, capture in zip(embed(images), captures[start:], strict=True):
             time = np.zeros(5, np.float32) if capture is None else time_embedding(capture.time)
-            rows.append(np.zeros(0, np.float32) if found is None else np.concatenate([found[0], time]))
-            scores.append(_NOTHING if found is None else found[1])
+            rows.append(np.zeros(0, np.float32) if embedding is None else np.concatenate([embedding[0], time]))
+            scores.append(_NOTHING if embedding is None else embedding[1])
     _write_embeddings(job.embeddings(unit), rows, captures, np.array(scores, np.float32))
     return len(file)
 
@@ -210,7 +210,10 @@ def _write_embeddings(
         into[: len(row)] = row
     with open_whole(place) as file:
         np.save(file, embeddings)
-    known = [None if one is None else (one.id, one.sequence, one.time.isoformat(), one.frame) for one in captures]
+    known = [
+        None if capture is None else (capture.id, capture.sequence, capture.time.isoformat(), capture.frame)
+        for capture in captures
+    ]
     with open_whole(place.with_suffix(".npz")) as file:
         np.savez(file, scores=scores, captures=np.frombuffer(json.dumps(known).encode(), np.uint8))
 
@@ -331,7 +334,7 @@ def _sequences(job: ContextJob, banks: MemoryBanks, unit: int, written: list[int
     """Yield an output file's share of groups as clips; each image of no group is a clip of its own, without context."""
     files = [TFRecordFile(path) for path in job.files]
     alone = [[int(index)] for index in np.flatnonzero(banks.bank_of < 0)]
-    groups = [*enumerate(banks.banks), *((-1, one) for one in alone)]
+    groups = [*enumerate(banks.banks), *((-1, members) for members in alone)]
     for bank, members in groups[unit :: len(job.files)]:
         context, ids = banks.context(bank)
         frames: list[tuple[Features, tuple[int, int]]] = []

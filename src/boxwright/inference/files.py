@@ -34,10 +34,10 @@ def find_files(
     files: list[Path] = []
     for path in map(Path, paths):
         if is_folder(path):
-            found = sorted(file for file in path.iterdir() if file.suffix.lower() in taken)
-            if not found:
+            matching = sorted(file for file in path.iterdir() if file.suffix.lower() in taken)
+            if not matching:
                 raise DataError(f"{path}: no {what} in this folder")
-            files += found
+            files += matching
         elif is_file(path):
             files.append(path)
         elif str(path).startswith("@"):
@@ -54,7 +54,7 @@ def _lines(path: Path) -> list[Path]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    found = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if is_file(name)]
-    if not found:
+    matches = [Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if is_file(name)]
+    if not matches:
         raise DataError(f"{pattern}: no such file")
-    return found
+    return matches

@@ -52,19 +52,19 @@ class View:
 
 def suppressed(views: list[View]) -> FoundObjects:
     """Return the best of overlapping boxes of a class, best first; parts cut by a border yield to the whole object."""
-    found, cut = _joined(views)
-    boxes = found.boxes.astype(np.float64)
+    detections, cut = _joined(views)
+    boxes = detections.boxes.astype(np.float64)
     kept: list[int] = []
     places = _BoxGrid(boxes)
     # The last key sorts first: whole objects before those that a border may have cut, each by score.
-    for row in np.lexsort((-found.scores, cut)).tolist():
-        label, own = int(found.labels[row]), boxes[row : row + 1]
+    for row in np.lexsort((-detections.scores, cut)).tolist():
+        label, own = int(detections.labels[row]), boxes[row : row + 1]
         others = boxes[places.near(label, own[0])]
         same = overlaps(own, others) > _SAME_SUPPRESSED
         if not (same.any() or (cut[row] and _lies_in(own, others))):
             kept.append(row)
             places.add(row, label, own[0])
-    return _best_first(chosen(found, np.array(kept, np.int64)))
+    return _best_first(chosen(detections, np.array(kept, np.int64)))
 
 
 def fused_boxes(views: list[View]) -> FoundObjects:
@@ -73,12 +73,12 @@ def fused_boxes(views: list[View]) -> FoundObjects:
     Weighted boxes fusion (Solovyev et al., 2021), with the mean of the scores: the number of views that contain an
     object means nothing here, as most cover only a part of the image. Other properties are those of the best fused box.
     """
-    found, cut = _joined(views)
+    detections, cut = _joined(views)
     groups: list[list[int]] = []
     boxes: list[NDArray[np.float64]] = []
-    places = _BoxGrid(found.boxes.astype(np.float64))
-    for row in np.lexsort((-found.scores, cut)).tolist():
-        label, own = int(found.labels[row]), found.boxes[row : row + 1].astype(np.float64)
+    places = _BoxGrid(detections.boxes.astype(np.float64))
+    for row in np.lexsort((-detections.scores, cut)).tolist():
+        label, own = int(detections.labels[row]), detections.boxes[row : row + 1].astype(np.float64)
         same = places.near(label, own[0])
         near = np.array([boxes[number] for number in same]).reshape(-1, 4)
         if cut[row] and _lies_in(own, near):
@@ -87,15 +87,17 @@ def fused_boxes(views: list[View]) -> FoundObjects:
         if len(same) and overlap.max() > _SAME_FUSED:
             nearest = same[int(overlap.argmax())]
             groups[nearest].append(row)
-            boxes[nearest] = _weighted(found, groups[nearest])
+            boxes[nearest] = _weighted(detections, groups[nearest])
         else:
             nearest = len(groups)
             groups.append([row])
             boxes.append(own[0])
         # A mean may reach into other cells than before.
         places.add(nearest, label, boxes[nearest])
-    best = chosen(found, np.array([max(group, key=lambda row: found.scores[row]) for group in groups], np.int64))
-    scores = np.array([found.scores[group].mean() for group in groups], np.float32)
+    best = chosen(
+        detections, np.array([max(group, key=lambda row: detections.scores[row]) for group in groups], np.int64)
+    )
+    scores = np.array([detections.scores[group].mean() for group in groups], np.float32)
     return _best_first(replace(best, boxes=np.array(boxes, np.float32).reshape(-1, 4), scores=scores))
 
 
@@ -118,20 +120,20 @@ class _BoxGrid:
 
     def near(self, label: int, box: NDArray[np.float64]) -> list[int]:
         """Return, in order, the numbers of a class's boxes that may overlap a box [4]."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         for cell in self._covered(label, box):
-            found |= self._cells.get(cell, set())
-        return sorted(found)
+            numbers |= self._cells.get(cell, set())
+        return sorted(numbers)
 
     def _covered(self, label: int, box: NDArray[np.float64]) -> Iterator[tuple[int, int, int]]:
         left, top, right, bottom = np.floor(box / self._side).astype(np.int64).tolist()
         return ((label, row, column) for row in range(top, bottom + 1) for column in range(left, right + 1))
 
 
-def _weighted(found: FoundObjects, group: list[int]) -> NDArray[np.float64]:
-    weights = found.scores[group].astype(np.float64)
+def _weighted(detections: FoundObjects, group: list[int]) -> NDArray[np.float64]:
+    weights = detections.scores[group].astype(np.float64)
     weights = weights if weights.sum() > 0 else np.ones_like(weights)
-    return np.asarray((found.boxes[group] * weights[:, None]).sum(0) / weights.sum())
+    return np.asarray((detections.boxes[group] * weights[:, None]).sum(0) / weights.sum())
 
 
 def _joined(views: list[View]) -> tuple[FoundObjects, NDArray[np.bool_]]:
@@ -144,8 +146,8 @@ def _joined(views: list[View]) -> tuple[FoundObjects, NDArray[np.bool_]]:
     return replace(first, **rows), np.concatenate([view.cut for view in views])
 
 
-def _best_first(found: FoundObjects) -> FoundObjects:
-    return chosen(found, np.argsort(-found.scores, kind="stable"))
+def _best_first(detections: FoundObjects) -> FoundObjects:
+    return chosen(detections, np.argsort(-detections.scores, kind="stable"))
 
 
 def _lies_in(part: NDArray[np.float64], wholes: NDArray[np.float64]) -> bool:
@@ -215,31 +217,32 @@ def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
         windows = tile_windows(height, width, tile, overlap)
         if len(windows) == 1:
             return detect([image])[0]
-        found = detect([image])
+        detections = detect([image])
         for first in range(0, len(windows), _AT_ONCE):
-            found += detect([window.of(image) for window in windows[first : first + _AT_ONCE]])
-        return merge(_views(found, [Window(0, 0, height, width), *windows], (height, width)))
+            detections += detect([window.of(image) for window in windows[first : first + _AT_ONCE]])
+        return merge(_views(detections, [Window(0, 0, height, width), *windows], (height, width)))
 
     return find
 
 
-def _views(found: list[FoundObjects], windows: list[Window], size: tuple[int, int]) -> list[View]:
+def _views(by_window: list[FoundObjects], windows: list[Window], size: tuple[int, int]) -> list[View]:
     return [
-        View(_moved(one, window, size), _cut(one, window, size)) for one, window in zip(found, windows, strict=True)
+        View(_moved(detections, window, size), _cut(detections, window, size))
+        for detections, window in zip(by_window, windows, strict=True)
     ]
 
 
-def _moved(found: FoundObjects, window: Window, size: tuple[int, int]) -> FoundObjects:
+def _moved(detections: FoundObjects, window: Window, size: tuple[int, int]) -> FoundObjects:
     """Return a window's detections in pixels of the image; anchors and cells no longer apply."""
     corner = np.array([window.left, window.top], np.float32)
-    points = None if found.keypoints is None else found.keypoints + corner
-    boxes = found.boxes + np.tile(corner, 2)
-    return replace(found, boxes=boxes, keypoints=points, anchor_indices=None, cell_boxes=None, image_size=size)
+    points = None if detections.keypoints is None else detections.keypoints + corner
+    boxes = detections.boxes + np.tile(corner, 2)
+    return replace(detections, boxes=boxes, keypoints=points, anchor_indices=None, cell_boxes=None, image_size=size)
 
 
-def _cut(found: FoundObjects, window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:
+def _cut(detections: FoundObjects, window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:
     """Return which boxes end at a border of the window, within a hundredth of its size, that is not the image's."""
-    x0, y0, x1, y1 = found.boxes.T
+    x0, y0, x1, y1 = detections.boxes.T
     near_x, near_y = max(window.width / 100, 1), max(window.height / 100, 1)
     height, width = size
     return np.asarray(
@@ -355,7 +358,7 @@ def _weights(model: OpenModel) -> str:
 def _above_thresholds(detect: Finder, path: str, model: OpenModel) -> Finder:
     """Return a finder of the detections that reach their class's threshold; DataError for those of another model."""
     limits = require_same_model(read_thresholds(path), path, model.weights_sha256(), model.categories)
-    return lambda images: [above_thresholds(found, limits) for found in detect(images)]
+    return lambda images: [above_thresholds(detections, limits) for detections in detect(images)]
 
 
 def finder_with(detect: Finder, settings: PredictionSettings) -> Finder:
@@ -366,6 +369,6 @@ def finder_with(detect: Finder, settings: PredictionSettings) -> Finder:
     least = least_score(settings.min_score) if settings.track else settings.least_score
 
     def above(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
-        return [found.above(least) for found in detect(images)]
+        return [detections.above(least) for detections in detect(images)]
 
     return in_tiles(above, settings.tile, settings.overlap, MERGES[settings.merge]) if settings.tile else above

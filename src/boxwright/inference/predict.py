@@ -40,7 +40,7 @@ _COLUMNS = ["file", "frame", "time", "track", "class_id", "class", "score", "x_m
 class ResultFile(Protocol):
     """A file that is written picture by picture."""
 
-    def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
+    def add(self, frame: Frame, detections: FoundObjects, rows: Sequence[Row]) -> None:
         """Write a picture's detections; `rows` has them as COCO rows, with names."""
         ...
 
@@ -58,11 +58,11 @@ class ResultFiles:
         self._files = [RESULT_FILES[name](self._open.enter_context(open_whole(folder / name))) for name in names]
         self._pictures = 0
 
-    def add(self, frame: Frame, found: FoundObjects) -> None:
+    def add(self, frame: Frame, detections: FoundObjects) -> None:
         """Write the next picture's detections."""
-        rows = _rows(str(self._pictures), frame, found)
+        rows = _rows(str(self._pictures), frame, detections)
         for file in self._files:
-            file.add(frame, found, rows)
+            file.add(frame, detections, rows)
         self._pictures += 1
 
     def close(self) -> None:
@@ -79,8 +79,8 @@ class _Rows:
         self._list = _JsonList(file)
         file.write(b"[")
 
-    def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
-        del frame, found
+    def add(self, frame: Frame, detections: FoundObjects, rows: Sequence[Row]) -> None:
+        del frame, detections
         for row in rows:
             self._list.add(row)
 
@@ -100,13 +100,13 @@ class _CocoDataset:
         # Annotations come first, one by one; images and categories are complete only at the end.
         file.write(b'{"annotations": [')
 
-    def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
-        height, width = found.image_size
+    def add(self, frame: Frame, detections: FoundObjects, rows: Sequence[Row]) -> None:
+        height, width = detections.image_size
         name = frame.source if frame.time is None else f"{frame.source}#{frame.number}"
         number = len(self._images) + 1
         self._images.append({"id": number, "file_name": name, "height": height, "width": width})
-        self._categories = found.categories
-        self._labels.update(found.labels.tolist())
+        self._categories = detections.categories
+        self._labels.update(detections.labels.tolist())
         for row in rows:
             known = {key: row[key] for key in _OF_ANNOTATIONS if key in row}
             known |= self._keypoints(row)
@@ -121,10 +121,12 @@ class _CocoDataset:
         else:
             classes = [{"id": item.id, "name": item.title} for item in self._categories.items]
             names = {item.id: list(item.keypoints) for item in self._categories.items}
-        for one in classes:
+        for category in classes:
             # COCO's readers need a name for each point.
-            if count := self._keypoint_counts.get(one["id"], 0):
-                one["keypoints"] = names.get(one["id"]) or [f"keypoint {number + 1}" for number in range(count)]
+            if count := self._keypoint_counts.get(category["id"], 0):
+                category["keypoints"] = names.get(category["id"]) or [
+                    f"keypoint {number + 1}" for number in range(count)
+                ]
         rest = f'"images": {json.dumps(self._images)}, "categories": {json.dumps(classes)}'
         self._annotations.file.write(f"\n], {rest}}}\n".encode())
 
@@ -150,9 +152,9 @@ class _Table:
         self._file = file
         self._write(_COLUMNS)
 
-    def add(self, frame: Frame, found: FoundObjects, rows: Sequence[Row]) -> None:
+    def add(self, frame: Frame, detections: FoundObjects, rows: Sequence[Row]) -> None:
         del frame
-        for row, box in zip(rows, found.boxes.tolist(), strict=True):
+        for row, box in zip(rows, detections.boxes.tolist(), strict=True):
             corners = [round(value, 3) for value in box]
             told = [row.get("frame", ""), row.get("time", ""), row.get("track_id", "")]
             self._write([row["file_name"], *told, row["category_id"], row["category_name"], row["score"], *corners])
@@ -185,13 +187,17 @@ class _JsonList:
         self.count += 1
 
 
-def _rows(image_id: str, frame: Frame, found: FoundObjects) -> list[dict[str, Any]]:
+def _rows(image_id: str, frame: Frame, detections: FoundObjects) -> list[dict[str, Any]]:
     of_video = {} if frame.time is None else {"frame": frame.number, "time": round(frame.time, 4)}
-    rows = detection_rows(found, image_id, found.categories)
-    tracks = [{}] * len(found) if found.tracks is None else [{"track_id": number} for number in _numbers(found.tracks)]
+    rows = detection_rows(detections, image_id, detections.categories)
+    tracks = (
+        [{}] * len(detections)
+        if detections.tracks is None
+        else [{"track_id": number} for number in _numbers(detections.tracks)]
+    )
     return [
         {**row, **large, "file_name": frame.source, "category_name": name, **of_video, **track}
-        for row, large, name, track in zip(rows, large_values(found), found.names(), tracks, strict=True)
+        for row, large, name, track in zip(rows, large_values(detections), detections.names(), tracks, strict=True)
     ]
 
 
@@ -218,7 +224,7 @@ class _ProcessedPicture:
 
     source: Source
     frame: Frame
-    found: FoundObjects
+    detections: FoundObjects
     drawn: NDArray[np.uint8] | None = None
 
 
@@ -255,16 +261,16 @@ def predict(
         # With a file among the sources, no picture may be skipped.
         live = all(source.live for source in sources)
         reading = (stages.newest if live else stages.ahead)("read", itertools.islice(pairs, settings.frames or None))
-        found = stages.ahead("network", _detected(reading, look, settings))
+        processed = stages.ahead("network", _detected(reading, look, settings))
         draw = partial(_drawn, names=names, folder=folder, settings=settings)
         # With several threads, a live picture would wait until as many more have arrived.
-        drawn = stages.spread("draw", draw, found, 1 if live else _DRAWN_AT_ONCE)
+        drawn = stages.spread("draw", draw, processed, 1 if live else _DRAWN_AT_ONCE)
         written = stages.ahead("write", _written(drawn, names, folder))
         pictures, objects = 0, 0
         with closing(ResultFiles(folder, _result_names(settings))) as results, _interrupt_ends(reading, live=live):
             for item in written:
-                results.add(item.frame, item.found)
-                pictures, objects = pictures + 1, objects + len(item.found)
+                results.add(item.frame, item.detections)
+                pictures, objects = pictures + 1, objects + len(item.detections)
                 seen(item.frame)
         times = stages.times("tables")
     return PredictionCounts(pictures, objects, times)
@@ -276,12 +282,14 @@ def _detected(
     tracked: Source | None = None
     tracker = None
     for source, frame in pairs:
-        (found,) = look([frame.image])
+        (detections,) = look([frame.image])
         if settings.track and source.moving:
             tracker = tracker if tracked is source and tracker else Tracker(settings.min_score, settings.reidentify)
-            tracked, found = source, tracker.update(found, frame.time or 0.0)
+            tracked, detections = source, tracker.update(detections, frame.time or 0.0)
         # Tracked objects stay even below the least score.
-        yield _ProcessedPicture(source, frame, found if tracked is source else found.above(settings.least_score))
+        yield _ProcessedPicture(
+            source, frame, detections if tracked is source else detections.above(settings.least_score)
+        )
 
 
 def _drawn(
@@ -290,7 +298,7 @@ def _drawn(
     """Draw a picture; an image's is written at once, and its pixels are released."""
     if item.source not in names:
         return item
-    drawn = draw_detections(item.frame.image, item.found, 0.0, settings.max_boxes)
+    drawn = draw_detections(item.frame.image, item.detections, 0.0, settings.max_boxes)
     if item.source.moving:
         return replace(item, drawn=drawn)
     write_whole(folder / names[item.source], encode_picture(drawn, Path(names[item.source]).suffix))

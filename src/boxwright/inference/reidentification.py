@@ -42,24 +42,24 @@ class Reidentification:
         self._known: dict[int, _Identity] = {}
         self._numbers: dict[int, int] = {}
 
-    def update(self, found: FoundObjects, seconds: float) -> FoundObjects:
+    def update(self, detections: FoundObjects, seconds: float) -> FoundObjects:
         """Return the objects of the next picture, those that come back with their old number.
 
         A new track gets the number of the most similar object of its class that is lost, if the cosine of its embedding
         and the mean of the other's is large enough.
 
         Args:
-            found: With `tracks` and `embeddings`.
+            detections: With `tracks` and `embeddings`.
         """
-        if found.tracks is None or found.embeddings is None:
+        if detections.tracks is None or detections.embeddings is None:
             raise ValueError("expected tracks and embeddings")
-        tracks, rows = found.tracks.tolist(), found.embeddings.astype(np.float64)
-        self._known = {number: one for number, one in self._known.items() if seconds - one.seen <= REMEMBERED_S}
+        tracks, rows = detections.tracks.tolist(), detections.embeddings.astype(np.float64)
+        self._known = {number: known for number, known in self._known.items() if seconds - known.seen <= REMEMBERED_S}
         here = {self._numbers[track] for track in tracks if track in self._numbers}
-        lost = [number for number, one in self._known.items() if number not in here and seconds - one.seen > LOST_S]
+        lost = [number for number, known in self._known.items() if number not in here and seconds - known.seen > LOST_S]
         new = [row for row, track in enumerate(tracks) if track != NO_TRACK and track not in self._numbers]
         pairs = sorted(
-            ((self._similarity(found, row, number), row, number) for row in new for number in lost), reverse=True
+            ((self._similarity(detections, row, number), row, number) for row in new for number in lost), reverse=True
         )
         for similarity, row, number in pairs:
             taken = tracks[row] in self._numbers or number in here
@@ -67,17 +67,18 @@ class Reidentification:
                 self._numbers[tracks[row]] = number
                 here.add(number)
         numbers = [track if track == NO_TRACK else self._numbers.setdefault(track, track) for track in tracks]
-        for number, label, embedding in zip(numbers, found.labels.tolist(), rows, strict=True):
+        for number, label, embedding in zip(numbers, detections.labels.tolist(), rows, strict=True):
             if number != NO_TRACK:
                 before = self._known.get(number)
                 total = embedding if before is None else before.total + embedding
                 self._known[number] = _Identity(label, total, seconds)
-        return replace(found, tracks=np.array(numbers, np.int64))
+        return replace(detections, tracks=np.array(numbers, np.int64))
 
-    def _similarity(self, found: FoundObjects, row: int, number: int) -> float:
+    def _similarity(self, detections: FoundObjects, row: int, number: int) -> float:
         """Return the cosine of an object's embedding and a lost one's mean; -1 for another class."""
-        one = self._known[number]
-        if found.embeddings is None or one.label != found.labels[row]:
+        known = self._known[number]
+        if detections.embeddings is None or known.label != detections.labels[row]:
             return -1.0
-        embedding = found.embeddings[row].astype(np.float64)
-        return float(embedding @ one.total) / max(float(np.linalg.norm(embedding) * np.linalg.norm(one.total)), 1e-12)
+        embedding = detections.embeddings[row].astype(np.float64)
+        norms = float(np.linalg.norm(embedding) * np.linalg.norm(known.total))
+        return float(embedding @ known.total) / max(norms, 1e-12)

@@ -38,33 +38,38 @@ from boxwright.types.categories import ids
 Row = dict[str, Any]
 
 
-def row_of(id: str, found: FoundObjects | None, error: str = "") -> Row:
-    """Return an image's row; `found` is None if the image could not be read."""
-    if found is None:
+def row_of(id: str, detections: FoundObjects | None, error: str = "") -> Row:
+    """Return an image's row; `detections` is None if the image could not be read."""
+    if detections is None:
         return {"id": id, "error": error}
     return {
         "id": id,
-        "width": found.image_size[1],
-        "height": found.image_size[0],
-        "boxes": found.boxes.tolist(),
-        "scores": found.scores.tolist(),
-        "class_ids": ids(found.categories, found.labels.tolist()),
-        "classes": found.names(),
-        "keypoints": None if found.keypoints is None else _flat_keypoints(found),
-        "segmentations": None if found.masks is None else [code["counts"] for code in mask_run_lengths(found)],
-        "embeddings": None if found.embeddings is None else found.embeddings.tolist(),
-        "surfaces": _surfaces(found),
+        "width": detections.image_size[1],
+        "height": detections.image_size[0],
+        "boxes": detections.boxes.tolist(),
+        "scores": detections.scores.tolist(),
+        "class_ids": ids(detections.categories, detections.labels.tolist()),
+        "classes": detections.names(),
+        "keypoints": None if detections.keypoints is None else _flat_keypoints(detections),
+        "segmentations": None
+        if detections.masks is None
+        else [code["counts"] for code in mask_run_lengths(detections)],
+        "embeddings": None if detections.embeddings is None else detections.embeddings.tolist(),
+        "surfaces": _surfaces(detections),
     }
 
 
-def _flat_keypoints(found: FoundObjects) -> list[list[float]]:
-    return [points.flatten().tolist() for points in keypoints_of_classes(found, found.categories)]
+def _flat_keypoints(detections: FoundObjects) -> list[list[float]]:
+    return [points.flatten().tolist() for points in keypoints_of_classes(detections, detections.categories)]
 
 
-def _surfaces(found: FoundObjects) -> list[bytes] | None:
-    if found.surface_parts is None or found.surface_coordinates is None:
+def _surfaces(detections: FoundObjects) -> list[bytes] | None:
+    if detections.surface_parts is None or detections.surface_coordinates is None:
         return None
-    return [surface_picture(*one) for one in zip(found.surface_parts, found.surface_coordinates, strict=True)]
+    return [
+        surface_picture(*surface)
+        for surface in zip(detections.surface_parts, detections.surface_coordinates, strict=True)
+    ]
 
 
 def parquet_bytes(rows: Sequence[Row], about: dict[str, Any]) -> bytes:
@@ -196,9 +201,9 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     """Compute the missing parts of a unit, and yield each when it is written; OutputError if one cannot be."""
     store = Store(job.out)
     # Asked for one by one: a folder that each unit lists takes time by the square of the units.
-    there = list(itertools.takewhile(store.has, (_part(unit, number) for number in itertools.count())))
+    existing_parts = list(itertools.takewhile(store.has, (_part(unit, number) for number in itertools.count())))
     # A unit's images have a fixed order, so that the rows written tell where to continue.
-    skipped = sum(_counted(store, name).rows for name in there)
+    skipped = sum(_counted(store, name).rows for name in existing_parts)
     items = itertools.islice(items_of(unit, job.column), skipped, None)
     about = {
         "weights": model.weights,
@@ -209,7 +214,7 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     with Stages() as stages:
         decoded = stages.ahead("decode", map(_decoded, stages.ahead("read", items)))
         rows = (row for batch in _batched(decoded, job.batch_size) for row in _detected(batch, detect))
-        for number, part in enumerate(_batched(rows, job.part_size), start=len(there)):
+        for number, part in enumerate(_batched(rows, job.part_size), start=len(existing_parts)):
             name = _part(unit, number)
             store.write(name, parquet_bytes(part, about))
             yield Part(name, len(part), sum("error" in row for row in part))
@@ -259,9 +264,9 @@ def _decoded(item: Item) -> tuple[Item, NDArray[np.uint8] | None, str]:
 
 
 def _detected(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: Finder) -> Iterator[Row]:
-    found = iter(detect([image for _, image, _ in batch if image is not None]))
+    detections = iter(detect([image for _, image, _ in batch if image is not None]))
     for item, image, error in batch:
-        yield row_of(item.id, None if image is None else next(found), error)
+        yield row_of(item.id, None if image is None else next(detections), error)
 
 
 def _batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

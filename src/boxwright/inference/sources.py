@@ -176,7 +176,7 @@ def _sources(word: str) -> list[Source]:
     # A file may be named 0.
     if camera and not is_file(word):
         return [CameraSource(int(camera.group(1) or camera.group(2) or 0))]
-    return [_of_file(path) for path in find_files([word])]
+    return [_source_from_file(path) for path in find_files([word])]
 
 
 def _on_the_web(url: str) -> Source:
@@ -188,7 +188,7 @@ def _on_the_web(url: str) -> Source:
     return WebImageSource(url)
 
 
-def _of_file(path: Path) -> Source:
+def _source_from_file(path: Path) -> Source:
     suffix = path.suffix.lower()
     if suffix == SUFFIX:
         return ArraySource(str(path))

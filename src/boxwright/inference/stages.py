@@ -2,8 +2,8 @@
 
     with Stages() as stages:
         decoded = stages.ahead("decode", frames)
-        found = stages.ahead("network", map(detect, decoded))
-        for item in found: …
+        detections = stages.ahead("network", map(detect, decoded))
+        for item in detections: …
 
 Items keep their order. An error in a stage is raised where its item would have been taken. Leaving the context ends
 all stages.

@@ -121,8 +121,8 @@ def _listed(address: str, *, recursive: bool) -> list[str]:
 
     system, path = _resolved(address)
     selector = FileSelector(path, allow_not_found=True, recursive=recursive)
-    found = _tried(address, DataError, lambda: system.get_file_info(selector))
-    return [one.path for one in found if one.type == FileType.File]
+    entries = _tried(address, DataError, lambda: system.get_file_info(selector))
+    return [entry.path for entry in entries if entry.type == FileType.File]
 
 
 def _resolved(address: str) -> tuple[Any, str]:

@@ -53,11 +53,11 @@ class Tracker:
             minimum_consecutive_frames=1,
         )
 
-    def update(self, found: FoundObjects, seconds: float) -> FoundObjects:
+    def update(self, detections: FoundObjects, seconds: float) -> FoundObjects:
         """Return the tracked objects of the next picture, best first, with `tracks`.
 
         Args:
-            found: The detections, down to `least_score`.
+            detections: All of the picture, down to `least_score`.
 
         Returns:
             The objects on a track or with enough score to start one; tracks are numbered from 0, `NO_TRACK` for new
@@ -66,22 +66,24 @@ class Tracker:
         Raises:
             DataError: If objects are to be recognized, and the detector predicts no embeddings.
         """
-        if self._memory is not None and found.embeddings is None:
+        if self._memory is not None and detections.embeddings is None:
             raise DataError("--reidentify needs embeddings, which a CenterNet with track_estimation_task predicts")
-        numbered: Any = self._tracker.update(_as_supervision(found), timestamp=seconds)
+        numbered: Any = self._tracker.update(_as_supervision(detections), timestamp=seconds)
         if not len(numbered):
-            return replace(found.first(0), tracks=np.zeros(0, np.int64))
+            return replace(detections.first(0), tracks=np.zeros(0, np.int64))
         rows, tracks = numbered.data["row"], numbered.tracker_id
         # The library has its own order; rows are best first.
         order = np.argsort(rows, kind="stable")
         rows, tracks = rows[order], tracks[order].astype(np.int64)
-        kept = (tracks != NO_TRACK) | (found.scores[rows] >= self._min_score)
-        tracked = replace(chosen(found, rows[kept]), tracks=tracks[kept])
+        kept = (tracks != NO_TRACK) | (detections.scores[rows] >= self._min_score)
+        tracked = replace(chosen(detections, rows[kept]), tracks=tracks[kept])
         return tracked if self._memory is None else self._memory.update(tracked, seconds)
 
 
-def _as_supervision(found: FoundObjects) -> Any:
+def _as_supervision(detections: FoundObjects) -> Any:
     from supervision import Detections
 
-    rows: dict[str, Any] = {"row": np.arange(len(found))}
-    return Detections(xyxy=found.boxes.astype(np.float64), confidence=found.scores.astype(np.float64), data=rows)
+    rows: dict[str, Any] = {"row": np.arange(len(detections))}
+    return Detections(
+        xyxy=detections.boxes.astype(np.float64), confidence=detections.scores.astype(np.float64), data=rows
+    )

@@ -30,7 +30,7 @@ class Interval:
 
     def to_list(self) -> list[float | None]:
         """Return value, low and high; None where one is not known."""
-        return [None if np.isnan(one) else float(one) for one in (self.value, self.low, self.high)]
+        return [None if np.isnan(bound) else float(bound) for bound in (self.value, self.low, self.high)]
 
 
 def interval(value: float, draws: Floats) -> Interval:
@@ -62,4 +62,4 @@ def bootstrap(curves: list[ClassCurve], images: int, draws: int) -> Floats:
 
 def ap_interval(values: Floats, drawn: Floats) -> Interval:
     """Return the mean average precision [K, T] with the interval of its draws [B, K, T]."""
-    return interval(mean_ap(values), np.array([mean_ap(one) for one in drawn]))
+    return interval(mean_ap(values), np.array([mean_ap(draw) for draw in drawn]))

@@ -72,7 +72,7 @@ def reliability(scores: Floats, right: Floats) -> Reliability:
     bins = np.clip((scores * BINS).astype(np.int64), 0, BINS - 1)
     counts = np.bincount(bins, minlength=BINS)
     with np.errstate(invalid="ignore"):
-        mean, precision = (np.bincount(bins, one, BINS) / counts for one in (scores, right))
+        mean, precision = (np.bincount(bins, weights, BINS) / counts for weights in (scores, right))
         error = np.nansum(counts * np.abs(mean - precision)) / counts.sum() if len(scores) else float("nan")
     return Reliability(counts, mean, precision, float(error))
 

@@ -81,20 +81,20 @@ def compare(first: Tables, second: Tables) -> Comparison:
     drawn = after.drawn[:draws] - before.drawn[:draws]
     metrics = []
     for name, part in _METRICS.items():
-        values = [mean_ap(one.values[:, part]) for one in (before, after)]
-        spread = np.array([mean_ap(one[:, part]) for one in drawn])
+        values = [mean_ap(analysis.values[:, part]) for analysis in (before, after)]
+        spread = np.array([mean_ap(draw[:, part]) for draw in drawn])
         metrics.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
     classes = []
     for number, name in enumerate(first.class_names):
-        values = [float(one.values[number].mean()) for one in (before, after)]
+        values = [float(analysis.values[number].mean()) for analysis in (before, after)]
         spread = drawn[:, number].mean(axis=1)
         classes.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
-    found = [set(_found(one.outcomes).tolist()) for one in (before, after)]
-    gained, lost = (np.array(sorted(one), np.int64) for one in (found[1] - found[0], found[0] - found[1]))
+    detected_before, detected_after = _detected_objects(before.outcomes), _detected_objects(after.outcomes)
+    gained, lost = np.setdiff1d(detected_after, detected_before), np.setdiff1d(detected_before, detected_after)
     return Comparison(before, after, metrics, classes, gained, lost)
 
 
-def _found(outcomes: Outcomes) -> Indices:
+def _detected_objects(outcomes: Outcomes) -> Indices:
     return np.asarray(outcomes.objects[outcomes.types == TYPES.index("right")])
 
 
@@ -106,8 +106,9 @@ def _require_same(first: Tables, second: Tables) -> None:
             f"the two evaluations are of other images ({len(first.ids)} and {len(second.ids)}, or in another order): "
             "evaluate both on the same data"
         )
-    one, two = first.objects, second.objects
-    if len(one) != len(two) or (one.labels != two.labels).any() or (np.abs(one.boxes - two.boxes) > _SAME).any():
+    objects, others = first.objects, second.objects
+    differ = len(objects) != len(others) or (objects.labels != others.labels).any()
+    if differ or (np.abs(objects.boxes - others.boxes) > _SAME).any():
         raise DataError("the two evaluations have other objects: the annotations changed between them")
 
 
@@ -116,18 +117,18 @@ def write_comparison(
 ) -> Comparison:
     """Write a page that compares two evaluations, and return what it says."""
     first, second = sources
-    found = compare(first.tables, second.tables)
+    comparison = compare(first.tables, second.tables)
     with unfinished(out, "a comparison") as folder:
         make_folder(folder / "data")
-        shown = {"gained": found.gained[:_SHOWN], "lost": found.lost[:_SHOWN]}
+        shown = {"gained": comparison.gained[:_SHOWN], "lost": comparison.lost[:_SHOWN]}
         photos = _photos(first, np.concatenate(list(shown.values())), folder, settings, progress)
-        write_data(folder, "comparison", _data(found, shown, photos))
-        write_page(folder, "compare.html", _content(first, second, found))
-        rows = {"metrics": found.metrics, "classes": found.classes}
+        write_data(folder, "comparison", _data(comparison, shown, photos))
+        write_page(folder, "compare.html", _content(first, second, comparison))
+        rows = {"metrics": comparison.metrics, "classes": comparison.classes}
         numbers: dict[str, Any] = {name: [_numbers(row) for row in listed] for name, listed in rows.items()}
-        numbers |= {"gained": len(found.gained), "lost": len(found.lost)}
+        numbers |= {"gained": len(comparison.gained), "lost": len(comparison.lost)}
         write_whole(folder / "comparison.json", json.dumps(numbers, indent=2) + "\n")
-    return found
+    return comparison
 
 
 def _numbers(row: Difference) -> dict[str, Any]:
@@ -144,27 +145,27 @@ def _photos(source: Source, objects: Indices, folder: Path, settings: ReportSett
     return copy_photos(source.images, source.tables, copied, folder, settings, progress)
 
 
-def _content(first: Source, second: Source, found: Comparison) -> dict[str, Any]:
+def _content(first: Source, second: Source, comparison: Comparison) -> dict[str, Any]:
     return {
         "title": f"{first.title} and {second.title}",
         "names": [first.title, second.title],
-        "metrics": found.metrics,
-        "classes": found.classes,
-        "thresholds": [found.first.threshold, found.second.threshold],
-        "draws": min(len(found.first.drawn), len(found.second.drawn)),
-        "gained": len(found.gained),
-        "lost": len(found.lost),
+        "metrics": comparison.metrics,
+        "classes": comparison.classes,
+        "thresholds": [comparison.first.threshold, comparison.second.threshold],
+        "draws": min(len(comparison.first.drawn), len(comparison.second.drawn)),
+        "gained": len(comparison.gained),
+        "lost": len(comparison.lost),
         "problem": first.problem,
     }
 
 
-def _data(found: Comparison, shown: dict[str, Indices], photos: Photos) -> dict[str, Any]:
-    tables = found.first.tables
-    by = {"gained": found.second, "lost": found.first}
+def _data(comparison: Comparison, shown: dict[str, Indices], photos: Photos) -> dict[str, Any]:
+    tables = comparison.first.tables
+    by = {"gained": comparison.second, "lost": comparison.first}
     events = {name: _events(by[name], objects) for name, objects in shown.items()}
-    used = sorted({image for one in events.values() for image in one["image"]})
+    used = sorted({image for columns in events.values() for image in columns["image"]})
     judged = []
-    for analysis in (found.first, found.second):
+    for analysis in (comparison.first, comparison.second):
         curve = score_curve(analysis.curves)
         judged.append([round(curve.at(float(score)).f1, 4) for score in GRID])
     return {
@@ -174,7 +175,7 @@ def _data(found: Comparison, shown: dict[str, Indices], photos: Photos) -> dict[
             for image in used
         },
         "events": events,
-        "mean": [mean_curve(analysis)[:1] for analysis in (found.first, found.second)],
+        "mean": [mean_curve(analysis)[:1] for analysis in (comparison.first, comparison.second)],
         "grid": np.round(GRID, 2).tolist(),
         "f1": judged,
     }

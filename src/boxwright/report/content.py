@@ -72,8 +72,8 @@ _OF_MASKS = "DetectionMasks_"
 def sentence(name: str) -> str:
     """Return what a metric is; empty if it is not known here."""
     for pattern, text in _SENTENCES:
-        if found := re.search(pattern, name):
-            own = found.expand(text) if "\\1" in text else text
+        if match := re.search(pattern, name):
+            own = match.expand(text) if "\\1" in text else text
             return f"{own} Objects share areas of masks, not of boxes." if name.startswith(_OF_MASKS) else own
     return ""
 
@@ -90,7 +90,7 @@ def absence(name: str, value: float | None) -> str:
 # COCO's bounds of sizes, in square pixels.
 SMALL, LARGE = 32.0**2, 96.0**2
 _SIZES = ("small", "medium", "large")
-# Of near-duplicates.
+# So many groups of near-duplicates are shown.
 _MOST_GROUPS = 100
 _PREFIX = "DetectionBoxes_"
 # What comes before a class's name in the name of its average precision by other things than boxes.
@@ -146,7 +146,7 @@ def page_content(
         | {"reliability": _reliability_data(judged, fitted), "duplicates": photos.groups[:_MOST_GROUPS]},
         "numbers": {
             "metrics": {row["name"]: row["value"] for row in metrics},
-            "intervals": {name: one.to_list() for name, one in analysis.intervals.items()},
+            "intervals": {name: interval.to_list() for name, interval in analysis.intervals.items()},
             "draws": len(analysis.drawn),
             "threshold": _chosen(analysis.chosen),
             "errors": {row["name"]: {"count": row["count"], "gain": row["gain"]} for row in errors},
@@ -165,8 +165,11 @@ def _reliability_data(judged: Reliability, fitted: FittedCalibration | None) -> 
     """Return score and precision of each bin, of all images, and before and after calibration on half of them."""
     shown = {"all": judged} if fitted is None else {"before": fitted.before, "after": fitted.after}
     return {
-        name: {"x": [_plain(float(one)) for one in found.scores], "y": [_plain(float(one)) for one in found.precision]}
-        for name, found in shown.items()
+        name: {
+            "x": [_plain(float(share)) for share in curve.scores],
+            "y": [_plain(float(share)) for share in curve.precision],
+        }
+        for name, curve in shown.items()
     }
 
 
@@ -176,10 +179,10 @@ def _plain(value: Any) -> Any:
 
 def _metrics(source: Source, analysis: Analysis) -> list[dict[str, Any]]:
     """Return the metrics of the evaluation, or COCO's three, with sentences and intervals."""
-    intervals = {f"{_PREFIX}{name}": one for name, one in analysis.intervals.items()}
+    intervals = {f"{_PREFIX}{name}": interval for name, interval in analysis.intervals.items()}
     values: dict[str, float | None] = dict(source.metrics)
     if not values:
-        values = {name: _plain(one.value) for name, one in intervals.items()}
+        values = {name: _plain(interval.value) for name, interval in intervals.items()}
     return [
         {
             "name": name,
@@ -229,7 +232,7 @@ def _counts(tables: Tables) -> list[tuple[str, int]]:
 def _classes(source: Source, analysis: Analysis, kinds: list[str]) -> list[dict[str, Any]]:
     rows, categories = [], source.tables.categories
     for number, (category, curve) in enumerate(zip(categories, analysis.curves, strict=True)):
-        found, chosen = analysis.class_interval(number), analysis.by_class[number]
+        precision_interval, chosen = analysis.class_interval(number), analysis.by_class[number]
         judged = score_curve([curve]).at(analysis.threshold)
         rows.append(
             {
@@ -237,21 +240,21 @@ def _classes(source: Source, analysis: Analysis, kinds: list[str]) -> list[dict[
                 "objects": int(curve.objects.sum()),
                 "images": int((curve.objects > 0).sum()),
                 "detections": len(curve.rows),
-                "ap": found.value,
-                "low": found.low,
-                "high": found.high,
+                "ap": precision_interval.value,
+                "low": precision_interval.low,
+                "high": precision_interval.high,
                 "ap50": float(analysis.values[number, 0]),
                 "precision": judged.precision,
                 "recall": judged.recall,
                 "f1": judged.f1,
                 "threshold": None if chosen is None else chosen.threshold,
-                **{f"ap_of_{kind}": _of_class(source, kind, category.name) for kind in kinds},
+                **{f"ap_of_{kind}": _class_precision(source, kind, category.name) for kind in kinds},
             }
         )
     return rows
 
 
-def _of_class(source: Source, kind: str, name: str) -> float | None:
+def _class_precision(source: Source, kind: str, name: str) -> float | None:
     """Return a class's average precision by masks or keypoints; None where it has none."""
     value = source.metrics.get(_BY_CLASS[kind] + name)
     return None if value is None or value < 0 else value
@@ -268,25 +271,25 @@ _HALVES = ("chosen_on", "judged_on")
 
 
 def _errors(analysis: Analysis) -> list[dict[str, Any]]:
-    found = analysis.tide
-    counts = found.counts | {
-        "false positives": sum(count for name, count in found.counts.items() if name != "missed"),
-        "false negatives": int((~analysis.tables.objects.crowd).sum() - _found(analysis)),
+    tide = analysis.tide
+    counts = tide.counts | {
+        "false positives": sum(count for name, count in tide.counts.items() if name != "missed"),
+        "false negatives": int((~analysis.tables.objects.crowd).sum() - _count_detected_objects(analysis)),
     }
-    most = max(found.gains.values()) or 1.0
+    most = max(tide.gains.values()) or 1.0
     return [
         {
             "name": name,
             "sentence": text,
             "count": counts[name],
-            "gain": found.gains[name],
-            "share": max(found.gains[name], 0.0) / most,
+            "gain": tide.gains[name],
+            "share": max(tide.gains[name], 0.0) / most,
         }
         for name, text in _ERRORS.items()
     ]
 
 
-def _found(analysis: Analysis) -> int:
+def _count_detected_objects(analysis: Analysis) -> int:
     """Return how many objects some detection finds, at any score."""
     objects = analysis.matching.objects[0]
     return len(np.unique(objects[analysis.matching.right[0]]))
@@ -305,7 +308,7 @@ def _data(analysis: Analysis) -> dict[str, Any]:
         "overlaps": np.round(THRESHOLDS, 2).tolist(),
         "mean": mean_curve(analysis),
         "grid": np.round(GRID, 2).tolist(),
-        "judged": {name: [round(one[name], 4) for one in judged] for name in ("precision", "recall", "f1")},
+        "judged": {name: [round(point[name], 4) for point in judged] for name in ("precision", "recall", "f1")},
         "threshold": analysis.threshold,
         "confusion": cells,
         "eventParts": -(-len(analysis.outcomes) // EVENTS_A_PART),

@@ -52,8 +52,8 @@ class DataTables:
         """The place of each object's class among the classes, int64 [N]; K for labels that have none."""
         known = np.array([category.label for category in self.categories], np.int64)
         places = np.searchsorted(known, self.labels)
-        found = np.append(known, -1)[places] == self.labels
-        return np.where(found, places, len(known)).astype(np.int64)
+        is_known = np.append(known, -1)[places] == self.labels
+        return np.where(is_known, places, len(known)).astype(np.int64)
 
 
 class DataCollector:

@@ -98,7 +98,7 @@ def write_data_report(folder: Path, name: str, survey: Survey, tables: DataTable
     write_data(folder, "odd", _odd_columns(tables))
     for part, start in enumerate(range(0, len(tables.categories), CLASSES_A_PART)):
         stop = min(start + CLASSES_A_PART, len(tables.categories))
-        write_data(folder, f"classes-{part}", [_of_class(tables, counts, one) for one in range(start, stop)])
+        write_data(folder, f"classes-{part}", [_class_data(tables, counts, label) for label in range(start, stop)])
     for part, start in enumerate(range(0, len(tables.names), IMAGES_A_PART)):
         write_data(folder, f"objects-{part}", _objects(tables, start, start + IMAGES_A_PART))
     write_page(folder, "data.html", _content(name, survey, tables, counts))
@@ -143,7 +143,7 @@ def _odd_columns(tables: DataTables) -> list[dict[str, Any]]:
     ]
 
 
-def _of_class(tables: DataTables, counts: Counts, number: int) -> dict[str, Any]:
+def _class_data(tables: DataTables, counts: Counts, number: int) -> dict[str, Any]:
     own = np.flatnonzero(tables.positions == number)
     return {
         "sides": counts.sides[number].tolist(),
@@ -159,7 +159,7 @@ def _summary(tables: DataTables, counts: Counts) -> dict[str, Any]:
         # Labels without a class have the place after the last.
         "classes": [category.title for category in tables.categories] + ["class not in the label map"],
         "sides": list(SIDES),
-        "aspects": [round(one, 2) for one in ASPECTS],
+        "aspects": [round(aspect, 2) for aspect in ASPECTS],
         "cells": CELLS,
         "all": {
             "sides": counts.sides.sum(axis=0).tolist(),

@@ -29,18 +29,18 @@ def event_columns(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[s
     `truth` and `seen` are positions of classes, -1 for nothing; `near` is the class of the object that a wrong
     detection is about; `object` and `box` are x, y, width and height in pixels, four numbers an event, 0 for none.
     """
-    found, objects = outcomes.found[chosen], outcomes.objects[chosen]
+    detections, objects = outcomes.found[chosen], outcomes.objects[chosen]
     about = outcomes.about[chosen]
     return {
         "id": chosen.tolist(),
         "image": outcomes.images[chosen].tolist(),
         "type": outcomes.types[chosen].tolist(),
         "truth": _classes(tables, tables.objects.labels, objects),
-        "seen": _classes(tables, tables.found.labels, found),
+        "seen": _classes(tables, tables.found.labels, detections),
         "near": _classes(tables, tables.objects.labels, about),
-        "score": [round(float(one), 3) for one in _taken(tables.found.scores, found)],
+        "score": [round(float(score), 3) for score in _taken(tables.found.scores, detections)],
         "object": _boxes(tables.objects.boxes, about),
-        "box": _boxes(tables.found.boxes, found),
+        "box": _boxes(tables.found.boxes, detections),
     }
 
 
@@ -52,13 +52,13 @@ def _taken(values: NDArray[Any], indices: Indices) -> NDArray[Any]:
 
 def _classes(tables: Tables, labels: Indices, indices: Indices) -> list[int]:
     positions = np.searchsorted(tables.classes, labels)
-    found: list[int] = np.where(indices == NOTHING, NOTHING, _taken(positions, indices)).tolist()
-    return found
+    class_positions: list[int] = np.where(indices == NOTHING, NOTHING, _taken(positions, indices)).tolist()
+    return class_positions
 
 
 def _boxes(boxes: Floats, indices: Indices) -> list[int]:
-    found = _taken(boxes, indices)
-    corners = np.concatenate([found[:, :2], found[:, 2:] - found[:, :2]], axis=1)
+    corner_boxes = _taken(boxes, indices)
+    corners = np.concatenate([corner_boxes[:, :2], corner_boxes[:, 2:] - corner_boxes[:, :2]], axis=1)
     rounded: list[int] = np.rint(corners).astype(np.int64).ravel().tolist()
     return rounded
 
@@ -102,10 +102,10 @@ def image_severity(tables: Tables, outcomes: Outcomes) -> Floats:
 def curve_part(analysis: Analysis, start: int, stop: int) -> list[Any]:
     """Return the precision at 101 recalls of some classes at each overlap; None for a class without objects."""
     part = [sampled_precision(curve) for curve in analysis.curves[start:stop]]
-    return [None if np.isnan(one).any() else np.round(one, 3).tolist() for one in part]
+    return [None if np.isnan(curve).any() else np.round(curve, 3).tolist() for curve in part]
 
 
 def mean_curve(analysis: Analysis) -> list[Any]:
     """Return the mean of the classes' precision at 101 recalls, at each overlap; empty without objects."""
-    known = [one for one in map(sampled_precision, analysis.curves) if not np.isnan(one).any()]
+    known = [curve for curve in map(sampled_precision, analysis.curves) if not np.isnan(curve).any()]
     return np.stack(known).mean(axis=0).round(4).tolist() if known else []

@@ -72,20 +72,22 @@ def explain(
         for factor in factors
         for number in range(len(factor.parts))
     ]
-    splits = [row for row in splits if any(one.objects.any() for one in row[2])]
+    splits = [row for row in splits if any(part.objects.any() for part in row[2])]
     draws = list(image_draws(len(tables.ids), min(draws_for(curves, len(splits)), most_draws), seed=1))
     before = [mean_ap(_perfect(curves, None, weights)) for weights in draws]
     parts = []
     for factor, number, split in splits:
         gain = mean_ap(_perfect(curves, split)) - everything
         drawn = np.array([mean_ap(_perfect(curves, split, weights)) for weights in draws]) - before
-        pairs = [(one.objects.sum(), curve.objects.sum()) for one, curve in zip(split, curves, strict=True)]
+        pairs = [
+            (class_split.objects.sum(), curve.objects.sum()) for class_split, curve in zip(split, curves, strict=True)
+        ]
         share = float(np.mean([own / count for own, count in pairs if count]))
         parts.append(
             Part(
                 factor=factor.name,
                 name=factor.parts[number],
-                objects=int(sum(one.objects.sum() for one in split)),
+                objects=int(sum(class_split.objects.sum() for class_split in split)),
                 share=share,
                 average_precision=mean_ap(_alone(curves, split)),
                 gain=interval(gain, drawn),
@@ -109,17 +111,17 @@ def _split(tables: Tables, matching: Matching, curves: list[ClassCurve], factor:
     inside = np.append(factor.objects == number, False)
     counted = ~tables.objects.crowd & inside[:-1]
     images = len(tables.ids)
-    found = []
+    class_splits = []
     for label, curve in zip(tables.classes.tolist(), curves, strict=True):
         own = tables.objects.images[counted & (tables.objects.labels == label)]
-        found.append(
+        class_splits.append(
             _Split(
                 right=inside[matching.objects[:, curve.rows]],
                 wrong=factor.found[curve.rows] == number,
                 objects=np.bincount(own, minlength=images).astype(np.float64),
             )
         )
-    return found
+    return class_splits
 
 
 def _perfect(curves: list[ClassCurve], splits: list[_Split] | None, weights: Floats | None = None) -> Floats:

@@ -39,14 +39,14 @@ class Factor:
 
 def nearest_objects(tables: Tables) -> Indices:
     """Return the object that each detection overlaps most, by a tenth or more, int64 [D]; -1 for none."""
-    found, objects = tables.found, tables.objects
-    nearest = np.full(len(found), NONE, np.int64)
+    detections, objects = tables.found, tables.objects
+    nearest = np.full(len(detections), NONE, np.int64)
     counted = np.flatnonzero(~objects.crowd)
     every = np.arange(len(tables.ids) + 1)
-    mine, theirs = np.searchsorted(found.images, every), np.searchsorted(objects.images[counted], every)
+    mine, theirs = np.searchsorted(detections.images, every), np.searchsorted(objects.images[counted], every)
     for image in np.flatnonzero((np.diff(mine) > 0) & (np.diff(theirs) > 0)).tolist():
         rows, things = slice(mine[image], mine[image + 1]), counted[theirs[image] : theirs[image + 1]]
-        overlap = overlaps(found.boxes[rows], objects.boxes[things])
+        overlap = overlaps(detections.boxes[rows], objects.boxes[things])
         best = overlap.argmax(axis=1)
         near = overlap[np.arange(len(best)), best] >= _NEAR
         nearest[rows] = np.where(near, things[best], NONE)
@@ -63,23 +63,25 @@ def factors_of(
         training: int64 [K]; the objects of each class in the training data; None for those of these data.
     """
     nearest = nearest_objects(tables)
-    found, objects = tables.found, tables.objects
-    sizes = _in_parts(objects.areas, _SIZE_BOUNDS), _in_parts(_areas(found.boxes), _SIZE_BOUNDS)
-    aspects = _in_parts(_aspects(objects.boxes), _ASPECT_BOUNDS), _in_parts(_aspects(found.boxes), _ASPECT_BOUNDS)
-    places = [_cut(tables, one.boxes, one.images).astype(np.int64) for one in (objects, found)]
-    alone = np.zeros(len(found), np.int64)
+    detections, objects = tables.found, tables.objects
+    sizes = _in_parts(objects.areas, _SIZE_BOUNDS), _in_parts(_areas(detections.boxes), _SIZE_BOUNDS)
+    aspects = _in_parts(_aspects(objects.boxes), _ASPECT_BOUNDS), _in_parts(_aspects(detections.boxes), _ASPECT_BOUNDS)
+    places = [_cut(tables, table.boxes, table.images).astype(np.int64) for table in (objects, detections)]
+    alone = np.zeros(len(detections), np.int64)
     factors = [
-        Factor("size", _SIZES, sizes[0], _of_object(sizes[0], nearest, sizes[1])),
-        Factor("aspect", _ASPECTS, aspects[0], _of_object(aspects[0], nearest, aspects[1])),
-        Factor("border", ("whole", "cut by the border"), places[0], _of_object(places[0], nearest, places[1])),
+        Factor("size", _SIZES, sizes[0], _inherit_parts(sizes[0], nearest, sizes[1])),
+        Factor("aspect", _ASPECTS, aspects[0], _inherit_parts(aspects[0], nearest, aspects[1])),
+        Factor("border", ("whole", "cut by the border"), places[0], _inherit_parts(places[0], nearest, places[1])),
     ]
     crowding = _in_parts(_largest_overlaps(tables), _CROWD_BOUNDS)
-    factors.append(Factor("crowding", _CROWDS, crowding, _of_object(crowding, nearest, alone)))
+    factors.append(Factor("crowding", _CROWDS, crowding, _inherit_parts(crowding, nearest, alone)))
     if anchors is not None:
         covered = _in_parts(anchors.astype(np.float64), _ANCHOR_BOUNDS)
-        factors.append(Factor("anchors", _ANCHORS, covered, _of_object(covered, nearest, np.full(len(found), NONE))))
+        factors.append(
+            Factor("anchors", _ANCHORS, covered, _inherit_parts(covered, nearest, np.full(len(detections), NONE)))
+        )
     factors.append(_class_frequency(tables, training))
-    factors += _of_images(tables, photos)
+    factors += _image_factors(tables, photos)
     return factors
 
 
@@ -99,7 +101,7 @@ def _in_parts(values: Floats, bounds: Sequence[float]) -> Indices:
     return np.searchsorted(np.array(bounds), values, "right").astype(np.int64)
 
 
-def _of_object(parts: Indices, nearest: Indices, own: Indices) -> Indices:
+def _inherit_parts(parts: Indices, nearest: Indices, own: Indices) -> Indices:
     """Return the part of the object that each detection is about; its own without one."""
     return np.where(nearest == NONE, own, np.append(parts, NONE)[nearest])
 
@@ -136,7 +138,9 @@ def _largest_overlaps(tables: Tables) -> Floats:
 
 def _class_frequency(tables: Tables, training: Indices | None) -> Factor:
     """Return the parts of classes by how frequent they are."""
-    position, found_position = (np.searchsorted(tables.classes, one.labels) for one in (tables.objects, tables.found))
+    position, found_position = (
+        np.searchsorted(tables.classes, table.labels) for table in (tables.objects, tables.found)
+    )
     own = np.bincount(position[~tables.objects.crowd], minlength=len(tables.classes))
     counts = own if training is None else training
     parts = _in_parts(counts / max(int(counts.max(initial=0)), 1), (0.1, 1 / 3))
@@ -144,7 +148,7 @@ def _class_frequency(tables: Tables, training: Indices | None) -> Factor:
     return Factor(name, _FREQUENCIES, parts[position], parts[found_position])
 
 
-def _of_images(tables: Tables, photos: Photos) -> list[Factor]:
+def _image_factors(tables: Tables, photos: Photos) -> list[Factor]:
     """Return the factors of pixels: fifths of the images, if these differ."""
     named = (
         ("brightness", photos.brightness, ("darkest fifth", "middle three fifths", "brightest fifth"), (0, 1, 1, 1, 2)),

@@ -37,14 +37,14 @@ class Matching:
 
 def match(tables: Tables) -> Matching:
     """Match all detections with the objects of their classes."""
-    found, objects = tables.found, tables.objects
-    shape = (len(THRESHOLDS), len(found))
+    detections, objects = tables.found, tables.objects
+    shape = (len(THRESHOLDS), len(detections))
     claims = np.full(shape, NOBODY, np.int64)
     width = int(tables.classes.max()) + 1
-    keys, object_keys = found.images * width + found.labels, objects.images * width + objects.labels
+    keys, object_keys = detections.images * width + detections.labels, objects.images * width + objects.labels
     order, object_order = np.argsort(keys, kind="stable"), np.argsort(object_keys, kind="stable")
-    ranks = np.empty(len(found), np.int64)
-    ranks[order] = np.arange(len(found)) - np.searchsorted(keys[order], keys[order])
+    ranks = np.empty(len(detections), np.int64)
+    ranks[order] = np.arange(len(detections)) - np.searchsorted(keys[order], keys[order])
     groups, firsts = np.unique(object_keys[object_order], return_index=True)
     starts = np.searchsorted(keys[order], groups, "left")
     stops = np.searchsorted(keys[order], groups, "right")
@@ -55,9 +55,9 @@ def match(tables: Tables) -> Matching:
             continue
         mine, theirs = order[start : min(stop, start + MOST)], object_order[first:end]
         crowd = objects.crowd[theirs]
-        overlap = overlaps(found.boxes[mine], objects.boxes[theirs])
+        overlap = overlaps(detections.boxes[mine], objects.boxes[theirs])
         if crowd.any():
-            overlap = np.where(crowd, overlaps_of_crowds(found.boxes[mine], objects.boxes[theirs]), overlap)
+            overlap = np.where(crowd, overlaps_of_crowds(detections.boxes[mine], objects.boxes[theirs]), overlap)
         rows = claim_best_free(overlap, THRESHOLDS, np.tile(crowd, (len(THRESHOLDS), 1)), crowd)
         claims[:, mine] = np.append(theirs, NOBODY)[rows]
     taken = claims != NOBODY
@@ -88,22 +88,22 @@ class ClassCurve:
 
 def class_curves(tables: Tables, matching: Matching) -> list[ClassCurve]:
     """Return the curve of each class, in the order of the classes."""
-    found, objects = tables.found, tables.objects
+    detections, objects = tables.found, tables.objects
     counted = objects.images[~objects.crowd], objects.labels[~objects.crowd]
-    by_label = np.argsort(found.labels, kind="stable")
-    bounds = np.searchsorted(found.labels[by_label], [[label, label + 1] for label in tables.classes.tolist()])
+    by_label = np.argsort(detections.labels, kind="stable")
+    bounds = np.searchsorted(detections.labels[by_label], [[label, label + 1] for label in tables.classes.tolist()])
     curves = []
     for label, (start, stop) in zip(tables.classes.tolist(), bounds.tolist(), strict=True):
         own = by_label[start:stop]
-        own = own[np.argsort(-found.scores[own], kind="stable")]
+        own = own[np.argsort(-detections.scores[own], kind="stable")]
         right, known = matching.right[:, own], matching.counted[:, own]
         curves.append(
             ClassCurve(
                 gains=(right & known).astype(np.float64),
                 losses=(~right & known).astype(np.float64),
-                images=found.images[own],
+                images=detections.images[own],
                 objects=np.bincount(counted[0][counted[1] == label], minlength=len(tables.ids)).astype(np.float64),
-                scores=found.scores[own],
+                scores=detections.scores[own],
                 rows=own,
             )
         )

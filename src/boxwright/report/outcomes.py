@@ -43,27 +43,29 @@ class Outcomes:
 
 def outcomes_of(tables: Tables, matching: Matching, threshold: float) -> Outcomes:
     """Return the events of the detections of at least a score, at an overlap of 0.5."""
-    found, objects = tables.found, tables.objects
-    kept = np.flatnonzero(matching.counted[0] & (found.scores >= threshold))
+    detections, objects = tables.found, tables.objects
+    kept = np.flatnonzero(matching.counted[0] & (detections.scores >= threshold))
     counted = np.flatnonzero(~objects.crowd)
     every = np.arange(len(tables.ids) + 1)
-    kept_at, object_at = (np.searchsorted(images, every) for images in (found.images[kept], objects.images[counted]))
+    kept_at, object_at = (
+        np.searchsorted(images, every) for images in (detections.images[kept], objects.images[counted])
+    )
     parts = []
     for image in range(len(tables.ids)):
         mine, theirs = kept[kept_at[image] : kept_at[image + 1]], counted[object_at[image] : object_at[image + 1]]
-        parts.append(_of_image(tables, matching, mine, theirs))
+        parts.append(_image_events(tables, matching, mine, theirs))
     rows = np.concatenate([np.zeros((0, 4), np.int64), *parts])
-    images = np.where(rows[:, 1] != NOTHING, found.images[rows[:, 1]] if len(found) else 0, 0)
+    images = np.where(rows[:, 1] != NOTHING, detections.images[rows[:, 1]] if len(detections) else 0, 0)
     images = np.where(rows[:, 1] == NOTHING, objects.images[rows[:, 2]] if len(objects) else 0, images)
     return Outcomes(images, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
 
-def _of_image(tables: Tables, matching: Matching, found: Indices, objects: Indices) -> Indices:
+def _image_events(tables: Tables, matching: Matching, detections: Indices, objects: Indices) -> Indices:
     """Return the type, detection, object and object it is about of one image's events, int64 [E, 4]."""
-    right = matching.right[0, found]
-    matched = matching.objects[0, found]
-    wrong, unfound = found[~right], objects[~np.isin(objects, matched[right])]
-    rows = [np.stack([np.zeros(right.sum(), np.int64), found[right], matched[right], matched[right]], 1)]
+    right = matching.right[0, detections]
+    matched = matching.objects[0, detections]
+    wrong, unfound = detections[~right], objects[~np.isin(objects, matched[right])]
+    rows = [np.stack([np.zeros(right.sum(), np.int64), detections[right], matched[right], matched[right]], 1)]
     types, about = _wrong_types(tables, wrong, objects, np.isin(objects, matched[right]))
     pairs = _pairs(tables, wrong, unfound)
     taken = np.array([pairs.get(number, NOTHING) for number in wrong.tolist()], np.int64)

@@ -68,7 +68,7 @@ def write_data(folder: Path, name: str, value: Any) -> None:
 def _finite(value: Any) -> Any:
     """Return a value with None for numbers that JSON lacks."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -29,7 +29,7 @@ Progress = Callable[[Iterable[int], str], Iterable[int]]
 # Sharpness is measured at this longer side, so that it does not depend on the image's size.
 _MEASURED = 512
 _QUALITY = 80
-# Of perceptual hashes, as in preflight.
+# The side of perceptual hashes, as in preflight.
 _SIDE = 16
 
 
@@ -87,19 +87,19 @@ def copy_photos(
         except DataError as error:
             return str(error)
         if image is None or image.shape[:2] != tuple(tables.sizes[index]):
-            found = "none" if image is None else f"{image.shape[1]}×{image.shape[0]}"
-            return f"{tables.names[index]}: expected the image that was evaluated, found {found}: the data have changed"
+            size = "none" if image is None else f"{image.shape[1]}×{image.shape[0]}"
+            return f"{tables.names[index]}: expected the image that was evaluated, found {size}: the data have changed"
         name = f"pictures/{index:06d}.jpg" if copied[index] else ""
         return copy_and_measure(image, folder, name, settings.picture_side)
 
     with ThreadPoolExecutor(settings.threads) as pool:
-        found = list(zip(progress(range(count), "read images"), pool.map(read, range(count)), strict=True))
-    known = {index: photo for index, photo in found if isinstance(photo, Photo)}
+        results = list(zip(progress(range(count), "read images"), pool.map(read, range(count)), strict=True))
+    known = {index: photo for index, photo in results if isinstance(photo, Photo)}
     nothing = without_photos(count)
     brightness, sharpness, files = nothing.brightness.copy(), nothing.sharpness.copy(), list(nothing.files)
     for index, photo in known.items():
         files[index], brightness[index], sharpness[index] = photo.file, photo.brightness, photo.sharpness
-    problems = [photo for _, photo in found if isinstance(photo, str)]
+    problems = [photo for _, photo in results if isinstance(photo, str)]
     return Photos(files, brightness, sharpness, same_images(known, tables.names), problems)
 
 

@@ -34,13 +34,13 @@ def shape_part(tables: Tables, outcomes: Outcomes, start: int, stop: int) -> dic
     shapes: dict[int, dict[str, Any]] = {}
     for event in np.flatnonzero((outcomes.images >= start) & (outcomes.images < stop)).tolist():
         size = tables.sizes[outcomes.images[event]]
-        found, thing = int(outcomes.found[event]), int(outcomes.objects[event])
+        detection, thing = int(outcomes.found[event]), int(outcomes.objects[event])
         rows = {
             "truth": {} if thing == NOTHING else tables.truth_rows[thing],
-            "found": {} if found == NOTHING else tables.found_rows.get(int(tables.found.rows[found]), {}),
+            "found": {} if detection == NOTHING else tables.found_rows.get(int(tables.found.rows[detection]), {}),
         }
         drawn = {name: _drawn(row, (int(size[0]), int(size[1]))) for name, row in rows.items()}
-        if known := {name: one for name, one in drawn.items() if one}:
+        if known := {name: shape for name, shape in drawn.items() if shape}:
             shapes[event] = known
     return shapes
 
@@ -54,7 +54,7 @@ def _drawn(row: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
         except DataError:  # of another size than the image: its box is shown
             return {}
     points = row.get("keypoints")
-    if isinstance(points, list) and len(points) % 3 == 0 and all(type(one) in (int, float) for one in points):
+    if isinstance(points, list) and len(points) % 3 == 0 and all(type(value) in (int, float) for value in points):
         triples = np.array(points, np.float64).reshape(-1, 3)
         drawn["points"] = triples[triples[:, 2] >= _LEAST_KEYPOINT_SCORE, :2].round(1).tolist()
     return drawn
@@ -63,5 +63,5 @@ def _drawn(row: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
 def outline(mask: NDArray[np.uint8]) -> str:
     """Return the outlines of a mask, uint8 [H, W], as SVG's path."""
     contours, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-    simple = [cv2.approxPolyDP(one, _TOLERANCE, True).reshape(-1, 2) for one in contours]
-    return "".join("M" + "L".join(f"{x} {y}" for x, y in one.tolist()) + "Z" for one in simple if len(one) > 2)
+    simple = [cv2.approxPolyDP(contour, _TOLERANCE, True).reshape(-1, 2) for contour in contours]
+    return "".join("M" + "L".join(f"{x} {y}" for x, y in points.tolist()) + "Z" for points in simple if len(points) > 2)

@@ -36,21 +36,21 @@ def as_coco(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[str, An
 
     Tools expect images to have numbers: where an id is none, all are counted from 1.
     """
-    ids = tables.ids if all(isinstance(one, int) for one in tables.ids) else range(1, len(tables.ids) + 1)
+    ids = tables.ids if all(isinstance(image_id, int) for image_id in tables.ids) else range(1, len(tables.ids) + 1)
     images, annotations = set[int](), []
     for number, event in enumerate(chosen.tolist()):
-        image, found = int(outcomes.images[event]), int(outcomes.found[event])
+        image, detection = int(outcomes.images[event]), int(outcomes.found[event])
         about = int(outcomes.about[event])
         images.add(image)
-        x_min, y_min, x_max, y_max = (round(float(one), 3) for one in tables.found.boxes[found])
+        x_min, y_min, x_max, y_max = (round(float(coordinate), 3) for coordinate in tables.found.boxes[detection])
         row: dict[str, Any] = {
             "id": number + 1,
             "image_id": ids[image],
-            "category_id": tables.categories.by_label(int(tables.found.labels[found])).id,
+            "category_id": tables.categories.by_label(int(tables.found.labels[detection])).id,
             "bbox": [x_min, y_min, round(x_max - x_min, 3), round(y_max - y_min, 3)],
             "area": round((x_max - x_min) * (y_max - y_min), 3),
             "iscrowd": 0,
-            "score": round(float(tables.found.scores[found]), 6),
+            "score": round(float(tables.found.scores[detection]), 6),
             "reason": _REASONS[TYPES[int(outcomes.types[event])]],
         }
         if about != NOTHING and about < len(tables.truth_rows):

@@ -48,7 +48,7 @@ class ObjectTable:
         return len(self.labels)
 
     def __getitem__(self, chosen: Any) -> Self:
-        return type(self)(**{one.name: getattr(self, one.name)[chosen] for one in fields(self)})
+        return type(self)(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class DetectionTable:
         return len(self.labels)
 
     def __getitem__(self, chosen: Any) -> Self:
-        return type(self)(**{one.name: getattr(self, one.name)[chosen] for one in fields(self)})
+        return type(self)(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,21 +145,21 @@ def tables_of(dataset: CocoDataset, detections: str | Path) -> Tables:
     none = np.zeros(0)
     objects = ObjectTable(
         images=np.repeat(np.arange(len(samples)), counts),
-        labels=np.concatenate([none, *(one.labels for one in samples)]).astype(np.int64),
-        boxes=np.concatenate([np.zeros((0, 4)), *(one.boxes.astype(np.float64) for one in samples)]),
-        areas=np.concatenate([none, *(one.areas.astype(np.float64) for one in samples)]),
-        crowd=np.concatenate([none, *(one.is_crowd for one in samples)]).astype(np.bool_),
+        labels=np.concatenate([none, *(sample.labels for sample in samples)]).astype(np.int64),
+        boxes=np.concatenate([np.zeros((0, 4)), *(sample.boxes.astype(np.float64) for sample in samples)]),
+        areas=np.concatenate([none, *(sample.areas.astype(np.float64) for sample in samples)]),
+        crowd=np.concatenate([none, *(sample.is_crowd for sample in samples)]).astype(np.bool_),
     )
     ids = [head["id"] for head in heads]
-    found, found_rows = _found(detections, ids, dataset)
+    detection_columns, found_rows = _read_detections(detections, ids, dataset)
     return Tables(
         categories=dataset.categories,
         ids=ids,
         names=[str(head["file_name"]) for head in heads],
-        sizes=np.array([one.image.shape[:2] for one in samples], np.int64).reshape(-1, 2),
+        sizes=np.array([sample.image.shape[:2] for sample in samples], np.int64).reshape(-1, 2),
         places=np.array([_place(head, number) for number, head in enumerate(heads)], np.int64),
         objects=objects,
-        found=found,
+        found=detection_columns,
         truth_rows=truth_rows,
         found_rows=found_rows,
     )
@@ -170,7 +170,7 @@ def _place(head: dict[str, Any], number: int) -> int:
     return given if isinstance(given, int) and given >= 0 else number
 
 
-def _found(
+def _read_detections(
     path: str | Path, ids: Sequence[int | str], dataset: CocoDataset
 ) -> tuple[DetectionTable, dict[int, dict[str, Any]]]:
     """Return a file's rows as arrays, sorted by image and score; and those with masks or keypoints by index."""
@@ -199,8 +199,8 @@ def _found(
 
 
 def _numbers(given: Any, count: int, where: str) -> list[float]:
-    numbers = isinstance(given, list) and len(given) == count and all(type(one) in (int, float) for one in given)
+    numbers = isinstance(given, list) and len(given) == count and all(type(number) in (int, float) for number in given)
     # Beyond 1e9 no picture has pixels, and squares would overflow.
-    if not numbers or not all(math.isfinite(one) and abs(one) < 1e9 for one in given):
+    if not numbers or not all(math.isfinite(number) and abs(number) < 1e9 for number in given):
         raise DataError(f"{where}: expected {count} finite number{'s' if count > 1 else ''}, found {str(given)[:60]}")
-    return [float(one) for one in given]
+    return [float(number) for number in given]

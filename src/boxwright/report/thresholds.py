@@ -55,7 +55,7 @@ class ScoreCurve:
     def at(self, threshold: float) -> ThresholdMetrics:
         """Return the numbers at a threshold."""
         count = int(np.searchsorted(-self.scores, -threshold, "right"))
-        right, wrong = (float(one[count - 1]) if count else 0.0 for one in (self.right, self.wrong))
+        right, wrong = (float(sums[count - 1]) if count else 0.0 for sums in (self.right, self.wrong))
         precision = right / (right + wrong) if right + wrong else float("nan")
         recall = right / self.objects if self.objects else float("nan")
         total = right + wrong + self.objects

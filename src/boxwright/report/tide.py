@@ -58,16 +58,16 @@ class ImageErrors:
 
 
 def image_errors(
-    found: DetectionTable, objects: ObjectTable, crowds: ObjectTable, settings: TideSettings
+    detections: DetectionTable, objects: ObjectTable, crowds: ObjectTable, settings: TideSettings
 ) -> ImageErrors:
     """Return the errors of one image's detections, best first; `crowds` are not among the objects."""
-    overlap = overlaps(found.boxes, objects.boxes)
-    same = found.labels[:, None] == objects.labels[None, :]
+    overlap = overlaps(detections.boxes, objects.boxes)
+    same = detections.labels[:, None] == objects.labels[None, :]
     matched, taken = _match(overlap * same, settings.found)
-    ignored = (matched < 0) & _in_crowds(found, crowds, settings.found)
-    types = np.full(len(found), BACKGROUND, np.int64)
-    near = np.full(len(found), -1, np.int64)
-    if len(objects) and len(found):
+    ignored = (matched < 0) & _in_crowds(detections, crowds, settings.found)
+    types = np.full(len(detections), BACKGROUND, np.int64)
+    near = np.full(len(detections), -1, np.int64)
+    if len(objects) and len(detections):
         types, near = error_types(overlap, same, taken >= 0, settings)
     types[matched >= 0] = RIGHT
     best = overlap.max(axis=1, initial=0.0)
@@ -86,9 +86,9 @@ def _match(overlap: Floats, least: float) -> tuple[Indices, Indices]:
     return matched, taken
 
 
-def _in_crowds(found: DetectionTable, crowds: ObjectTable, least: float) -> Bools:
-    within = overlaps_of_crowds(found.boxes, crowds.boxes) > least
-    return np.asarray((within & (found.labels[:, None] == crowds.labels[None, :])).any(axis=1))
+def _in_crowds(detections: DetectionTable, crowds: ObjectTable, least: float) -> Bools:
+    within = overlaps_of_crowds(detections.boxes, crowds.boxes) > least
+    return np.asarray((within & (detections.labels[:, None] == crowds.labels[None, :])).any(axis=1))
 
 
 def error_types(overlap: Floats, same: Bools, used: Bools, settings: TideSettings) -> tuple[Indices, Indices]:
@@ -158,8 +158,8 @@ class _ErrorTotals:
 def tide(tables: Tables, settings: TideSettings | None = None) -> Tide:
     """Return the errors of all detections by type."""
     totals = _ErrorTotals()
-    for found, objects, crowds in by_image(tables):
-        best = found[:_MOST]
+    for detections, objects, crowds in by_image(tables):
+        best = detections[:_MOST]
         _add(totals, image_errors(best, objects, crowds, settings or TideSettings()), best, objects)
     average = _mean_ap(totals.points, totals.objects)
     gains = {}
@@ -178,27 +178,27 @@ def tide(tables: Tables, settings: TideSettings | None = None) -> Tide:
 def by_image(tables: Tables) -> Iterable[tuple[DetectionTable, ObjectTable, ObjectTable]]:
     """Yield each image's detections, objects and crowds."""
     every = np.arange(len(tables.ids) + 1)
-    found_at, objects_at = (np.searchsorted(one.images, every) for one in (tables.found, tables.objects))
+    found_at, objects_at = (np.searchsorted(table.images, every) for table in (tables.found, tables.objects))
     for image in range(len(tables.ids)):
         objects = tables.objects[objects_at[image] : objects_at[image + 1]]
         yield tables.found[found_at[image] : found_at[image + 1]], objects[~objects.crowd], objects[objects.crowd]
 
 
-def _add(totals: _ErrorTotals, errors: ImageErrors, found: DetectionTable, objects: ObjectTable) -> None:
+def _add(totals: _ErrorTotals, errors: ImageErrors, detections: DetectionTable, objects: ObjectTable) -> None:
     """Add one image to the totals."""
-    # Of the errors about one object that nobody found, the best scored one is fixed; the others vanish.
+    # The best scored of the errors about an undetected object is fixed; the others vanish.
     usable: dict[int, int] = {}
     for number in np.flatnonzero(np.isin(errors.types, (LOCALIZATION, CLASSIFICATION))).tolist():
         about = int(errors.objects[number])
         if errors.taken[about] < 0:
             usable.setdefault(about, number)
-    for number in range(len(found)):
-        kind, label = int(errors.types[number]), int(found.labels[number])
+    for number in range(len(detections)):
+        kind, label = int(errors.types[number]), int(detections.labels[number])
         about = int(errors.objects[number])
         fixes = kind in (LOCALIZATION, CLASSIFICATION) and usable.get(about) == number
         fixed = int(objects.labels[about]) if fixes else None
         original = None if errors.ignored[number] else label
-        totals.points.append(_CurvePoint(float(found.scores[number]), kind == RIGHT, kind, original, fixed))
+        totals.points.append(_CurvePoint(float(detections.scores[number]), kind == RIGHT, kind, original, fixed))
     for about, label in enumerate(objects.labels.tolist()):
         totals.objects[label] += 1
         if errors.taken[about] < 0:

@@ -57,11 +57,11 @@ _BLOCK = 128
 
 def count_anchors(config: m.TrainEvalPipelineConfig, tables: Tables) -> Indices | None:
     """Return how many anchors reach the matcher's overlap with each object, int64 [N]; None without anchors."""
-    found = anchors_of(config.model)
-    if found is None or config.model is None:
+    anchor_settings = anchors_of(config.model)
+    if anchor_settings is None or config.model is None:
         return None
     detector = build_detector(config.model)
-    frame, layouts, threshold = InputFrame(detector), AnchorLayouts(detector), found[1]
+    frame, layouts, threshold = InputFrame(detector), AnchorLayouts(detector), anchor_settings[1]
     counts = np.zeros(len(tables.objects), np.int64)
     by_size: dict[tuple[int, int], tuple[list[Indices], list[np.ndarray]]] = {}
     bounds = np.searchsorted(tables.objects.images, np.arange(len(tables.ids) + 1))
@@ -121,8 +121,8 @@ def training_objects(config: TrainEvalPipelineConfig, categories: Categories, th
     except BoxwrightError:
         return None
     of_name = {category.name: int(counts[category.label]) for category in dataset.categories}
-    found = np.array([of_name.get(category.name, 0) for category in categories], np.int64)
-    return found if found.any() else None
+    class_counts = np.array([of_name.get(category.name, 0) for category in categories], np.int64)
+    return class_counts if class_counts.any() else None
 
 
 def _samples(dataset: Dataset, threads: int) -> Iterator[Sample]:
@@ -240,9 +240,9 @@ def _thresholds(source: Source, analysis: Analysis) -> str:
     assert chosen is not None  # noqa: S101  # the caller asked
     categories = source.tables.categories
     by_class = {
-        category.name: one.threshold
-        for category, one in zip(categories, analysis.by_class, strict=True)
-        if one is not None
+        category.name: class_threshold.threshold
+        for category, class_threshold in zip(categories, analysis.by_class, strict=True)
+        if class_threshold is not None
     }
     return Thresholds(
         weights_sha256=str(source.about.get("weights_sha256") or ""),

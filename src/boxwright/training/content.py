@@ -46,8 +46,8 @@ def _copied(value: Any, known: dict[_Key, Tensor]) -> Any:
     if isinstance(value, dict):
         # A shallow copy keeps what a network's state has besides its items: its modules' versions.
         made = copy.copy(value)
-        made.update((name, _copied(one, known)) for name, one in value.items())
+        made.update((name, _copied(item, known)) for name, item in value.items())
         return made
     if isinstance(value, list | tuple):
-        return type(value)(_copied(one, known) for one in value)
+        return type(value)(_copied(item, known) for item in value)
     return value

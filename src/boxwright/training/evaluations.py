@@ -37,12 +37,12 @@ class EvaluatedStep:
 
 
 @dataclass(frozen=True)
-class _Pending:
+class _PendingEvaluation:
     """An evaluation whose metrics are being computed."""
 
     step: int
     content: Content
-    found: list[Future[Evaluation]]
+    futures: list[Future[Evaluation]]
 
 
 class Evaluations:
@@ -72,7 +72,7 @@ class Evaluations:
         self._learning_rates = learning_rates
         self.sets, self._state, self._processes, self._log = sets, state, processes, log
         self._workers, self._run = workers, run
-        self._pending: _Pending | None = None
+        self._pending: _PendingEvaluation | None = None
 
     def start(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> bool:
         """Run the network over the data, as the state is now; what was pending has been collected.
@@ -85,7 +85,7 @@ class Evaluations:
         Returns:
             Whether all metrics are known already, the same in every process.
         """
-        state, processes, found, known = self._state, self._processes, [], True
+        state, processes, futures, known = self._state, self._processes, [], True
         # Without synchronised normalization each process has statistics of its own; the leader's are kept.
         averaged = state.average
         more = [] if averaged is None else [averaged.shadow[name] for name in averaged.statistics]
@@ -99,11 +99,11 @@ class Evaluations:
                 images = evaluate_in_processes(state.detector, data, processes, workers=self._workers, run=self._run)
                 known = known and len(images) < WORTH_A_PROCESS
                 if processes.leads:
-                    found.append(summarize_in_process(images, data.plan, counted_categories(data)))
+                    futures.append(summarize_in_process(images, data.plan, counted_categories(data)))
         # Outside of the average: a checkpoint holds the weights from which training continues.
         kept = content()
-        if found:
-            self._pending = _Pending(state.step, kept, found)
+        if futures:
+            self._pending = _PendingEvaluation(state.step, kept, futures)
         return known
 
     @property
@@ -114,7 +114,7 @@ class Evaluations:
     @property
     def ready(self) -> bool:
         """Whether an evaluation can be collected without waiting."""
-        return self._pending is not None and all(one.done() for one in self._pending.found)
+        return self._pending is not None and all(future.done() for future in self._pending.futures)
 
     def collect(self) -> EvaluatedStep | None:
         """Wait for the metrics of the pending evaluation; log them, and choose by them. At an error it stays pending.
@@ -128,14 +128,14 @@ class Evaluations:
         if self._pending is None:
             return None
         pending, state = self._pending, self._state
-        found = [one.result() for one in pending.found]
-        selection = state.selection.after(pending.step, found[0].metrics)
+        results = [future.result() for future in pending.futures]
+        selection = state.selection.after(pending.step, results[0].metrics)
         self._pending, state.selection, step = None, selection, pending.step
         rate = self._learning_rates(step)
         # After a request to stop the last readers have no results.
-        for data, one in zip(self.sets, found, strict=False):
+        for data, result in zip(self.sets, results, strict=False):
             if self._log is not None:
-                self._log.tell(step, Evaluated(one.metrics, one.pictures, data.name, tuple(one.notes), rate))
+                self._log.tell(step, Evaluated(result.metrics, result.pictures, data.name, tuple(result.notes), rate))
         content: dict[str, Any] = {**pending.content, "selection": state.selection.content()}
         return EvaluatedStep(step, content, best=state.selection.best_step == step)
 

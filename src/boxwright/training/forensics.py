@@ -62,7 +62,7 @@ def dump_step(
     Returns:
         A sentence; also where it could not be written.
     """
-    images = ", ".join(name for one in batches for name in one.ids[:_NAMED])
+    images = ", ".join(name for batch in batches for name in batch.ids[:_NAMED])
     folder = run_folder / f"not-finite-{state.step + 1}"
     if len(list(run_folder.glob("not-finite-*"))) >= _MOST_FOLDERS and not folder.exists():
         return f"{error}; images {images}; not dumped: there are {_MOST_FOLDERS} such folders already"
@@ -99,7 +99,7 @@ def _write_dump(
                 write_whole(
                     pictures / f"{unique_stem(f'{rank}-{row}-{batch.ids[row]}', taken)}.png", encode_png(picture)
                 )
-        train, found = config.train_config, replay_step(folder)
+        train, replay = config.train_config, replay_step(folder)
         report = {
             "step": state.step + 1,
             "problem": str(error),
@@ -112,10 +112,10 @@ def _write_dump(
             ],
             "augmentation": [dump_message(step).strip() for step in (train.data_augmentation_options if train else [])],
             "replay": f"boxwright replay {folder}",
-            "found": found,
+            "found": replay,
         }
         write_whole(folder / "report.json", json.dumps(report, indent=2) + "\n")
-        return found
+        return replay
 
 
 def replay_step(folder: str | Path) -> Replay:
@@ -149,8 +149,8 @@ def replay_step(folder: str | Path) -> Replay:
     losses = []
     for rank, plain in enumerate(content["batches"]):
         seed_step(content["seed"], content["step"], rank)
-        found, terms = _watch(detector, plan, _batch(plain))
-        culprits += [f"process {rank}: {one}" if len(content["batches"]) > 1 else one for one in found]
+        nonfinite, terms = _watch(detector, plan, _batch(plain))
+        culprits += [f"process {rank}: {culprit}" if len(content["batches"]) > 1 else culprit for culprit in nonfinite]
         losses.append(without_nan(terms))
     return {"first": culprits[0] if culprits else "everything was finite this time", "all": culprits, "losses": losses}
 
@@ -158,25 +158,25 @@ def replay_step(folder: str | Path) -> Replay:
 def _watch(detector: Detector, plan: TrainingPlan, batch: Batch) -> tuple[list[str], dict[str, float]]:
     """Run a step's forward and backward; return what is not finite, in the order in which it arose, and the losses."""
     network = detector.network
-    found = [f"weight {name}" for name, p in network.named_parameters() if not p.isfinite().all()]
+    nonfinite = [f"weight {name}" for name, p in network.named_parameters() if not p.isfinite().all()]
     module = LossModule(detector, plan)
-    with _watching(network, found):
+    with _watching(network, nonfinite):
         losses = module(batch.images, batch.true_sizes, batch.targets).losses()
         losses[TOTAL] = torch.stack(list(losses.values())).sum()
-        found += [f"loss {name}" for name, value in losses.items() if not value.isfinite()]
+        nonfinite += [f"loss {name}" for name, value in losses.items() if not value.isfinite()]
         torch.autograd.backward(losses[TOTAL])
-    return found, {name: float(value.detach()) for name, value in losses.items()}
+    return nonfinite, {name: float(value.detach()) for name, value in losses.items()}
 
 
 @contextmanager
-def _watching(network: nn.Module, found: list[str]) -> Iterator[None]:
+def _watching(network: nn.Module, nonfinite: list[str]) -> Iterator[None]:
     """Collect modules whose output, and parameters whose gradient, is not finite."""
     # A container returns what one of its leaves computed, so only leaves can be to blame first.
     leaves = [(name, module) for name, module in network.named_modules() if not list(module.children())]
-    handles: list[Any] = [module.register_forward_hook(_output_hook(name, found)) for name, module in leaves]
+    handles: list[Any] = [module.register_forward_hook(_output_hook(name, nonfinite)) for name, module in leaves]
     for name, parameter in network.named_parameters():
         if parameter.requires_grad:
-            hook = _gradient_hook(name, found)
+            hook = _gradient_hook(name, nonfinite)
             handles.append(parameter.register_post_accumulate_grad_hook(hook))
     try:
         yield
@@ -185,18 +185,18 @@ def _watching(network: nn.Module, found: list[str]) -> Iterator[None]:
             handle.remove()
 
 
-def _output_hook(name: str, found: list[str]) -> Callable[[nn.Module, Any, Any], None]:
+def _output_hook(name: str, nonfinite: list[str]) -> Callable[[nn.Module, Any, Any], None]:
     def hook(module: nn.Module, _: Any, output: Any) -> None:
         if isinstance(output, Tensor) and not output.isfinite().all():
-            found.append(f"output of module {name} ({type(module).__name__})")
+            nonfinite.append(f"output of module {name} ({type(module).__name__})")
 
     return hook
 
 
-def _gradient_hook(name: str, found: list[str]) -> Callable[[Tensor], None]:
+def _gradient_hook(name: str, nonfinite: list[str]) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
         if parameter.grad is not None and not parameter.grad.isfinite().all():
-            found.append(f"gradient of {name}")
+            nonfinite.append(f"gradient of {name}")
 
     return hook
 

@@ -22,7 +22,7 @@ from boxwright.types import Targets
 
 Backend = str | Callable[..., Any] | None
 
-# Of inputs of one size only the number of objects differs: a graph for few, one for many, and for a crowd one of each
+# Inputs of one size differ only in the number of objects: a graph for few, one for many, and for a crowd one of each
 # power of two. torch.compile gives up after 8 shapes by itself.
 _FEW_OBJECTS, _MANY_OBJECTS = 32, 128
 _MOST_SHAPES = 16
@@ -83,8 +83,8 @@ class GraphedFirstStage(nn.Module):
     def forward(self, images: Tensor, true_sizes: Tensor, targets: Targets) -> ForwardResult:
         """Return the losses of a batch; maps and gradients of the first stage are gone when the next call begins."""
         with _graph_step("the first stage"):
-            found: ForwardResult = self.losses(images, true_sizes, targets)
-        return found
+            result: ForwardResult = self.losses(images, true_sizes, targets)
+        return result
 
 
 def _compiled(run: Callable[..., Any], backend: Backend) -> Callable[..., Any]:

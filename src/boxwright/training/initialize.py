@@ -55,8 +55,8 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
     said = [str(loaded)]
     restored = 0
     for ours, (theirs, sign) in _SLOTS.get((type(optimizer.rule), written_by(arrays)), {}).items():
-        found = slots_of(network, arrays, theirs)
-        for name, value in found.items():
+        slots = slots_of(network, arrays, theirs)
+        for name, value in slots.items():
             if name in parameters:
                 parameter = parameters[name]
                 if value.shape != parameter.shape:
@@ -66,7 +66,7 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
                 # In the weight's memory format, so that updates of tensor lists stay a few kernels.
                 kept = torch.empty_like(parameter)
                 optimizer.state.setdefault(parameter, {})[ours] = kept.copy_(sign * value).detach()
-        restored = sum(name in parameters for name in found)
+        restored = sum(name in parameters for name in slots)
         said.append(f"{theirs}: restored for {restored} of {len(parameters)} weights; others start fresh")
     if state.average is not None:
         names = {name: p.detach() for name, p in parameters.items()}

@@ -145,21 +145,21 @@ def named_listeners(listeners: Listeners | None) -> dict[str, Listener]:
     if not isinstance(listeners, Mapping):
         several = listeners if isinstance(listeners, Sequence) else [listeners]
         listeners = {
-            f"{getattr(one, '__name__', type(one).__name__)}" + (f" {number}" if number else ""): one
-            for number, one in enumerate(several)
+            f"{getattr(listener, '__name__', type(listener).__name__)}" + (f" {number}" if number else ""): listener
+            for number, listener in enumerate(several)
         }
     named: dict[str, Listener] = {}
-    for name, one in listeners.items():
-        if isinstance(one, Listener):
-            named[name] = one
-        elif hasattr(one, "hear") and hasattr(one, "close"):
-            named[name] = FormerListener(one)
-        elif callable(one):
-            named[name] = FunctionListener(one)
+    for name, listener in listeners.items():
+        if isinstance(listener, Listener):
+            named[name] = listener
+        elif hasattr(listener, "hear") and hasattr(listener, "close"):
+            named[name] = FormerListener(listener)
+        elif callable(listener):
+            named[name] = FunctionListener(listener)
         else:
             raise TrainingError(
                 f"listeners: expected a function of (step, numbers) or an object with on_event and close, "
-                f"found {type(one).__name__}"
+                f"found {type(listener).__name__}"
             )
     return named
 

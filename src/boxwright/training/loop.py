@@ -101,17 +101,17 @@ def profile_steps(
     return Profile(shares, seconds, depths, torch.cuda.max_memory_allocated(device) if cuda else 0)
 
 
-def described(found: Profile, batch_size: int, most_ready: int) -> list[str]:
+def described(profile: Profile, batch_size: int, most_ready: int) -> list[str]:
     """Return a profile in lines.
 
     Args:
         most_ready: How many batches workers make ahead; 0 without workers.
     """
-    lines = [f"{found.seconds * 1000:.0f} ms a step, {batch_size / found.seconds:.1f} images/s; of that"]
-    lines += [f"  {name:<12}{found.shares[name]:6.1%}" for name in (*STAGES, "rest")]
-    lines.append(_data_ahead(found.ready, most_ready))
-    if found.gpu_memory:
-        lines.append(f"peak memory of the GPU: {found.gpu_memory / 2**30:.2f} GiB")
+    lines = [f"{profile.seconds * 1000:.0f} ms a step, {batch_size / profile.seconds:.1f} images/s; of that"]
+    lines += [f"  {name:<12}{profile.shares[name]:6.1%}" for name in (*STAGES, "rest")]
+    lines.append(_data_ahead(profile.ready, most_ready))
+    if profile.gpu_memory:
+        lines.append(f"peak memory of the GPU: {profile.gpu_memory / 2**30:.2f} GiB")
     return lines
 
 
@@ -203,8 +203,8 @@ class Loop:
         folder = self.store.folder / "profile"
         out = folder if self.processes.leads else None
         with closing(self._incoming()) as batches:
-            found = profile_steps(batches, self.learner.step, lambda: self.batches.ready, out, self.device)
-        for line in described(found, self.plan.stream.batch_size, self.batches.most_ready):
+            profile = profile_steps(batches, self.learner.step, lambda: self.batches.ready, out, self.device)
+        for line in described(profile, self.plan.stream.batch_size, self.batches.most_ready):
             self.processes.log.info(line)
         self.processes.log.info(f"trace: {folder / 'trace.json'}")
 

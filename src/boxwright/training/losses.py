@@ -69,7 +69,7 @@ def _blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def _convolutions(module: nn.Module) -> int:
-    return sum(isinstance(one, nn.Conv2d) for one in module.modules())
+    return sum(isinstance(submodule, nn.Conv2d) for submodule in module.modules())
 
 
 def _forward(block: nn.Module, plain: Any, *given: Any) -> Any:

@@ -50,7 +50,7 @@ def preview_training(
         detector = build_detector(config, dataset.categories)
     chain = build_augmentation(config, dataset).at(step)
     steps = config.train_config.data_augmentation_options if config.train_config else ()
-    names = [str(one.which("preprocessing_step")) for one in steps if in_use(one, step)]
+    names = [str(option.which("preprocessing_step")) for option in steps if in_use(option, step)]
     groundtruth = build_groundtruth(config, dataset.categories, detector.num_classes)
     resizer = detector.preprocessor.resizer
     sizes = build_input_sizes(config, resizer, seed)

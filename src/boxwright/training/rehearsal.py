@@ -94,33 +94,33 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
     plan = build_training(config)
     size = -(-plan.stream.batch_size // plan.accumulation)
     try:
-        found = rehearse(config, device)
+        dry_run = rehearse(config, device)
     except OutOfMemoryError as error:
         yield Finding("memory", "fatal", str(error), "a smaller image_resizer or network needs less")
         return
     except TrainingError as error:
         yield Finding("training_step", "fatal", str(error), "boxwright train would end so")
         return
-    memory = found.predicted(found.memory, size)
-    tried = "tried" if size in found.batches else "predicted from batches of 1 and 2"
-    room = f"{memory / _GIB:.1f} of {found.available / _GIB:.1f} GiB on the {found.device}"
+    memory = dry_run.predicted(dry_run.memory, size)
+    tried = "tried" if size in dry_run.batches else "predicted from batches of 1 and 2"
+    room = f"{memory / _GIB:.1f} of {dry_run.available / _GIB:.1f} GiB on the {dry_run.device}"
     text = f"a batch of {size} takes {room} ({tried})"
-    if found.device == "CPU":
+    if dry_run.device == "CPU":
         text += "; nothing was tried on a GPU"
-    if found.split:
-        text = f"a batch of {found.split} does not fit on the {found.device} at once"
-        yield Finding("memory", "fatal", text, _in_parts_of(-(-found.split // found.parts), plan))
-    elif found.killed:
+    if dry_run.split:
+        text = f"a batch of {dry_run.split} does not fit on the {dry_run.device} at once"
+        yield Finding("memory", "fatal", text, _suggest_parts(-(-dry_run.split // dry_run.parts), plan))
+    elif dry_run.killed:
         text = f"the process was killed by a batch of {size}, or ran out of memory"
-        yield Finding("memory", "fatal", text, _smaller(found, plan, size // 2))
-    elif memory > found.available and size not in found.batches:
-        yield Finding("memory", "fatal", text, _smaller(found, plan, size - 1))
-    elif not found.fits(size):
-        yield Finding("memory", "warning", text, _smaller(found, plan, size - 1))
+        yield Finding("memory", "fatal", text, _suggest_smaller(dry_run, plan, size // 2))
+    elif memory > dry_run.available and size not in dry_run.batches:
+        yield Finding("memory", "fatal", text, _suggest_smaller(dry_run, plan, size - 1))
+    elif not dry_run.fits(size):
+        yield Finding("memory", "warning", text, _suggest_smaller(dry_run, plan, size - 1))
     else:
         yield Finding("memory", "fine", text)
-    step = found.predicted(found.seconds, size) * plan.accumulation
-    needed, rate = plan.stream.batch_size / step, max(workers, 1) / found.sample_seconds
+    step = dry_run.predicted(dry_run.seconds, size) * plan.accumulation
+    needed, rate = plan.stream.batch_size / step, max(workers, 1) / dry_run.sample_seconds
     hours = "" if plan.num_steps == ENDLESS else f", {step * plan.num_steps / 3600:.1f} h for {plan.num_steps}"
     text = (
         f"a step learns from {needed:.1f} images/s ({step:.2f} s each{hours}); "
@@ -129,21 +129,21 @@ def check_speed_and_memory(config: m.TrainEvalPipelineConfig, workers: int, devi
     if rate < needed:
         cores = os.cpu_count() or 1
         # `needed * sample_seconds` workers would just keep up, with nothing to spare.
-        wanted = min(-(-int(needed * found.sample_seconds * 100) // 100) + 1, cores)
+        wanted = min(-(-int(needed * dry_run.sample_seconds * 100) // 100) + 1, cores)
         yield Finding("input_speed", "warning", text, f"boxwright train --workers {wanted} ({cores} cores here)")
     else:
         yield Finding("input_speed", "fine", text)
 
 
-def _smaller(found: DryRunReport, plan: TrainingPlan, most: int) -> str:
+def _suggest_smaller(dry_run: DryRunReport, plan: TrainingPlan, most: int) -> str:
     """Return what to do where a batch is too large, with parts of no more than so many images."""
     fits = 1
-    while fits < most and found.fits(fits + 1):
+    while fits < most and dry_run.fits(fits + 1):
         fits += 1
-    return _in_parts_of(fits, plan)
+    return _suggest_parts(fits, plan)
 
 
-def _in_parts_of(fits: int, plan: TrainingPlan) -> str:
+def _suggest_parts(fits: int, plan: TrainingPlan) -> str:
     parts = -(-plan.stream.batch_size // fits)
     return f"train_config.gradient_accumulation_steps: {parts} learns the same in parts of {fits}"
 
@@ -202,25 +202,25 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
     # Weights stay, so that a rate that is too high does not end the trial.
     still = replace(plan, accumulation=1, optimizer=replace(plan.optimizer, schedule=Constant(0.0)))
     learner = Learner(state, still, ALONE)
-    found = DryRunReport(f"GPU ({device})" if device.type == "cuda" else "CPU", (), (), (), available, read)
+    dry_run = DryRunReport(f"GPU ({device})" if device.type == "cuda" else "CPU", (), (), (), available, read)
     size = -(-plan.stream.batch_size // plan.accumulation)
     for count in dict.fromkeys((1, 2, size)):
-        if count > 2 and (found.predicted(found.seconds, count) > _TRIED_SECONDS or not found.fits(count)):
+        if count > 2 and (dry_run.predicted(dry_run.seconds, count) > _TRIED_SECONDS or not dry_run.fits(count)):
             break
         seconds = _take_steps(learner, collate(list(islice(cycle(samples), count))), device)
         if state.parts > 1:  # it was learned from in parts, which is another step than was asked for
-            if len(found.batches) < 2:
+            if len(dry_run.batches) < 2:
                 raise TrainingError(f"not enough memory for a batch of {count} at once")
-            yield replace(found, split=count, parts=state.parts)
+            yield replace(dry_run, split=count, parts=state.parts)
             return
-        found = replace(
-            found,
-            batches=(*found.batches, count),
-            seconds=(*found.seconds, seconds),
-            memory=(*found.memory, _most_memory(device)),
+        dry_run = replace(
+            dry_run,
+            batches=(*dry_run.batches, count),
+            seconds=(*dry_run.seconds, seconds),
+            memory=(*dry_run.memory, _most_memory(device)),
         )
-        if len(found.batches) > 1:
-            yield found
+        if len(dry_run.batches) > 1:
+            yield dry_run
 
 
 def _read(examples: TrainingExamples, count: int) -> tuple[list[Sample], float]:
@@ -258,17 +258,20 @@ def _available(device: torch.device) -> float:
     """Return the bytes that there are on a device for a run, the network that lies there already included."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device))
-    return min(_linux("/proc/meminfo", "MemAvailable") + _linux("/proc/self/status", "VmRSS"), _container())
+    return min(
+        _read_linux_bytes("/proc/meminfo", "MemAvailable") + _read_linux_bytes("/proc/self/status", "VmRSS"),
+        _container_limit(),
+    )
 
 
 def _most_memory(device: torch.device) -> int:
     """Return the most bytes that were held so far: by PyTorch on a GPU, else by the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    return _linux("/proc/self/status", "VmHWM")
+    return _read_linux_bytes("/proc/self/status", "VmHWM")
 
 
-def _container() -> float:
+def _container_limit() -> float:
     """Return the bytes that a container may hold; infinite where nothing limits them."""
     try:
         return float(_CGROUP.read_text(encoding="utf-8"))
@@ -276,7 +279,7 @@ def _container() -> float:
         return float("inf")
 
 
-def _linux(path: str, name: str) -> int:
+def _read_linux_bytes(path: str, name: str) -> int:
     """Return a number of bytes that Linux knows."""
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024

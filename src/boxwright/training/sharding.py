@@ -65,7 +65,7 @@ def shard_state(losses: LossModule, state: TrainingState, count: int) -> None:
 
     optimizer = state.optimizer
     for group in optimizer.param_groups:
-        group["params"] = [replaced[one] for one in group["params"]]
+        group["params"] = [replaced[parameter] for parameter in group["params"]]
     for old in list(optimizer.state):
         slots = optimizer.state.pop(old)
         optimizer.state[replaced[old]] = {name: rows_of(value, replaced[old]) for name, value in slots.items()}
@@ -88,7 +88,9 @@ def _called(module: nn.Module) -> list[nn.Module]:
     What lies deeper stays together: others' backbones (timm's) call some of their layers one by one.
     """
     lists = (nn.ModuleList, nn.ModuleDict)
-    return [one for child in module.children() for one in (_called(child) if isinstance(child, lists) else [child])]
+    return [
+        called for child in module.children() for called in (_called(child) if isinstance(child, lists) else [child])
+    ]
 
 
 @contextmanager
@@ -98,7 +100,7 @@ def whole_weights(module: nn.Module) -> Iterator[None]:
     They are read and not changed. Within, processes need not call it equally often: nothing is freed that would have
     to be gathered again.
     """
-    blocks = [one for one in module.modules() if is_sharded_module(one)]
+    blocks = [submodule for submodule in module.modules() if is_sharded_module(submodule)]
     for block in blocks:
         block.set_reshard_after_forward(False, recurse=False)
         block.unshard()

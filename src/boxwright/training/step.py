@@ -71,7 +71,7 @@ def accumulate_gradients(
             forward: ForwardResult = module(part.images, part.true_sizes, part.targets)
             counts.append(_counts(forward.terms))
             if number == 0:
-                # Of one count an estimate serves: one factor corrects all gradients at the end. Of several none could.
+                # One count can be estimated, as one factor corrects all gradients at the end; for several none could.
                 estimated = len(parts) > 1 and LossTerm.share_count(forward.terms)
                 if estimated:
                     whole = counts[0] * len(parts)
@@ -151,7 +151,7 @@ def _correction(divisors: Mapping[str, Tensor], counts: Sequence[Tensor], proces
         counts: Of each part, [n] with n times the one count.
     """
     estimate = next(iter(divisors.values()))
-    return estimate / processes.total(torch.stack([each[0] for each in counts]).sum()).clamp(min=1.0)
+    return estimate / processes.total(torch.stack([part_counts[0] for part_counts in counts]).sum()).clamp(min=1.0)
 
 
 class Learner:

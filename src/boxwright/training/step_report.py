@@ -50,7 +50,7 @@ class StepReport:
 
     @property
     def gradient_norm(self) -> float:
-        """Of all gradients together, before clipping; waits for the step."""
+        """Return the norm of all gradients together, before clipping; waits for the step."""
         return self._read[-1]
 
     @property
@@ -133,7 +133,7 @@ def check_previous_step(previous: StepReport | None, state: TrainingState) -> No
 
 def all_finite(numbers: Tensor) -> Tensor:
     """Return whether all numbers are, a bool scalar on their device."""
-    # Of NaN and of infinities the difference is NaN, which equals nothing.
+    # NaN and infinities minus themselves are NaN, which equals nothing.
     return (numbers - numbers == 0).all()
 
 

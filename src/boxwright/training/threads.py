@@ -16,7 +16,7 @@ import torch
 from boxwright.base.errors import CheckpointError
 from boxwright.base.threads import MOST_THREADS, usable_cpus
 
-# Of a checkpoint.
+# A checkpoint's key.
 THREADS = "threads"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,13 @@ from boxwright.weights.initial_shares import stored_shares
 from boxwright.weights.store import CheckpointStore, config_of
 from boxwright.weights.tensorflow.checkpoint import find_training
 
-_Newest = tuple[Path, dict[str, Any]] | None
+
+@dataclass(frozen=True, eq=False)
+class _Checkpoint:
+    """A checkpoint that the run is resumed from."""
+
+    path: Path
+    content: dict[str, Any]
 
 
 def train(
@@ -88,8 +95,7 @@ def train(
     with join_processes() as processes, ExitStack() as resources:
         if processes.count > 1:
             resources.enter_context(warnings.catch_warnings())  # exchanging gradients adds filters
-        given = dataset, detector
-        run = _prepare(config, Path(model_dir), settings, listeners or {}, (processes, resources), given)
+        run = _prepare(config, Path(model_dir), settings, listeners or {}, processes, resources, dataset, detector)
         resources.callback(run.learner.unwrap)
         if settings.profile:
             run.profile()
@@ -146,30 +152,31 @@ def _prepare(
     model_dir: Path,
     settings: RunSettings,
     listeners: Mapping[str, Listener],
-    held: tuple[Processes, ExitStack],
-    given: tuple[Dataset | None, Detector | None],
+    processes: Processes,
+    resources: ExitStack,
+    own_dataset: Dataset | None,
+    own_detector: Detector | None,
 ) -> Loop:
-    """Load, build, restore. What is to be closed at the end (lock, log, signals) goes to the stack that is held."""
-    processes, resources = held
-    dataset, detector = given
+    """Load, build, restore. What is to be closed at the end (lock, log, signals) goes to the resources."""
     refuse_unsupported(config, "")
     require_for_training(config)
     plan = build_training(config, workers=settings.workers, skip_bad=settings.skip_bad_records)
     _check_processes(plan, processes)
     _log_unsupported_fields(config, processes)
     _find_first_weights(plan, model_dir, processes)
-    dataset = build_dataset(config.train_input_reader, "train_input_reader") if dataset is None else dataset
+    dataset = build_dataset(config.train_input_reader, "train_input_reader") if own_dataset is None else own_dataset
     # Before anything is written: a mistake there must not leave a folder behind.
     evaluations = _open_evaluations(config, plan, settings, dataset)
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
         _lock_folder(model_dir, processes, resources)
-    newest: _Newest = processes.from_leader(store.latest)
-    resources.enter_context(run_threads(settings.threads, newest and newest[1], processes.log))
-    begun = with_orientation_rule(config) if newest is None else _as_begun(config, config_of(newest[1], newest[0]))
+    latest = processes.from_leader(store.latest)
+    newest = None if latest is None else _Checkpoint(*latest)
+    resources.enter_context(run_threads(settings.threads, newest and newest.content, processes.log))
+    begun = _with_kept_semantics(config, newest)
     if begun != with_orientation_rule(config):
         plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
-        dataset = build_dataset(begun.train_input_reader, "train_input_reader") if given[0] is None else dataset
+        dataset = build_dataset(begun.train_input_reader, "train_input_reader") if own_dataset is None else own_dataset
         evaluations = _open_evaluations(begun, plan, settings, dataset)
     config = begun
     plan = plan.with_seed(_seed(newest, settings.seed))
@@ -177,7 +184,10 @@ def _prepare(
         processes.log.info(meaning)
     # Fresh weights are drawn on the CPU and moved then: the same on every device and in every process.
     torch.manual_seed(plan.stream.seed)
-    detector = build_detector(config, dataset.categories) if detector is None else with_classes(detector, dataset)
+    if own_detector is None:
+        detector = build_detector(config, dataset.categories)
+    else:
+        detector = with_classes(own_detector, dataset)
     placed(detector, resources.enter_context(_device(settings, processes)))
     state = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
@@ -203,12 +213,15 @@ def _prepare(
     )
 
 
-def _as_begun(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
-    """Return a resumed run's configuration with what it keeps of its beginning, even if the default has changed since.
+def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: _Checkpoint | None) -> m.TrainEvalPipelineConfig:
+    """Return a run's configuration; a resumed one keeps a part of its first, even if the default has changed since.
 
     That is the version of TensorFlow whose semantics it has, and which way up its labels see pictures: they must not
     move in the middle of a run.
     """
+    if newest is None:
+        return with_orientation_rule(config)
+    begun = config_of(newest.content, newest.path)
     return with_orientation_rule(with_version_of(config, begun), begun)
 
 
@@ -333,18 +346,18 @@ def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes
             raise TrainingError(f"--cuda_graphs: {why}")
 
 
-def _seed(newest: _Newest, asked: int | None) -> int:
+def _seed(newest: _Checkpoint | None, asked: int | None) -> int:
     """Return the seed of the run that is resumed, or the one that is asked for."""
     if newest is None:
         return asked or 0
-    if "seed" not in newest[1]:
+    if "seed" not in newest.content:
         raise CheckpointError(
-            f"{newest[0]}: written by an earlier version, whose runs cannot be resumed exactly; "
+            f"{newest.path}: written by an earlier version, whose runs cannot be resumed exactly; "
             "start another model_dir from it by train_config.fine_tune_checkpoint"
         )
-    own = int(newest[1]["seed"])
+    own = int(newest.content["seed"])
     if asked is not None and asked != own:
-        raise CheckpointError(f"{newest[0]}: the run began with seed {own}, not {asked}; use another model_dir")
+        raise CheckpointError(f"{newest.path}: the run began with seed {own}, not {asked}; use another model_dir")
     return own
 
 
@@ -353,7 +366,7 @@ def _restore(
     plan: TrainingPlan,
     detector: Detector,
     store: CheckpointStore,
-    newest: _Newest,
+    newest: _Checkpoint | None,
     settings: RunSettings,
     processes: Processes,
 ) -> TrainingState:
@@ -366,7 +379,7 @@ def _restore(
         restored = resume_tensorflow(state, tensorflow, plan.stream.batch_size)
         processes.log.info(f"resuming where TensorFlow stopped, from {tensorflow}, step {state.step}\n{restored}")
     if newest is not None:
-        path, content = newest
+        path, content = newest.path, newest.content
         if detector.categories is None or content["categories"] != detector.categories.to_list():
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore({**content, **stored_shares(content, config, path)})

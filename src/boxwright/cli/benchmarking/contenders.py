@@ -88,9 +88,9 @@ def their_detection(model: nn.Module, pictures: Pictures) -> Run:
     def run() -> Any:
         with torch.inference_mode():
             detections = model.eval()(
-                [torch.from_numpy(one).to(device).permute(2, 0, 1).float() / 255 for one in pictures]
+                [torch.from_numpy(picture).to(device).permute(2, 0, 1).float() / 255 for picture in pictures]
             )
-            return [{name: value.cpu() for name, value in one.items()} for one in detections]
+            return [{name: value.cpu() for name, value in output.items()} for output in detections]
 
     return run
 
@@ -140,10 +140,13 @@ def our_step(detector: Detector, pictures: Pictures) -> Run:
 def their_step(model: nn.Module, pictures: Pictures) -> Run:
     """Return a training step of a torchvision detector on the same objects, including its own transform."""
     device = next(model.parameters()).device
-    images = [torch.from_numpy(one).to(device).permute(2, 0, 1).float() / 255 for one in pictures]
+    images = [torch.from_numpy(picture).to(device).permute(2, 0, 1).float() / 255 for picture in pictures]
     boxes = _boxes(len(images), *images[0].shape[-2:]).to(device)
     # 0 is torchvision's background.
-    targets = [{"boxes": one, "labels": torch.ones(_OBJECTS, dtype=torch.int64, device=device)} for one in boxes]
+    targets = [
+        {"boxes": image_boxes, "labels": torch.ones(_OBJECTS, dtype=torch.int64, device=device)}
+        for image_boxes in boxes
+    ]
     update = _update(model.train())
     return lambda: update(lambda: torch.stack(list(model(images, targets).values())).sum())
 
@@ -158,7 +161,7 @@ def _boxes(count: int, height: int, width: int) -> Tensor:
 
 
 def _update(network: nn.Module) -> Callable[[Callable[[], Tensor]], None]:
-    learning = [one for one in network.parameters() if one.requires_grad]
+    learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
     device = learning[0].device
     optimizer = torch.optim.SGD(learning, _RATE, momentum=0.9)
 
@@ -278,13 +281,13 @@ def time_contenders(
     for size in sizes:
         # Fewer pictures than a batch holds are repeated.
         given = [pictures[number % len(pictures)] for number in range(size)]
-        calls = {name: one.prepare(given) for name, one in contenders.items()}
+        calls = {name: contender.prepare(given) for name, contender in contenders.items()}
         timings += measure(calls, size, rounds)
-        for name, one in contenders.items():
-            if one.network is not None and name not in counted:
+        for name, contender in contenders.items():
+            if contender.network is not None and name not in counted:
                 from boxwright.cli.benchmarking.facts import facts
 
-                counted[name] = facts(one.network, calls[name], (one.look or one.prepare)(given))
+                counted[name] = facts(contender.network, calls[name], (contender.look or contender.prepare)(given))
     return timings, counted
 
 

@@ -74,5 +74,5 @@ def sampled_of(right: NDArray[np.bool_], counted: NDArray[np.bool_], objects: fl
         points: float64 [P].
     """
     places = np.cumsum(counted)[right]
-    found = np.arange(1, len(places) + 1, dtype=np.float64)
-    return sampled(found / places, found / objects, points)
+    matches = np.arange(1, len(places) + 1, dtype=np.float64)
+    return sampled(matches / places, matches / objects, points)

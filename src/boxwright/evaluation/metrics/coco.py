@@ -85,43 +85,43 @@ class CocoMetrics:
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image."""
-        truth, found = self.kind.of(sample, detections, masks)
+        truth, detected = self.kind.of(sample, detections, masks)
         labels, scores = detections.labels, detections.scores.astype(np.float32)
         self._images += 1
         self._truths += len(sample.labels)
         self._found += len(labels)
         self._best = max(self._best, float(scores.max(initial=0.0)))
-        every = candidates_of(self._images - 1, found, labels, scores)
+        every = candidates_of(self._images - 1, detected, labels, scores)
         # As pycocotools, which drops worse detections before it matches any.
         counted = (every.ranks < _LIMITS[-1]) & are_known(every.labels, self._known)
         if self.labeled is not None and (classes := self.labeled(sample)) is not None:
             counted &= np.isin(every.labels, classes)
         judged = unmatched(select(every, counted))
         objects = Truth(truth, sample.labels, sample.areas.astype(np.float64), sample.is_crowd)
-        for label, count in match_classes(judged, found, objects, self._known):
+        for label, count in match_classes(judged, detected, objects, self._known):
             self._objects[label] += count
         self._accumulator.add(judged)
 
     def compute(self) -> MetricResult:
         """Return the metrics; -1 for a metric without ground truth."""
         judged = self._accumulator.by_class()
-        classes = {label: self._of_class(judged, label) for label in sorted(self._objects)}
+        classes = {label: self._class_results(judged, label) for label in sorted(self._objects)}
         values = {f"{self._prefix}_{name}": value for name, value in self._summary(classes).items()}
         if self.by_category is not None:
-            values |= self._of_each(classes, self.by_category)
+            values |= self._metrics_by_class(classes, self.by_category)
         names = {category.label: category.name for category in self.categories}
         counts = {label: float(self._objects[label][0]) for label in classes if self._objects[label][0]}
         return MetricResult(values, ClassCurves(judged, counts, names), self._notes(values))
 
-    def _of_class(self, judged: MatchesByClass, label: int) -> _ClassResults:
+    def _class_results(self, judged: MatchesByClass, label: int) -> _ClassResults:
         verdicts, objects = judged.verdicts(judged.best_first(label)), self._objects[label]
         recalls = {limit: final_recall(verdicts, objects, limit) for limit in _LIMITS}
         return _ClassResults(precision_at_recalls(verdicts, objects), recalls)
 
     def _summary(self, classes: Mapping[int, _ClassResults]) -> dict[str, float]:
         """Return the twelve metrics of some classes."""
-        precision = [one.precision for one in classes.values()]
-        recall = {limit: [one.recalls[limit] for one in classes.values()] for limit in _LIMITS}
+        precision = [curves.precision for curves in classes.values()]
+        recall = {limit: [curves.recalls[limit] for curves in classes.values()] for limit in _LIMITS}
         values = {
             "Precision/mAP": _mean(p[0] for p in precision),
             "Precision/mAP@.50IOU": _mean(p[0, 0] for p in precision),
@@ -132,7 +132,7 @@ class CocoMetrics:
         values |= {f"Recall/AR@{limit}": _mean(r[0] for r in recall[limit]) for limit in _LIMITS}
         return values | {f"Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall[100]) for size in (1, 2, 3)}
 
-    def _of_each(self, classes: Mapping[int, _ClassResults], wanted: PerCategoryMetrics) -> dict[str, float]:
+    def _metrics_by_class(self, classes: Mapping[int, _ClassResults], wanted: PerCategoryMetrics) -> dict[str, float]:
         """Return the metrics of each class and group, with TF's names."""
         values: dict[str, float] = {}
         maps: dict[str, float] = {}

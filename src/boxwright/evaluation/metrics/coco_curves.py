@@ -40,11 +40,11 @@ def final_recall(verdicts: MatchFlags, objects: NDArray[np.int64], limit: int) -
     Args:
         objects: int64 [S].
     """
-    found = np.zeros((len(objects), len(THRESHOLDS)))
+    matches = np.zeros((len(objects), len(THRESHOLDS)))
     among = verdicts.among(limit)
-    for rule in range(found.size):
-        found[divmod(rule, len(THRESHOLDS))] = np.count_nonzero(among.right_by(rule))
-    return np.where(objects[:, None] > 0, found / np.maximum(objects[:, None], 1), -1.0)
+    for rule in range(matches.size):
+        matches[divmod(rule, len(THRESHOLDS))] = np.count_nonzero(among.right_by(rule))
+    return np.where(objects[:, None] > 0, matches / np.maximum(objects[:, None], 1), -1.0)
 
 
 class ClassCurves(Collection[Curve]):
@@ -66,7 +66,7 @@ class ClassCurves(Collection[Curve]):
         return len(self._objects) * len(THRESHOLDS)
 
     def __contains__(self, curve: object) -> bool:
-        return any(one is curve for one in self)
+        return any(member is curve for member in self)
 
     def __iter__(self) -> Iterator[Curve]:
         for label, count in self._objects.items():

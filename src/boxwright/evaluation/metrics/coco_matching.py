@@ -62,12 +62,12 @@ class Candidates:
     detections: Indices
 
 
-def candidates_of(image: int, found: Regions, labels: Indices, scores: NDArray[np.float32]) -> Candidates:
+def candidates_of(image: int, regions: Regions, labels: Indices, scores: NDArray[np.float32]) -> Candidates:
     """Return all detections of an image as candidates; ties of score keep their order."""
     order = np.lexsort((-scores, labels))
     ordered = labels[order]
     ranks = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    return Candidates(image, found, ordered, ranks, scores[order], order)
+    return Candidates(image, regions, ordered, ranks, scores[order], order)
 
 
 def select(candidates: Candidates, chosen: Bools) -> Candidates:
@@ -101,13 +101,13 @@ def unmatched(candidates: Candidates) -> MatchedDetections:
 
 
 def match_classes(
-    judged: MatchedDetections, found: Regions, truth: Truth, known: Indices
+    judged: MatchedDetections, regions: Regions, truth: Truth, known: Indices
 ) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Match the detections with the objects of their class, in `judged`; yield each class and its objects that count.
 
     Args:
         judged: As `unmatched` returns; it is updated.
-        found: All detections of the image.
+        regions: All detections of the image.
         known: int64, in order; the classes that are evaluated.
 
     Yields:
@@ -120,7 +120,7 @@ def match_classes(
         ignored = crowd | _outside(truth.areas[chosen])
         own = slice(*np.searchsorted(judged.labels, [label, label + 1]).tolist())
         if own.start < own.stop:
-            claims = _claims(found[judged.detections[own]], truth.regions[chosen], ignored, crowd)
+            claims = _claims(regions[judged.detections[own]], truth.regions[chosen], ignored, crowd)
             _note(judged, own, claims, ignored, chosen)
         yield label, (~ignored).sum(1)
 
@@ -134,11 +134,11 @@ def are_known(labels: Indices, known: Indices) -> Bools:
     return same
 
 
-def _claims(found: Regions, objects: Regions, ignored: Bools, crowd: Bools) -> Indices:
+def _claims(detected: Regions, objects: Regions, ignored: Bools, crowd: Bools) -> Indices:
     """Return the matched object of each detection, int64 [S, T, D]."""
-    overlap = found.overlaps(objects)
+    overlap = detected.overlaps(objects)
     if crowd.any():
-        overlap = np.where(crowd, found.overlaps_of_crowds(objects), overlap)
+        overlap = np.where(crowd, detected.overlaps_of_crowds(objects), overlap)
     rules = np.repeat(ignored, len(THRESHOLDS), axis=0)
     claims = claim_best_free(overlap, _RULES, rules, crowd)
     return claims.reshape(len(RANGES), len(THRESHOLDS), -1)

@@ -44,9 +44,9 @@ class MatchedDetections:
     @staticmethod
     def join(parts: Sequence[MatchedDetections]) -> MatchedDetections:
         """Return the concatenation of one or more."""
-        names = [one.name for one in fields(MatchedDetections)]
+        names = [column.name for column in fields(MatchedDetections)]
         return MatchedDetections(
-            **{name: np.concatenate([getattr(one, name) for one in parts], axis=-1) for name in names}
+            **{name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names}
         )
 
 
@@ -185,15 +185,15 @@ class MatchAccumulator:
         self._packed = [_joined(self._packed)]
         every = self._packed[0]
         order = np.argsort(every.labels, kind="stable")
-        found, starts = np.unique(every.labels[order], return_index=True)
+        labels, starts = np.unique(every.labels[order], return_index=True)
         bounds = [*starts.tolist(), len(order)]
-        spans = {label: slice(*bounds[n : n + 2]) for n, label in enumerate(found.tolist())}
+        spans = {label: slice(*bounds[n : n + 2]) for n, label in enumerate(labels.tolist())}
         return MatchesByClass(every, order, spans)
 
 
 def _joined(parts: list[PackedMatches]) -> PackedMatches:
     """Return the concatenation; `parts` is emptied column by column, so that two copies never exist at once."""
-    columns = [[getattr(part, one.name) for part in parts] for one in reversed(fields(PackedMatches))]
+    columns = [[getattr(part, column.name) for part in parts] for column in reversed(fields(PackedMatches))]
     parts.clear()
     whole = []
     while columns:

@@ -75,22 +75,24 @@ class CocoKeypointMetrics:
         own = np.flatnonzero(sample.labels == self._category.label)
         chosen = np.flatnonzero(detections.labels == self._category.label)
         truth = self._truth(sample, own)
-        found = self._found(detections, chosen)
+        detected = self._found(detections, chosen)
         order = np.argsort(-detections.scores[chosen], kind="stable")[:_MOST]
-        found = found[order]
+        detected = detected[order]
         areas = sample.areas[own].astype(np.float64)
         hidden = ~np.any(truth[..., 2] > 0, axis=1)
         ignored: Bools = np.asarray(_outside(areas) | sample.is_crowd[own] | hidden)
         self._objects += (~ignored).sum(1)
-        overlap = self._similarity(found, truth, sample.boxes[own].astype(np.float64), areas)
+        overlap = self._similarity(detected, truth, sample.boxes[own].astype(np.float64), areas)
         rules = np.repeat(ignored, len(THRESHOLDS), axis=0)
         claims = claim_best_free(overlap, np.tile(THRESHOLDS, len(_RANGES)), rules, sample.is_crowd[own])
-        claims = claims.reshape(len(_RANGES), len(THRESHOLDS), len(found))
+        claims = claims.reshape(len(_RANGES), len(THRESHOLDS), len(detected))
         taken = claims != NOBODY
         # A detection without an object indexes the False that is appended.
         of_ignored = with_nobody(ignored)[np.arange(len(_RANGES))[:, None, None], claims]
         # COCO's results of keypoints have no box: a detection's area is that of the extent of its keypoints.
-        spans = found.max(1, initial=-np.inf) - found.min(1, initial=np.inf) if len(found) else np.zeros((0, 2))
+        spans = (
+            detected.max(1, initial=-np.inf) - detected.min(1, initial=np.inf) if len(detected) else np.zeros((0, 2))
+        )
         outside = _outside(spans.prod(1))[:, None]
         best = chosen[order]
         self._accumulator.add(
@@ -111,9 +113,9 @@ class CocoKeypointMetrics:
         if not len(own):
             return np.zeros((0, len(self._indices), 3))
         if sample.keypoints is None or sample.keypoints.shape[1] <= max(self._indices):
-            there = 0 if sample.keypoints is None else sample.keypoints.shape[1]
+            count = 0 if sample.keypoints is None else sample.keypoints.shape[1]
             raise DataError(
-                f"{sample.id or 'an image'}: keypoint metrics were requested, but objects have {there} keypoints, and "
+                f"{sample.id or 'an image'}: keypoint metrics were requested, but objects have {count} keypoints, and "
                 f"{self._category.name!r} needs {max(self._indices) + 1}; set num_keypoints in the reader"
             )
         points = sample.keypoints[own][:, self._indices].astype(np.float64)
@@ -127,17 +129,17 @@ class CocoKeypointMetrics:
             raise DataError("keypoint metrics were requested, but the detector predicts no keypoints of the class")
         return detections.keypoints[chosen][:, self._indices].astype(np.float64)
 
-    def _similarity(self, found: Floats, truth: Floats, boxes: Floats, areas: Floats) -> Floats:
+    def _similarity(self, detected: Floats, truth: Floats, boxes: Floats, areas: Floats) -> Floats:
         """Return the OKS of all pairs [D, G].
 
         The distance of an object without visible keypoints is that of each point from its box, doubled in size.
         """
         visible: Bools = np.asarray(truth[..., 2] > 0)
         some: Bools = np.asarray(visible.any(axis=1))
-        offsets = found[:, None] - truth[None, ..., :2]
+        offsets = detected[:, None] - truth[None, ..., :2]
         sides = boxes[:, 2:] - boxes[:, :2]
         low, high = (boxes[:, :2] - sides)[None, :, None], (boxes[:, :2] + 2 * sides)[None, :, None]
-        beyond = np.maximum(low - found[:, None], 0) + np.maximum(found[:, None] - high, 0)
+        beyond = np.maximum(low - detected[:, None], 0) + np.maximum(detected[:, None] - high, 0)
         squares = (np.where(some[None, :, None, None], offsets, beyond) ** 2).sum(-1)
         similar = np.exp(-squares / self._variances / (areas[None, :, None] + np.spacing(1)) / 2)
         counted = np.where(some[:, None], visible, True)
@@ -167,7 +169,9 @@ class CocoKeypointMetrics:
         }
         name = self._category.name
         notes = [] if self._objects[0] else [f"keypoint AP is -1: no {name} in {self._images} images has keypoints"]
-        return MetricResult({f"Keypoints_{key} ByCategory/{name}": one for key, one in values.items()}, [], notes)
+        return MetricResult(
+            {f"Keypoints_{key} ByCategory/{name}": average for key, average in values.items()}, [], notes
+        )
 
 
 def _outside(areas: Floats) -> Bools:

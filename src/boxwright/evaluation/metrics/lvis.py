@@ -68,21 +68,21 @@ class LvisMetrics:
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image; its `negative_labels` are the absent classes."""
-        truth, found = self.kind.of(sample, detections, masks)
+        truth, detected = self.kind.of(sample, detections, masks)
         scores = detections.scores.astype(np.float32)
         self._images += 1
         self._found += len(scores)
         self._listed += len(sample.negative_labels) + len(sample.not_exhaustive_labels)
         best = np.zeros(len(scores), np.bool_)
         best[np.argsort(-scores, kind="stable")[:_MOST]] = True
-        every = candidates_of(self._images - 1, found, detections.labels, scores)
+        every = candidates_of(self._images - 1, detected, detections.labels, scores)
         judging = np.union1d(sample.labels, sample.negative_labels)
         judging = judging[are_known(judging, self._known)]
         counted = best[every.detections] & np.isin(every.labels, judging)
         judged = unmatched(select(every, counted))
         no_crowd = np.zeros(len(sample.labels), np.bool_)
         objects = Truth(truth, sample.labels, sample.areas.astype(np.float64), no_crowd)
-        for label, count in match_classes(judged, found, objects, self._known):
+        for label, count in match_classes(judged, detected, objects, self._known):
             self._objects[label] += count
         judged.ignored[...] |= ~judged.right & np.isin(judged.labels, sample.not_exhaustive_labels)
         self._accumulator.add(judged)
@@ -98,7 +98,7 @@ class LvisMetrics:
         values = {f"{self._prefix}_{name}": value for name, value in self._summary(classes).items()}
         if self.by_category:
             for category in self.categories:
-                own = [one.precision[0] for label, one in classes.items() if label == category.label]
+                own = [curves.precision[0] for label, curves in classes.items() if label == category.label]
                 values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = _mean(own)
         names = {category.label: category.name for category in self.categories}
         counts = {label: float(self._objects[label][0]) for label in classes if self._objects[label][0]}
@@ -106,7 +106,7 @@ class LvisMetrics:
 
     def _summary(self, classes: Mapping[int, _ClassResults]) -> dict[str, float]:
         """Return the thirteen metrics, with the package's names."""
-        precision = [one.precision for one in classes.values()]
+        precision = [curves.precision for curves in classes.values()]
         frequency = {category.label: category.frequency for category in self.categories}
         values = {
             "AP": _mean(p[0] for p in precision),
@@ -117,9 +117,9 @@ class LvisMetrics:
         values |= {f"AP{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
         for group in _FREQUENCIES:
             values[f"AP{group}"] = _mean(
-                one.precision[0] for label, one in classes.items() if frequency[label] == group
+                curves.precision[0] for label, curves in classes.items() if frequency[label] == group
             )
-        recall = [one.recall for one in classes.values()]
+        recall = [curves.recall for curves in classes.values()]
         return values | {f"AR{_SIZES[size]}@{_MOST}": _mean(r[size] for r in recall) for size in range(len(RANGES))}
 
     def _notes(self, values: Mapping[str, float]) -> list[str]:

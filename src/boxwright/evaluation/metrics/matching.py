@@ -97,9 +97,9 @@ def claim_best_free(overlap: Floats, thresholds: Floats, ignored: Bools, shared:
         pool = np.where(counting.any(axis=1, keepdims=True), counting, possible)
         value = np.where(pool, ranked, -1.0)
         chosen = count - 1 - value[:, ::-1].argmax(axis=1)
-        found = pool[rows, chosen]
-        claims[found, number] = order[rows, chosen][found]
-        free[rows[found], chosen[found]] = False
+        matched = pool[rows, chosen]
+        claims[matched, number] = order[rows, chosen][matched]
+        free[rows[matched], chosen[matched]] = False
     return claims
 
 

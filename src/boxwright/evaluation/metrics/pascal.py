@@ -87,8 +87,8 @@ class _Overlaps:
     own: NDArray[np.float64]
 
     @classmethod
-    def of(cls, found: Regions, objects: Regions) -> _Overlaps:
-        return cls(found.overlaps(objects), found.overlaps_of_crowds(objects))
+    def of(cls, detected: Regions, objects: Regions) -> _Overlaps:
+        return cls(detected.overlaps(objects), detected.overlaps_of_crowds(objects))
 
     def without(self, objects: NDArray[np.bool_]) -> _Overlaps:
         """Set the overlaps of some objects to 0."""
@@ -113,7 +113,7 @@ class PascalMetrics:
 
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image."""
-        truth, found = self.rules.kind.of(sample, detections, masks)
+        truth, detected = self.rules.kind.of(sample, detections, masks)
         boxes = detections.boxes.astype(np.float64)
         scores, labels = detections.scores.astype(np.float64), detections.labels
         # TF's evaluators drop empty and inverted boxes before they count.
@@ -128,11 +128,13 @@ class PascalMetrics:
             chosen = np.flatnonzero(sample.labels == label)
             seen = truth[chosen].areas > 0
             if self.rules.kind == BOXES or seen.all():
-                self._judge(label, ranked, scores[ranked], sample, chosen, _Overlaps.of(found[ranked], truth[chosen]))
+                self._judge(
+                    label, ranked, scores[ranked], sample, chosen, _Overlaps.of(detected[ranked], truth[chosen])
+                )
             else:
                 by_box = Boxes(boxes[ranked]), Boxes(sample.boxes[chosen].astype(np.float64))
-                apart = _Overlaps.of(found[ranked], truth[chosen]).without(~seen)
-                aside = self._found_by_box(*by_box, ~seen, apart, sample, chosen)
+                apart = _Overlaps.of(detected[ranked], truth[chosen]).without(~seen)
+                aside = self._matched_by_box(*by_box, ~seen, apart, sample, chosen)
                 kept = ~aside
                 self._judge(label, ranked[kept], scores[ranked[kept]], sample, chosen, apart.rows(kept))
         self._images += 1
@@ -156,12 +158,12 @@ class PascalMetrics:
         objects = np.where(right, np.append(chosen[single], NOBODY)[claims], NOBODY)
         self._record(label, scores[kept], right[kept].astype(np.float64), detections[kept], objects[kept])
         if weight > 0:
-            found = np.array(sorted(set(groups[groups != NOBODY].tolist())), np.int64)
+            found_groups = np.array(sorted(set(groups[groups != NOBODY].tolist())), np.int64)
             # Detections are sorted best first, so the first of a group is its best.
-            best = np.array([int(np.argmax(groups == number)) for number in found], np.int64)
+            best = np.array([int(np.argmax(groups == number)) for number in found_groups], np.int64)
             # A group is found once, by its best detection; its other ones are no mistakes.
             gains = np.full(len(best), weight)
-            self._record(label, scores[best], gains, detections[best], chosen[np.flatnonzero(group)[found]])
+            self._record(label, scores[best], gains, detections[best], chosen[np.flatnonzero(group)[found_groups]])
 
     def _claims(
         self, overlap: _Overlaps, difficult: NDArray[np.bool_], group: NDArray[np.bool_]
@@ -177,9 +179,9 @@ class PascalMetrics:
         dropped[groups != NOBODY] = True
         return right, dropped, groups, claims
 
-    def _found_by_box(
+    def _matched_by_box(
         self,
-        found: Boxes,
+        detected: Boxes,
         objects: Boxes,
         maskless: NDArray[np.bool_],
         by_mask: _Overlaps,
@@ -190,7 +192,7 @@ class PascalMetrics:
         difficult = sample.difficult[chosen] & self.rules.excuses_difficult
         group = sample.group_of[chosen] & self.rules.has_groups
         right, dropped, _, _ = self._claims(by_mask, difficult, group)
-        by_box = _Overlaps.of(found, objects).without(~maskless).rows(~right & ~dropped)
+        by_box = _Overlaps.of(detected, objects).without(~maskless).rows(~right & ~dropped)
         rest_right, rest_dropped, _, _ = self._claims(by_box, difficult, group)
         aside = np.zeros(len(right), np.bool_)
         aside[np.flatnonzero(~right & ~dropped)] = rest_right | rest_dropped
@@ -212,7 +214,7 @@ class PascalMetrics:
         """Return the metrics; NaN for a class without objects, and for the mean if no class has any."""
         rules = self.rules
         curves = {c.label: self._curve([c.label], c.name) for c in self.categories if self._objects[c.label] > 0}
-        each = {
+        by_class = {
             category.label: rules.area(curves[category.label].precision, curves[category.label].recall)
             if category.label in curves
             else float("nan")
@@ -222,12 +224,12 @@ class PascalMetrics:
             pooled = self._curve(list(curves), "")
             mean = rules.area(pooled.precision, pooled.recall)
         else:
-            known = [value for value in each.values() if not np.isnan(value)]
+            known = [value for value in by_class.values() if not np.isnan(value)]
             mean = float(np.mean(known)) if known else float("nan")
         at = f"@{rules.threshold}IOU"
         values = {f"{rules.prefix}_Precision/mAP{at}{rules.suffix}": mean}
         for category in self.categories:
-            values[f"{rules.prefix}_PerformanceByCategory/AP{at}/{category.name}"] = each[category.label]
+            values[f"{rules.prefix}_PerformanceByCategory/AP{at}/{category.name}"] = by_class[category.label]
         return MetricResult(values, list(curves.values()), self._notes(values))
 
     def _curve(self, labels: list[int], name: str) -> Curve:

@@ -99,9 +99,9 @@ class Masks:
         if 0 in shape:
             return np.zeros(shape)
         # pycocotools takes a flag for each object, by which it divides by the detection's area.
-        found = coco_mask.iou(_packed(self.codes), _packed(objects.codes), [crowds] * shape[1])
+        overlaps = coco_mask.iou(_packed(self.codes), _packed(objects.codes), [crowds] * shape[1])
         # Two empty masks give 0 over 0.
-        return np.nan_to_num(np.asarray(found, np.float64).reshape(shape))
+        return np.nan_to_num(np.asarray(overlaps, np.float64).reshape(shape))
 
 
 def _packed(codes: Sequence[RunLengths]) -> list[RunLengths]:
@@ -116,7 +116,7 @@ class RegionKind(Protocol):
         """Boxes or Masks, as in TF's metrics."""
         ...
 
-    def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
         """Return the regions of an image's objects, and of its detections."""
         ...
 
@@ -125,22 +125,22 @@ class RegionKind(Protocol):
 class _BoxRegions:
     name = "Boxes"
 
-    def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
         del masks
-        return Boxes(sample.boxes.astype(np.float64)), Boxes(found.boxes.astype(np.float64))
+        return Boxes(sample.boxes.astype(np.float64)), Boxes(detections.boxes.astype(np.float64))
 
 
 @dataclass(frozen=True)
 class _MaskRegions:
     name = "Masks"
 
-    def of(self, sample: Sample, found: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
         if masks is None or len(masks.truth) != len(sample.boxes):
             raise DataError(
                 f"{sample.id or 'an image'}: mask metrics were requested, but its objects have no masks; set "
                 "load_instance_masks and mask_type in the reader, or another metrics_set"
             )
-        if len(masks.found) != len(found):
+        if len(masks.found) != len(detections):
             raise DataError("mask metrics were requested, but the detector predicts no masks; set number_of_stages: 3")
         return Masks(masks.truth), Masks(masks.found)
 

@@ -57,7 +57,7 @@ class WiderFaceMetrics:
     def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
         """Add one image."""
         del masks
-        names, subsets = _subsets_of(sample)
+        names, subsets = _read_subsets(sample)
         if len(sample.boxes):
             # If only some images state subsets, only the metric of all faces is meaningful.
             known = names if self._names is None else tuple(name for name in self._names if name in names)
@@ -65,8 +65,8 @@ class WiderFaceMetrics:
         boxes = detections.boxes.astype(np.float64)
         scores = detections.scores.astype(np.float64)
         order = np.argsort(-scores, kind="stable")
-        found, truth = Boxes(boxes[order] + _LARGER), Boxes(sample.boxes.astype(np.float64) + _LARGER)
-        overlaps = found.overlaps(truth) if len(sample.boxes) else np.zeros((len(order), 0))
+        detected, truth = Boxes(boxes[order] + _LARGER), Boxes(sample.boxes.astype(np.float64) + _LARGER)
+        overlaps = detected.overlaps(truth) if len(sample.boxes) else np.zeros((len(order), 0))
         self._images.append(_Image(scores[order], np.asarray(overlaps), subsets))
 
     def compute(self) -> MetricResult:
@@ -102,12 +102,12 @@ class WiderFaceMetrics:
             faces += int(wanted.sum())
             if not len(image.scores) or not len(wanted):
                 continue
-            found, counts = _found(image.overlaps, wanted)
+            matches, counts = _match_faces(image.overlaps, wanted)
             # If all scores are equal, each counts as 1.
             scores = (image.scores - low) / span if span > 0 else np.ones_like(image.scores)
             reached = np.searchsorted(-scores, -thresholds, side="right")
             seen = reached > 0
-            right[seen] += np.cumsum(found)[reached[seen] - 1]
+            right[seen] += np.cumsum(matches)[reached[seen] - 1]
             counted[seen] += np.cumsum(counts)[reached[seen] - 1]
         precision = np.divide(right, counted, out=np.zeros(_STEPS), where=counted > 0)
         recall = right / faces if faces else np.zeros(_STEPS)
@@ -116,7 +116,7 @@ class WiderFaceMetrics:
         return Curve(name, _THRESHOLD, thresholds, gains, faces, precision, recall, Matches(none, none, none))
 
 
-def _subsets_of(sample: Sample) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
+def _read_subsets(sample: Sample) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
     """Return the names of known subsets, and the members of each, bool [G, 4]; the last column has all valid faces."""
     known = dict(zip(sample.attribute_names, () if sample.attributes is None else sample.attributes.T, strict=False))
     count = len(sample.boxes)
@@ -125,7 +125,7 @@ def _subsets_of(sample: Sample) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
     return tuple(name for name in _SUBSETS if name in known), np.stack([*columns, valid], 1)
 
 
-def _found(overlaps: Floats, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _match_faces(overlaps: Floats, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which detections match a wanted face first, and which count at all, bool [D] each; best detections first.
 
     A detection belongs to the face that it overlaps most, if by at least half. If that face is not wanted, neither

@@ -63,7 +63,7 @@ def add_page(app: FastAPI, models: Models, least_score: float) -> None:
     """
     # Read once: a request never names a path.
     folder = files("boxwright.inference.serving").joinpath("page")
-    pages = {one.name: one.read_bytes() for one in folder.iterdir() if _suffix(one.name) in _TYPES}
+    pages = {file.name: file.read_bytes() for file in folder.iterdir() if _suffix(file.name) in _TYPES}
 
     def page(name: str) -> Response:
         return Response(pages[name], headers=_HEADERS, media_type=_TYPES[_suffix(name)])
@@ -90,9 +90,10 @@ def _about(model: ServedModel) -> dict[str, Any]:
     """Return a model's name, version, classes (none if unknown), and the pairs of keypoints to join by lines."""
     served = model.current
     classes = [
-        {"id": one.id, "name": one.title, "keypoints": list(one.keypoints)} for one in served.detector.categories or ()
+        {"id": category.id, "name": category.title, "keypoints": list(category.keypoints)}
+        for category in served.detector.categories or ()
     ]
-    edges = _edges(served.detector.metadata.config) if any(one["keypoints"] for one in classes) else []
+    edges = _edges(served.detector.metadata.config) if any(category["keypoints"] for category in classes) else []
     return {"name": model.name, "version": served.version, "classes": classes, "edges": edges}
 
 
@@ -186,8 +187,8 @@ class _Runner:
         try:
             rows = await asyncio.wait_for(asyncio.gather(*map(asyncio.wrap_future, waiting)), timeout=max(left, 0))
         except (TimeoutError, CancelledError, asyncio.CancelledError):
-            for one in waiting:
-                one.cancel()
+            for task in waiting:
+                task.cancel()
             raise BadRequest(504, f"not answered within {self._settings.timeout_s:g} s") from None
         return list(rows), served
 
@@ -210,12 +211,12 @@ def _add_plain(app: FastAPI, models: Models, counters: Counters, runner: _Runner
     @app.get("/metrics")
     async def metrics() -> Response:
         served = [(model.name, model.current) for model in models]
-        counters.waiting.set(sum(one.batcher.waiting for _, one in served))
+        counters.waiting.set(sum(loaded.batcher.waiting for _, loaded in served))
         counters.held.set(runner.held.bytes)
         # Or each replaced file would leave a series of its hash behind.
         counters.version.clear()
-        for name, one in served:
-            counters.version.labels(name, one.sha256[:12]).set(one.version)
+        for name, loaded in served:
+            counters.version.labels(name, loaded.sha256[:12]).set(loaded.version)
         return Response(generate_latest(counters.registry), media_type="text/plain; version=0.0.4")
 
 
@@ -234,15 +235,15 @@ def _add_detect(app: FastAPI, models: Models, runner: _Runner, least_score: floa
             (image,) = asked.images
             size = (image.shape[0], image.shape[1])
             batch = {name: value[None] for name, value in row.items()}
-            found = found_objects(batch, 0, size, served.detector.categories).above(least)
+            detections = found_objects(batch, 0, size, served.detector.categories).above(least)
             if "image/png" in request.headers.get("accept", "") or request.query_params.get("draw") == "1":
                 # In a thread, or all requests would wait while a picture is drawn and compressed.
-                drawn = await run_in_threadpool(_drawn, image, found, least)
+                drawn = await run_in_threadpool(_drawn, image, detections, least)
                 share.add(len(drawn))
                 # From here on the response holds the memory, until the client has read it.
                 return BudgetedResponse(drawn, held.pop_all(), "image/png")
         # In a thread too, as masks are encoded.
-        objects = await run_in_threadpool(_objects, found)
+        objects = await run_in_threadpool(_objects, detections)
         return _json({**objects, "model": model.name, "version": served.version})
 
 
@@ -336,8 +337,8 @@ def _lifespan(models: Models, decoders: Decoders, *, watch: bool) -> Any:
         watching = [asyncio.create_task(_watch(model)) for model in models] if watch else []
         yield
         app.state.ready = False
-        for one in watching:
-            one.cancel()
+        for task in watching:
+            task.cancel()
         await decoders.close()
         for model in models:
             await run_in_threadpool(model.close)
@@ -360,8 +361,8 @@ async def _watch(model: ServedModel) -> None:
             _LOG.warning("still serving the old version of %s: %s", model.name, error)
 
 
-def _drawn(image: NDArray[np.uint8], found: FoundObjects, least: float) -> bytes:
-    return encode_picture(draw_detections(image, found, least, _MOST_DRAWN), ".png")
+def _drawn(image: NDArray[np.uint8], detections: FoundObjects, least: float) -> bytes:
+    return encode_picture(draw_detections(image, detections, least, _MOST_DRAWN), ".png")
 
 
 def _number(request: Request, name: str, default: float) -> float:
@@ -375,8 +376,8 @@ def _number(request: Request, name: str, default: float) -> float:
     return value
 
 
-def _objects(found: FoundObjects) -> dict[str, Any]:
-    class_ids = ids(found.categories, found.labels.tolist())
+def _objects(detections: FoundObjects) -> dict[str, Any]:
+    class_ids = ids(detections.categories, detections.labels.tolist())
     rows: list[dict[str, Any]] = [
         {
             "box": [round(float(side), 2) for side in box],
@@ -384,16 +385,18 @@ def _objects(found: FoundObjects) -> dict[str, Any]:
             "class_id": class_id,
             "class": name,
         }
-        for box, score, class_id, name in zip(found.boxes, found.scores, class_ids, found.names(), strict=True)
+        for box, score, class_id, name in zip(
+            detections.boxes, detections.scores, class_ids, detections.names(), strict=True
+        )
     ]
-    if found.keypoints is not None:
-        for row, points in zip(rows, keypoints_of_classes(found, found.categories), strict=True):
+    if detections.keypoints is not None:
+        for row, points in zip(rows, keypoints_of_classes(detections, detections.categories), strict=True):
             row["keypoints"] = points.tolist()
-    if found.temporal_offsets is not None:
-        for row, offset in zip(rows, found.temporal_offsets.astype(np.float64).round(4), strict=True):
+    if detections.temporal_offsets is not None:
+        for row, offset in zip(rows, detections.temporal_offsets.astype(np.float64).round(4), strict=True):
             row["temporal_offset"] = offset.tolist()
-    rows = [row | large for row, large in zip(rows, large_values(found), strict=True)]
-    return {"detections": rows, "width": found.image_size[1], "height": found.image_size[0]}
+    rows = [row | large for row, large in zip(rows, large_values(detections), strict=True)]
+    return {"detections": rows, "width": detections.image_size[1], "height": detections.image_size[0]}
 
 
 def _json(content: Any) -> Response:

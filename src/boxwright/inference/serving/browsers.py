@@ -52,20 +52,20 @@ class Browsers:
         if not self._is_known(host):
             return 403, f"browsers can use {host[:200]!r} for this server only if --allow_host names it"
         if origin is not None:
-            there = _plain(origin.decode("latin-1").partition("://")[2])
-            if there != host and not _is_among(there, self._named):
+            page_host = _plain(origin.decode("latin-1").partition("://")[2])
+            if page_host != host and not _is_among(page_host, self._named):
                 return (
                     403,
-                    f"pages from {there[:200] or 'nowhere'!r} can use this server only if --allow_host names it",
+                    f"pages from {page_host[:200] or 'nowhere'!r} can use this server only if --allow_host names it",
                 )
         return None
 
     def _is_known(self, host: str) -> bool:
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
         try:
-            ipaddress.ip_address(found[1].strip("[]"))
+            ipaddress.ip_address(match[1].strip("[]"))
         except ValueError:
             return _is_among(host, self._names)
         return True  # DNS rebinding needs a name: a request to a numeric address cannot have been misdirected
@@ -80,8 +80,8 @@ def _plain(host: str) -> str:
 
 
 def _is_among(host: str, names: set[str]) -> bool:
-    found = _HOST.fullmatch(host)
-    return found is not None and (host in names or found[1] in names)
+    match = _HOST.fullmatch(host)
+    return match is not None and (host in names or match[1] in names)
 
 
 def _is_browser(headers: Mapping[bytes, bytes]) -> bool:

@@ -41,7 +41,7 @@ _START_S = 60.0
 _PAUSE_S = 1.0
 # Copied in the event loop; larger data in a thread.
 _QUICK_BYTES = 8 * 2**20
-# Of a process's file, kept for the next picture; a larger file is truncated at once.
+# A process keeps a file of this size for the next picture; a larger one is truncated at once.
 _KEPT_BYTES = 48 * 2**20
 
 

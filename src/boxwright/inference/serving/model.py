@@ -115,7 +115,7 @@ class ServedModel:
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
         """Return each file's inode number, size and modification time (None if missing), which change with the file."""
-        return tuple(_stamp_of(one) for one in export_paths(self.path))
+        return tuple(_read_stamp(path) for path in export_paths(self.path))
 
     def reload(self) -> bool:
         """Reload the file if it has changed, and return whether it has; the old version finishes its requests.
@@ -157,7 +157,7 @@ class Models:
         return iter(self._named.values())
 
 
-def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+def _read_stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         stat = path.stat()
     except OSError:

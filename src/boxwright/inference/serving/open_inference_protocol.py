@@ -103,24 +103,24 @@ def _shape(shape: Any, settings: ServerSettings) -> list[int]:
 
 
 def _parameters(holder: dict[str, Any], where: str) -> dict[str, Any]:
-    found = holder.get("parameters")
-    if found is not None and not isinstance(found, dict):
-        raise BadRequest(400, f"{where}: expected parameters to be an object, found {_kind(found)}")
-    return found or {}
+    parameters = holder.get("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise BadRequest(400, f"{where}: expected parameters to be an object, found {_kind(parameters)}")
+    return parameters or {}
 
 
 def _flag(parameters: dict[str, Any], name: str, *, default: bool) -> bool:
-    found = parameters.get(name, default)
-    if not isinstance(found, bool):
-        raise BadRequest(400, f"{name}: expected true or false, found {_shown(found)}")
-    return found
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise BadRequest(400, f"{name}: expected true or false, found {_shown(value)}")
+    return value
 
 
 def _id(content: dict[str, Any]) -> str:
-    found = content.get("id", "")
-    if type(found) not in (str, int) or len(str(found)) > _LONGEST_ID:
+    request_id = content.get("id", "")
+    if type(request_id) not in (str, int) or len(str(request_id)) > _LONGEST_ID:
         raise BadRequest(400, f"id: expected text of at most {_LONGEST_ID} characters")
-    return str(found)
+    return str(request_id)
 
 
 def _wanted(content: dict[str, Any], *, binary: bool) -> dict[str, bool]:
@@ -128,9 +128,9 @@ def _wanted(content: dict[str, Any], *, binary: bool) -> dict[str, bool]:
     outputs = [] if outputs is None else outputs
     if not isinstance(outputs, list) or len(outputs) > _MOST_OUTPUTS:
         raise BadRequest(400, f"outputs: expected a list of at most {_MOST_OUTPUTS} objects with a name")
-    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in outputs):
+    if not all(isinstance(output, dict) and isinstance(output.get("name"), str) for output in outputs):
         raise BadRequest(400, "outputs: expected a list of objects with a name")
-    return {one["name"]: _flag(_parameters(one, "outputs"), "binary_data", default=binary) for one in outputs}
+    return {output["name"]: _flag(_parameters(output, "outputs"), "binary_data", default=binary) for output in outputs}
 
 
 def _pixels(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArray[np.uint8]]:
@@ -151,7 +151,7 @@ def _pixels(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArr
             raise BadRequest(400, f"{_INPUT}: expected {count} numbers, found {len(numbers)}")
         values = bytes_of(numbers, _INPUT)
     return [
-        picture_of_numbers(one, shape[1:], name) for one, name in zip(values.reshape(shape[0], -1), names, strict=True)
+        picture_of_numbers(row, shape[1:], name) for row, name in zip(values.reshape(shape[0], -1), names, strict=True)
     ]
 
 
@@ -170,7 +170,7 @@ def _files(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArra
             raise BadRequest(400, f"{_INPUT}: lengths within the binary data do not add up")
     elif isinstance(data, list):
         # One more than announced is enough to see that there are too many.
-        files = [decode_base64(one, f"picture {number}") for number, one in enumerate(data[: count + 1])]
+        files = [decode_base64(encoded, f"picture {number}") for number, encoded in enumerate(data[: count + 1])]
     else:
         raise BadRequest(400, f"{_INPUT}: expected data")
     if len(files) != count:

@@ -103,12 +103,12 @@ def pictures_of(given: Sequence[Any], settings: ServerSettings, where: Sequence[
     """
     names = where or [f"picture {number}" for number in range(len(given))]
     try:
-        sizes = [_size(one, name) for one, name in zip(given, names, strict=True)]
+        sizes = [_size(picture, name) for picture, name in zip(given, names, strict=True)]
         check_sizes(sizes, settings, names)
         return [
             # Upright, as no annotation refers to the stored pixels of a client's photo.
-            decode_image(one, name, upright=True) if isinstance(one, bytes) else picture_of_list(one, name)
-            for one, name in zip(given, names, strict=True)
+            decode_image(picture, name, upright=True) if isinstance(picture, bytes) else picture_of_list(picture, name)
+            for picture, name in zip(given, names, strict=True)
         ]
     except DataError as error:
         raise BadRequest(400, str(error)[:300]) from None

@@ -271,20 +271,20 @@ class Server(uvicorn.Server):
         """Start the application, then accept connections."""
         # uvicorn would accept connections by itself, without a limit.
         await super().startup(sockets=[])
-        for one in sockets or []:
-            one.listen(self.config.backlog)
-            one.setblocking(False)
-            self._listening.append(one)
-            self._listen(one)
+        for listening_socket in sockets or []:
+            listening_socket.listen(self.config.backlog)
+            listening_socket.setblocking(False)
+            self._listening.append(listening_socket)
+            self._listen(listening_socket)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, read the requests of open connections, then shut down as uvicorn does."""
         loop = asyncio.get_running_loop()
         listening, self._listening = self._listening, []
-        for one in listening:
-            loop.remove_reader(one.fileno())
-            self._accept_waiting(one)
-            one.close()
+        for listening_socket in listening:
+            loop.remove_reader(listening_socket.fileno())
+            self._accept_waiting(listening_socket)
+            listening_socket.close()
         deadline = loop.time() + _LAST_REQUESTS_S
         while (self.server_state.connections or self._new) and loop.time() < deadline:
             await asyncio.sleep(0.01)

@@ -60,7 +60,7 @@ def parse_request(content: dict[str, Any], settings: ServerSettings) -> PredictR
         raise BadRequest(400, "expected a non-empty list of pictures")
     if len(given) > settings.max_images:
         raise BadRequest(400, f"{len(given)} pictures exceed the limit of {settings.max_images} per request")
-    encoded = [_encoded(one, number) for number, one in enumerate(given)]
+    encoded = [_encoded(instance, number) for number, instance in enumerate(given)]
     return PredictRequest(pictures_of(encoded, settings), by_row, tuple(wanted))
 
 

@@ -265,7 +265,7 @@ def _fitted(
         config = _loaded(plan, data.files, Path(folder))
         if settings.weights:
             start, choice = _start_from(settings.weights, config, data)
-            plan = _of_batch(replace(plan, start=start), preset, plan.batch_size, data, settings)
+            plan = _plan_for_batch_size(replace(plan, start=start), preset, plan.batch_size, data, settings)
             choices.append(choice)
         if plan.start != "detector":  # whose predictors are for its anchors
             plan, anchors = _with_anchors(plan, config, data)
@@ -290,13 +290,13 @@ def _tried(
     """Return a plan with a batch size that fits in memory and, if requested, a length that fits the time."""
     fits, measured = fitting_batch(config, plan.batch_size, settings.device)
     if settings.batch_size() is None and fits < plan.batch_size:
-        plan = _of_batch(plan, preset, fits, data, settings)
+        plan = _plan_for_batch_size(plan, preset, fits, data, settings)
     # As if reading and learning did not overlap, so that the run is no longer than requested.
     seconds = measured.predicted(measured.seconds, plan.batch_size) + plan.batch_size * measured.sample_seconds
     if settings.minutes is not None:
         steps = max(int(60 * settings.minutes / seconds), _LEAST_STEPS)
         epochs = steps * plan.batch_size / data.facts.images
-        plan = _of_batch(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
+        plan = _plan_for_batch_size(plan, preset, plan.batch_size, data, replace(settings, epochs=epochs))
     minutes = f"about {max(seconds * plan.length.steps / 60, 1):.0f} minutes there"
     why = "as requested" if settings.batch_size() else f"fits in the {measured.device}'s memory"
     return plan, Choice("batch", f"{plan.batch_size} images", f"{why}; {minutes}")
@@ -343,10 +343,10 @@ def _first_plan(
     # The recipes of other presets are for large batches.
     on_cpu = own and usable_device(settings.device).type == "cpu"
     batch = settings.batch_size() or choose_batch(facts.images, on_cpu=on_cpu)
-    return _of_batch(plan, preset, batch, data, settings), choices
+    return _plan_for_batch_size(plan, preset, batch, data, settings), choices
 
 
-def _of_batch(plan: Plan, preset: str, batch_size: int, data: _OpenedData, settings: InitSettings) -> Plan:
+def _plan_for_batch_size(plan: Plan, preset: str, batch_size: int, data: _OpenedData, settings: InitSettings) -> Plan:
     """Return a plan for another batch size, with its length and the preset's rates and schedule for both."""
     images = data.facts.images
     from_detector = plan.start == "detector"

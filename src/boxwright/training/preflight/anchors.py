@@ -223,14 +223,14 @@ class AnchorLayouts:
     def own(self, size: Size) -> torch.Tensor:
         """Return the detector's own anchors, [A, 4]."""
         if size not in self._own:
-            self._own[size], _ = self._layer.generate(self._grids_of(size), size)
+            self._own[size], _ = self._layer.generate(self._grid_sizes(size), size)
         return self._own[size]
 
     def generated(self, generator: AnchorGenerator, size: Size) -> torch.Tensor:
         """Return another generator's anchors for the same feature maps."""
-        return torch.cat(list(generator(self._grids_of(size), size)))
+        return torch.cat(list(generator(self._grid_sizes(size), size)))
 
-    def _grids_of(self, size: Size) -> list[Size]:
+    def _grid_sizes(self, size: Size) -> list[Size]:
         if size not in self._grids:
             self._grids[size] = grids_of(self._network, size, self._channels)
         return self._grids[size]
@@ -262,7 +262,7 @@ def suggest_anchors(
         built = build_anchor_generator(message)
         return measure_coverage(boxes, lambda size: generated(built, size), threshold)
 
-    # Of candidates with equal shares the one that fits better on average.
+    # The mean decides among candidates with equal shares.
     best = max(candidates, key=lambda message: (reached := measured(message, fewer)).share + reached.mean / 100)
     return best, measured(best, by_size)
 

@@ -229,7 +229,7 @@ def check_duplicates(prints: Fingerprints, what: str) -> Iterable[Finding]:
     yield Finding(
         "duplicates",
         "warning",
-        f"{_pairs_of(count)} of images of {what} are the same, {exact} to the byte: {_first(named, count)}",
+        f"{_count_pairs(count)} of images of {what} are the same, {exact} to the byte: {_first(named, count)}",
         "remove one of each pair; if their annotations differ, one of the two is wrong",
     )
 
@@ -242,14 +242,14 @@ def check_leak(training: Fingerprints, evaluation: Fingerprints) -> Iterable[Fin
         yield Finding(
             "leak",
             "warning",
-            f"{_pairs_of(count)} of images are the same in training and evaluation data: {_first(named, count)}",
+            f"{_count_pairs(count)} of images are the same in training and evaluation data: {_first(named, count)}",
             "remove them from one: metrics on them say nothing about new images",
         )
     else:
         yield Finding("leak", "fine", "training and evaluation data share no image")
 
 
-def _pairs_of(count: int) -> str:
+def _count_pairs(count: int) -> str:
     return "1 pair" if count == 1 else f"{count} pairs"
 
 

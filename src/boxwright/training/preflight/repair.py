@@ -133,7 +133,7 @@ def _repaired(
         elif readable[number] not in seen:
             seen[readable[number]] = number
             kept.append(number)
-        # Of equal files only annotations are compared: which of two is right cannot be known here.
+        # Equal files differ in annotations alone, and which of two is right cannot be known here.
         elif _same_objects(sample, dataset[seen[readable[number]]]):
             done.add(f"{what}: copies of other images, removed", _name(dataset, number))
         else:
@@ -145,8 +145,8 @@ def _repaired(
     return ListedDataset(dataset, rows, done.folder, partial(_with_valid_boxes, done))
 
 
-def _same_objects(one: Sample, other: Sample) -> bool:
-    rows = [sorted(zip(item.labels.tolist(), item.boxes.tolist(), strict=True)) for item in (one, other)]
+def _same_objects(sample: Sample, other: Sample) -> bool:
+    rows = [sorted(zip(item.labels.tolist(), item.boxes.tolist(), strict=True)) for item in (sample, other)]
     return rows[0] == rows[1]
 
 

@@ -56,7 +56,7 @@ def _judged(source: str, scope: Scope, loaded: LoadReport) -> Finding:
     return Finding("checkpoint", "fine", text)
 
 
-# Of its updates, which statistics may be averaged over.
+# Statistics may be averaged over at most this share of a run's updates.
 _MOST_OF_A_RUN = 0.4
 
 
