@@ -228,15 +228,15 @@ def test_one_image_that_does_not_fit_is_an_error_of_one_line(monkeypatch: pytest
 
 def test_evaluation_halves_losses_and_all(small_config: Path, little_memory: Any) -> None:
     """The criterion is part of what is halved; each image has the losses of its half."""
-    from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.settings import EvaluationSettings
+    from tests.evaluation.evaluate import evaluate_detector
 
     config = bw.load_config(small_config, ["eval_config.batch_size=4"])
     torch.manual_seed(0)
     detector = bw.build_detector(config)
-    whole = evaluate_on_reader(config, detector, EvaluationSettings(workers=0))
+    whole = evaluate_detector(config, detector, EvaluationSettings(workers=0))
     seen = little_memory(detector)
-    halved = evaluate_on_reader(config, detector, EvaluationSettings(workers=0))
+    halved = evaluate_detector(config, detector, EvaluationSettings(workers=0))
     assert seen[0] == 4
     assert max(seen[1:]) == 2
     assert halved.metrics.keys() == whole.metrics.keys()

@@ -13,11 +13,11 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.config.support import broken_rules
 from boxwright.data.label_map import load_label_map
-from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.image_results import ImageResults, rows_of
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.write import write_evaluation
 from boxwright.pipeline import messages as m
+from tests.evaluation.evaluate import evaluate_detector
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_several_metrics_and_nan(small_config: Path, shapes_data: Path, tmp_path
     assert "NaN" not in lines
     assert '"PascalBoxes_PerformanceByCategory/AP@0.5IOU/unicorn": null' in lines
     with ImageResults(tmp_path / "out") as results:
-        evaluation = evaluate_on_reader(config, bw.restore_detector(tmp_path / "m")[0], keep=results.add)
+        evaluation = evaluate_detector(config, bw.restore_detector(tmp_path / "m")[0], keep=results.add)
         write_evaluation(evaluation, results, tmp_path / "out")
     assert evaluation.metrics["DetectionBoxes_PerformanceByCategory/mAP/unicorn"] == -1
     assert any("NaN for classes without objects: unicorn" in note for note in evaluation.notes)
@@ -54,7 +54,7 @@ def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
     detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
     rows: dict[int, list[Any]] = {0: [], 2: []}
     alone, with_two = (
-        evaluate_on_reader(
+        evaluate_detector(
             config,
             detector,
             EvaluationSettings(workers=workers),
@@ -75,7 +75,7 @@ def test_a_bad_record_is_told_from_a_worker_too(small_config: Path, shapes_data:
     config = bw.load_config(small_config, [f'eval_input_reader[0].tf_record_input_reader.input_path=["{record}"]'])
     detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
     with pytest.raises(bw.DataError, match="bad.record"):
-        evaluate_on_reader(config, detector, EvaluationSettings(workers=2))
+        evaluate_detector(config, detector, EvaluationSettings(workers=2))
 
 
 def test_losses_leave_out_the_penalty_where_training_does(small_config: Path) -> None:
@@ -85,7 +85,7 @@ def test_losses_leave_out_the_penalty_where_training_does(small_config: Path) ->
         config = bw.load_config(small_config, changes)
         torch.manual_seed(0)
         detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
-        found[len(changes)] = evaluate_on_reader(config, detector).metrics
+        found[len(changes)] = evaluate_detector(config, detector).metrics
     assert "Loss/regularization_loss" not in found[1]
     difference = found[0]["Loss/total_loss"] - found[1]["Loss/total_loss"]
     assert difference == pytest.approx(found[0]["Loss/regularization_loss"], rel=1e-4)
@@ -100,7 +100,7 @@ def test_images_at_their_own_size(small_config: Path) -> None:
         torch.manual_seed(0)
         detector = bw.build_detector(config, load_label_map(config.eval_input_reader[0].label_map_path))
         resizer = detector.preprocessor.resizer
-        found.append(evaluate_on_reader(config, detector).metrics)
+        found.append(evaluate_detector(config, detector).metrics)
         assert detector.preprocessor.resizer is resizer
     assert found[0] == found[1]
     assert found[0]["Loss/total_loss"] != found[2]["Loss/total_loss"]
@@ -111,7 +111,7 @@ def test_groundtruth_that_is_ignored(small_config: Path, tmp_path: Path) -> None
     config = bw.load_config(small_config, ["eval_config.ignore_groundtruth=true", "train_config.num_steps=1"])
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0, preflight=False, device="cpu"))
     assert not (tmp_path / "m" / "best.pt").exists()
-    evaluation = evaluate_on_reader(config, bw.restore_detector(tmp_path / "m")[0])
+    evaluation = evaluate_detector(config, bw.restore_detector(tmp_path / "m")[0])
     assert evaluation.metrics == {}
     assert len(evaluation.pictures) == 2
 

@@ -22,12 +22,12 @@ from boxwright.data.convert import write_coco, write_tfrecords
 from boxwright.data.loader import TrainingExamples
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation.build import EvaluationPlan
-from boxwright.evaluation.network import evaluate_on_dataset
 from boxwright.nn.ops.roi import crop_and_resize
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Detections, Targets
 from tests.conftest import SMALL_MODEL
+from tests.evaluation.evaluate import evaluate_on_dataset
 
 
 class SeesTargets(torch.nn.Module):

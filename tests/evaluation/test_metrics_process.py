@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.evaluation import metrics_process
+from boxwright.evaluation import summary
 from boxwright.evaluation.build import _METRICS, EvaluationPlan, build_evaluation
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.metrics.regions import ImageMasks
-from boxwright.evaluation.metrics_process import summarize_in_process
-from boxwright.evaluation.summary import summarize
+from boxwright.evaluation.summary import summarize, summarize_in_process
 from boxwright.nn.ops.run_lengths import encode_mask
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories, Category, FoundObjects, Sample
@@ -54,7 +53,7 @@ def with_an_empty_object(part: EvaluatedImage) -> EvaluatedImage:
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_process, "WORTH_A_PROCESS", 8)
+    monkeypatch.setattr(summary, "WORTH_A_PROCESS", 8)
 
 
 def plan_of(*names: str) -> EvaluationPlan:

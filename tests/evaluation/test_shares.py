@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.evaluation.data import open_evaluation_data
-from boxwright.evaluation.evaluate import evaluate_on_reader
+from boxwright.evaluation.evaluate import evaluate_by_workers, open_evaluation
 from boxwright.evaluation.image_results import rows_of
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.evaluation.shares import evaluate_by_workers
+from tests.evaluation.evaluate import evaluate_detector
 
 
 @pytest.mark.slow
@@ -29,7 +28,7 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
     bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
     detector, _, _ = bw.restore_detector(tmp_path / "m")
     rows: dict[str, list[Any]] = {"alone": [], "shared": []}
-    alone = evaluate_on_reader(
+    alone = evaluate_detector(
         config,
         detector.optimize(),
         EvaluationSettings(workers=0),
@@ -39,8 +38,7 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
     shared = evaluate_by_workers(
         tmp_path / "m",
         config,
-        settings,
-        open_evaluation_data(config, settings, detector.categories),
+        open_evaluation(tmp_path / "m", config, settings),
         lambda *of_image: rows["shared"].extend(rows_of(*of_image)),
     )
     if engine == "ray":

@@ -20,12 +20,12 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation import watch as watching
 from boxwright.evaluation.data import open_evaluation_data
-from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.image_results import rows_of
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.evaluation.watch import watch
 from boxwright.types import Categories, Category, Sample
+from tests.evaluation.evaluate import evaluate_detector
 from tests.exporters.small_detectors import with_few_layers
 
 FIRST = EvaluationSettings(workers=0)
@@ -105,9 +105,9 @@ def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> No
     config = bw.load_config(small_config, changes)
     bw.train(config, tmp_path / "m", FAST)
     detector, _, _ = bw.restore_detector(tmp_path / "m")
-    plain = evaluate_on_reader(config, detector)
+    plain = evaluate_detector(config, detector)
     rows: list[Any] = []
-    merged = evaluate_on_reader(
+    merged = evaluate_detector(
         config,
         detector,
         EvaluationSettings(class_agnostic=True),
@@ -155,7 +155,7 @@ def test_data_without_classes_are_counted_without_them(mobilenet_config: Path, t
     run = bw.train(config, tmp_path / "m", workers=0)
     detector, _, _ = bw.restore_detector(tmp_path / "m")
     # The same images with their classes, merged, have the same metrics.
-    merged = evaluate_on_reader(
+    merged = evaluate_detector(
         bw.load_config(mobilenet_config, changes[2:]), detector, EvaluationSettings(class_agnostic=True)
     )
     precision = {name: value for name, value in merged.metrics.items() if not name.startswith("Loss/")}
@@ -163,7 +163,7 @@ def test_data_without_classes_are_counted_without_them(mobilenet_config: Path, t
     assert any(value > 0 for value in precision.values())
     (tmp_path / "objects.pbtxt").write_text('item { id: 1 name: "dog" }')
     with pytest.raises(bw.ConfigError, match="label 0 is 'dog' in the data"):
-        evaluate_on_reader(config, detector)
+        evaluate_detector(config, detector)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from PIL import Image
 from boxwright.config.load import dump_message
 from boxwright.evaluation.about import DATA_SETTINGS
 from boxwright.evaluation.data import open_evaluation_data
-from boxwright.evaluation.evaluate import counted_categories, samples_by_threads
+from boxwright.evaluation.evaluate import samples_by_threads
 from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.images import evaluate_images
 from boxwright.evaluation.settings import EvaluationSettings
@@ -176,7 +176,7 @@ def first_cause(folder: Path, plant: Plant, seed: int) -> tuple[str, str]:
     out = folder / "out"
     with ImageResults(out) as results:
         images = evaluate_images(finder, data, partial(samples_by_threads, workers=0))
-        evaluation = summarize(images, data.plan, counted_categories(data), results.add)
+        evaluation = summarize(images, data.plan, data.counted_categories, results.add)
         about = {"settings": {name: getattr(EvaluationSettings(), name) for name in DATA_SETTINGS}}
         write_evaluation(evaluation, results, out, about=about)
     (out / "pipeline.config").write_text(dump_message(config))

@@ -13,9 +13,9 @@ import pytest
 import boxwright as bw
 from boxwright.base.errors import DataError
 from boxwright.config.load import dump_message
-from boxwright.evaluation import metrics_process
-from boxwright.evaluation.metrics_process import summarize_in_process
+from boxwright.evaluation import summary
 from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.summary import summarize_in_process
 from boxwright.training import evaluations
 from boxwright.training.log import Evaluated, Event
 from boxwright.weights.store import CheckpointStore, read_checkpoint
@@ -127,7 +127,7 @@ def test_another_process_while_the_run_goes_on(
 ) -> None:
     every = {"checkpoint_every_n": 4, "evaluate_every_n": 2}
     run(small_config, tmp_path / "here", **every)
-    for module in (evaluations, metrics_process):
+    for module in (evaluations, summary):
         monkeypatch.setattr(module, "WORTH_A_PROCESS", 1)
     run(small_config, tmp_path / "beside", **every)
     assert same(everything(tmp_path / "here"), everything(tmp_path / "beside"))

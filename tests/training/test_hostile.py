@@ -300,7 +300,7 @@ def test_ids_of_any_text_have_a_picture_each(tmp_path: Path) -> None:
 
 
 def test_two_samples_of_one_id_have_a_picture_each(small_config: Path, tmp_path: Path) -> None:
-    from boxwright.evaluation.evaluate import evaluate_on_reader
+    from tests.evaluation.evaluate import evaluate_detector
 
     class Same(ShapesDataset):
         def __getitem__(self, index: int) -> Sample:
@@ -314,7 +314,7 @@ def test_two_samples_of_one_id_have_a_picture_each(small_config: Path, tmp_path:
     )
     config.eval_config.num_visualizations = 3  # type: ignore[union-attr]
     detector = bw.build_detector(config, ShapesDataset(1).categories)
-    assert len(evaluate_on_reader(config, detector).pictures) == 3
+    assert len(evaluate_detector(config, detector).pictures) == 3
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**64])

@@ -16,13 +16,13 @@ import boxwright as bw
 from boxwright.data.batch import collate, to_input
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
-from boxwright.evaluation.evaluate import evaluate_on_reader
 from boxwright.evaluation.image_results import rows_of
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
 from boxwright.types import Categories, Category, Sample
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
+from tests.evaluation.evaluate import evaluate_detector
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_keypoint_metrics_of_a_run(config: str, tmp_path: Path) -> None:
     assert all(name.endswith("ByCategory/c1") for name in names)
     assert "DetectionBoxes_Precision/mAP" in run.metrics
     every: list[Any] = []
-    evaluate_on_reader(
+    evaluate_detector(
         bw.load_config(config, changes),
         bw.restore_detector(tmp_path / "m")[0],
         keep=lambda *of_image: every.extend(rows_of(*of_image)),

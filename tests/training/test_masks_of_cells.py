@@ -10,8 +10,8 @@ import pytest
 
 import boxwright as bw
 from boxwright.data.voc import VocDataset
-from boxwright.evaluation.evaluate import evaluate_on_reader
 from tests.conftest import extra_folder
+from tests.evaluation.evaluate import evaluate_detector
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "preset:mask_rcnn_mobilenet_v3_fpn_shapes"
@@ -65,7 +65,7 @@ def train_on_cells(data: Path, folder: Path, steps: int, images: int, seconds: f
     run = bw.RunSettings(workers=0, preflight=False, evaluate=False, max_seconds=seconds)
     bw.train(config, folder / "run", run)
     detector, config, _ = bw.restore_detector(folder / "run")
-    return evaluate_on_reader(config, detector).metrics
+    return evaluate_detector(config, detector).metrics
 
 
 @pytest.mark.slow  # test_evaluates_masks_and_draws_them trains and evaluates masks

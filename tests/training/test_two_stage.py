@@ -64,12 +64,12 @@ def test_evaluates_masks_and_draws_them(shapes_data: Path, tmp_path: Path) -> No
     terms = {name for row in rows for name in row if name.startswith("Loss/")}
     assert {"Loss/RPNLoss/objectness_loss", "Loss/BoxClassifierLoss/mask_loss"} <= terms
     detector, _, _ = bw.restore_detector(tmp_path / "m")
-    from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.image_results import ImageResults
     from boxwright.evaluation.write import write_evaluation
+    from tests.evaluation.evaluate import evaluate_detector
 
     with ImageResults(tmp_path / "eval") as results:
-        evaluation = evaluate_on_reader(bw.load_config(path), detector, keep=results.add)
+        evaluation = evaluate_detector(bw.load_config(path), detector, keep=results.add)
         write_evaluation(evaluation, results, tmp_path / "eval")
     assert "DetectionMasks_Precision/mAP" in evaluation.metrics
     assert "Loss/BoxClassifierLoss/mask_loss" in evaluation.metrics
@@ -180,12 +180,12 @@ def test_learns_a_handful_of_pictures(shapes_data: Path, tmp_path: Path) -> None
     optimizer = f"train_config.optimizer={{ adamw_optimizer {{ learning_rate {{ {rate} }} }} }}"
     config = bw.load_config(path, [optimizer])
     bw.train(config, tmp_path / "m", bw.RunSettings(**QUIET))
-    from boxwright.evaluation.evaluate import evaluate_on_reader
     from boxwright.evaluation.settings import EvaluationSettings
+    from tests.evaluation.evaluate import evaluate_detector
 
     detector, _, _ = bw.restore_detector(tmp_path / "m")
     settings = EvaluationSettings(workers=0, eval_on_train_data=True, sample_1_of_n_eval_examples=1)
-    found = evaluate_on_reader(config, detector, settings).metrics
+    found = evaluate_detector(config, detector, settings).metrics
     assert found["DetectionBoxes_Precision/mAP@.50IOU"] > 0.8
     # Masks of stars a few pixels wide are coarse.
     assert found["DetectionMasks_Precision/mAP@.50IOU"] > 0.6

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxwright.api.metrics import metrics_of
 from boxwright.api.model import Model
 from boxwright.base.errors import ConfigError
+from boxwright.base.settings import with_options
+from boxwright.evaluation.evaluate import evaluate as evaluate_open
+from boxwright.evaluation.evaluate import open_evaluation
+from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.weights.open_model import OpenModel
+from boxwright.pipeline.overrides import with_overrides
+from boxwright.weights.open_model import OpenModel, configuration_of
 
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector
+
+# A process that reads images pays off in long evaluations only.
+_DEFAULTS = EvaluationSettings(workers=0)
+_OF_COMMANDS, _OF_OPENING = ("engine", "shares"), ("device", "runtime", "tf32", "precision", "compile")
 
 
 def evaluate(
@@ -43,32 +53,54 @@ def evaluate(
     Raises:
         BoxwrightError: If model, configuration or data cannot be used.
     """
-    if isinstance(model, Model):
-        if model_dir is not None:
-            raise ConfigError("evaluate(model): a Model has its own path; remove model_dir")
-        return model.evaluate(config=config, overrides=overrides, **settings)
-    if not isinstance(model, str | Path | TrainEvalPipelineConfig):
-        return _detector_metrics(model, config, overrides, settings)
-    if isinstance(model, TrainEvalPipelineConfig) or model_dir is not None:
+    if isinstance(model, Model) and model_dir is not None:
+        raise ConfigError("evaluate(model): a Model has its own path; remove model_dir")
+    if isinstance(model, TrainEvalPipelineConfig) or (isinstance(model, str | Path) and model_dir is not None):
         if model_dir is None:
             raise ConfigError("evaluate(config, model_dir): the run's folder is missing")
         config, model = model, model_dir
-    return metrics_of(Path(model), config, overrides, **settings)
+    chosen = _settings(settings, is_open=not isinstance(model, str | Path))
+    if not isinstance(model, str | Path):
+        opened, plan = _open_model(model, config)
+        return evaluate_open(open_evaluation(opened, with_overrides(plan, overrides), chosen)).metrics
+    if isinstance(config, TrainEvalPipelineConfig):
+        plan = with_overrides(config, overrides)
+    else:
+        plan = configuration_of(Path(model), config, overrides, allow_edited=chosen.allow_edited).message
+    with ExitStack() as rounding:
+        if chosen.tf32:
+            from boxwright.base.device import tf32_allowed  # exported files need no PyTorch
+
+            rounding.enter_context(tf32_allowed())
+        return evaluate_open(open_evaluation(Path(model), plan, chosen)).metrics
 
 
-def _detector_metrics(
-    detector: Detector,
-    config: str | Path | TrainEvalPipelineConfig | None,
-    overrides: Sequence[str],
-    settings: dict[str, Any],
-) -> dict[str, float]:
-    """Return the metrics of a detector on its device."""
+def _settings(given: dict[str, Any], *, is_open: bool) -> EvaluationSettings:
+    """Return the settings that are given; those without an effect on a model, which may be open, are a ConfigError."""
+    chosen = with_options(_DEFAULTS, given, "evaluate")
+    for name in given:
+        if name in _OF_COMMANDS:
+            raise ConfigError(
+                f"evaluate: {name} has no effect here: boxwright evaluate spreads work over processes; remove it"
+            )
+        if name in _OF_OPENING and is_open:
+            raise ConfigError(f"evaluate: {name} has no effect on a Model that is already open; remove it")
+    return chosen
+
+
+def _open_model(
+    model: Model | Detector, config: str | Path | TrainEvalPipelineConfig | None
+) -> tuple[OpenModel, TrainEvalPipelineConfig]:
+    """Return a detector, as it is, and the configuration that is given or a Model's own."""
     # Only here, as paths of exported files need no PyTorch.
     from boxwright.nn.detector import Detector
 
-    if not isinstance(detector, Detector):
-        raise ConfigError(f"evaluate: expected a path, a Model or a Detector, found {type(detector).__name__}")
+    if not isinstance(model, Model | Detector):
+        raise ConfigError(f"evaluate: expected a path, a Model or a Detector, found {type(model).__name__}")
     if config is None:
-        raise ConfigError("evaluate(detector): pass config=..., with eval_config and eval_input_reader")
-    # The path only names the model in messages.
-    return metrics_of(OpenModel(Path("detector"), detector, 0), config, overrides, **settings)
+        if isinstance(model, Detector):
+            raise ConfigError("evaluate(detector): pass config=..., with eval_config and eval_input_reader")
+        config = model.config
+    # A detector has no path: this one would only name it in messages.
+    path, detector = (Path("detector"), model) if isinstance(model, Detector) else (model.path, model.opened)
+    return OpenModel(path, detector, 0), load_config(config) if isinstance(config, str | Path) else config

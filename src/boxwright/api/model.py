@@ -185,9 +185,9 @@ class Model:
 
     def evaluate(self, **settings: Any) -> dict[str, float]:
         """Return the metrics on the data of the configuration's eval_input_reader; see `boxwright.evaluate`."""
-        from boxwright.api.metrics import metrics_of
+        from boxwright.api.evaluate import evaluate
 
-        return metrics_of(self._model, **settings)
+        return evaluate(self, **settings)
 
     def export(
         self, format: str = "onnx", path: str | Path | None = None, *, images: Any = None, **options: Any

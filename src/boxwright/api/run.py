@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from boxwright.api.evaluated import open_evaluated
 from boxwright.api.model import Model, load
 from boxwright.base.errors import CheckpointError, DataError, TrainingError
 from boxwright.base.files import write_whole
 from boxwright.base.settings import with_options
 from boxwright.config.load import dump_message
 from boxwright.evaluation.about import about_evaluation
-from boxwright.evaluation.evaluate import evaluate_on_data
+from boxwright.evaluation.evaluate import evaluate, open_evaluation
 from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.write import write_evaluation
@@ -98,11 +97,11 @@ def report_on(model: Path, folder: Path, out: Path | None = None, **settings: An
     others = {name: value for name, value in settings.items() if name not in shown}
     chosen = with_options(EvaluationSettings(workers=0), others, "report", sorted(shown))
     config = configuration_of(model, None, ["eval_config.include_metrics_per_category=true"])
-    evaluated = open_evaluated(model, config.message, chosen)
+    opened = open_evaluation(model, config.message, chosen)
     with ImageResults(folder) as results:
-        evaluation = evaluate_on_data(evaluated.data, evaluated.model.opened, chosen, keep=results.add)
-        about = about_evaluation(evaluated.model, chosen, config.path, evaluated.runtime)
-        write_evaluation(evaluation, results, folder, evaluated.model.step, about=about)
+        evaluation = evaluate(opened, keep=results.add)
+        about = about_evaluation(opened.model, chosen, config.path, opened.runtime)
+        write_evaluation(evaluation, results, folder, opened.model.step, about=about)
     write_whole(folder / "pipeline.config", dump_message(config.message))
     return write_report(source_of_evaluation(folder), out or folder / "report", reporting)
 

@@ -166,7 +166,7 @@ def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Pa
     from boxwright.base.files import write_whole
     from boxwright.config.load import dump_message
     from boxwright.evaluation.about import about_evaluation
-    from boxwright.evaluation.evaluate import evaluate_on_reader
+    from boxwright.evaluation.evaluate import evaluate, open_evaluation
     from boxwright.evaluation.image_results import ImageResults
     from boxwright.evaluation.settings import EvaluationSettings
     from boxwright.evaluation.write import write_evaluation
@@ -175,11 +175,10 @@ def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Pa
 
     detector, _, step = restore_detector(model_dir)
     settings = EvaluationSettings(workers=0)
-    about = about_evaluation(OpenModel(model_dir, detector, step), settings, config_path)
+    opened = open_evaluation(OpenModel(model_dir, detector, step), config, settings)
+    about = about_evaluation(opened.model, settings, config_path)
     with ImageResults(folder) as results:
-        evaluation = evaluate_on_reader(
-            config, detector, settings, lambda items, title: count_progress(title)(items), results.add
-        )
+        evaluation = evaluate(opened, lambda items, title: count_progress(title)(items), results.add)
         write_evaluation(evaluation, results, folder, step, about=about)
     write_whole(folder / "pipeline.config", dump_message(config))
     return evaluation

@@ -94,11 +94,10 @@ def _evaluate(
     # Before the imports below, which take seconds.
     require_checkpoint(model_dir)
     with importing():
-        from boxwright.api.evaluated import open_evaluated
         from boxwright.base.files import write_whole
         from boxwright.config.load import dump_message
         from boxwright.evaluation.about import about_evaluation
-        from boxwright.evaluation.evaluate import evaluate_on_data
+        from boxwright.evaluation.evaluate import evaluate, evaluate_by_workers, open_evaluation
         from boxwright.evaluation.image_results import ImageResults
         from boxwright.evaluation.write import write_evaluation
         from boxwright.pipeline.optimizer import learning_rates
@@ -107,27 +106,25 @@ def _evaluate(
     require_adjustable(model_dir, settings.precision, compile=settings.compile)
     configuration = _configuration(model_dir, config_path, changes, allow_edited=settings.allow_edited)
     config = configuration.message
-    evaluated = open_evaluated(model_dir, config, settings)
-    opened = evaluated.model
-    if evaluated.runtime == TORCH:
+    opened = open_evaluation(model_dir, config, settings)
+    step = opened.model.step
+    if opened.runtime == TORCH:
         prepare_inference(tf32=settings.tf32)
     else:
-        console.print(f"runtime: {evaluated.runtime}; an export computes no losses")
+        console.print(f"runtime: {opened.runtime}; an export computes no losses")
     folder = out or run_folder(model_dir) / "eval"
     rates = learning_rates(config)
-    rate = None if rates is None else rates(opened.step)
+    rate = None if rates is None else rates(step)
     with ImageResults(folder) as results:
         if settings.engine:
-            from boxwright.evaluation.shares import evaluate_by_workers
-
-            evaluation = evaluate_by_workers(model_dir, config, settings, evaluated.data, results.add)
+            evaluation = evaluate_by_workers(model_dir, config, opened, results.add)
         else:
-            evaluation = evaluate_on_data(evaluated.data, opened.opened, settings, _progress, results.add)
-        about = about_evaluation(opened, settings, configuration.path, evaluated.runtime)
-        write_evaluation(evaluation, results, folder, opened.step, rate, about)
+            evaluation = evaluate(opened, _progress, results.add)
+        about = about_evaluation(opened.model, settings, configuration.path, opened.runtime)
+        write_evaluation(evaluation, results, folder, step, rate, about)
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))
-    console.print(_title(opened.step, rate))
+    console.print(_title(step, rate))
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     suggest("predict", "IMAGES", "--model_dir", model_dir)

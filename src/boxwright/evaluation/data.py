@@ -30,6 +30,11 @@ class EvaluationData:
     dataset: Dataset
     plan: EvaluationPlan
 
+    @property
+    def counted_categories(self) -> Categories:
+        """The classes that are counted: those of the data, or one of all objects."""
+        return ONE_CLASS if self.plan.class_agnostic else self.dataset.categories
+
 
 def open_evaluation_data(
     config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, trained: Categories | None, num_classes: int = 0
@@ -59,7 +64,7 @@ def open_evaluation_data(
         plan = replace(plan, class_agnostic=plan.class_agnostic or settings.class_agnostic)
     data = EvaluationData(reader_name(config, settings), dataset, plan)
     for make in plan.metrics:  # those that do not fit the classes raise before any image is evaluated
-        make(counted_categories(data))
+        make(data.counted_categories)
     return data
 
 
@@ -67,11 +72,6 @@ def _without_classes(given: Categories, trained: Categories | None) -> bool:
     """Return whether data have only the class "object", as TF names it, and the detector has others."""
     only_objects = [category.name for category in given] == [ONE_CLASS.items[0].name]
     return only_objects and trained is not None and trained.by_name(given.items[0].name) is None
-
-
-def check_reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> None:
-    """Raise a ConfigError if the configuration lacks the reader that the settings choose."""
-    _reader(config, settings)
 
 
 def _reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> tuple[m.InputReader, str]:
@@ -89,17 +89,12 @@ def _reader(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> 
     return reader if every is None else reader.replaced(sample_1_of_n_examples=every), where
 
 
-def counted_categories(data: EvaluationData) -> Categories:
-    """Return the classes that are counted: those of the data, or one of all objects."""
-    return ONE_CLASS if data.plan.class_agnostic else data.dataset.categories
-
-
 def reader_name(config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> str:
-    """Return the chosen reader's `name`; if it has none, its number, or nothing for the first."""
+    """Return the chosen reader's `name`, or else its number, or nothing for the first; no reader is a ConfigError."""
+    reader, _ = _reader(config, settings)
     if settings.eval_on_train_data:
         return "eval_on_train"
-    number = settings.eval_index
-    return config.eval_input_reader[number].name or (str(number) if number else "")
+    return reader.name or (str(settings.eval_index) if settings.eval_index else "")
 
 
 def check_same_classes(trained: Categories | None, given: Categories) -> None:

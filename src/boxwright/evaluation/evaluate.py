@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from boxwright.base.errors import ConfigError
+from boxwright.base.worker_pools import engine_of
+from boxwright.config.load import dump_message, parse_message
 from boxwright.data.dataset import Dataset
-from boxwright.evaluation.data import EvaluationData, counted_categories, open_evaluation_data
+from boxwright.evaluation.build import EvaluationPlan
+from boxwright.evaluation.data import EvaluationData, open_evaluation_data
 from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import (
     EvaluatedImage,
     Progress,
+    Read,
     SampleDetector,
     Share,
     all_batches,
@@ -25,19 +29,133 @@ from boxwright.evaluation.images import (
 )
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.evaluation.summary import summarize
-from boxwright.pipeline import messages as m
+from boxwright.evaluation.summary import in_order, summarize
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.runtime.allocator import keep_freed_memory
+from boxwright.runtime.devices import require_runtime
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import EXPORTS, RUNTIMES, TORCH
 from boxwright.types import FoundObjects, Sample
 from boxwright.weights.open_model import OpenModel, open_model
 
-if TYPE_CHECKING:
-    from boxwright.nn.detector import Detector
+
+@dataclass(frozen=True, eq=False)
+class OpenEvaluation:
+    """A model, and the data that it is evaluated on.
+
+    Attributes:
+        model: The detector, optimized by the settings if they opened it, or an export.
+        data: As the settings choose them.
+    """
+
+    model: OpenModel
+    data: EvaluationData
+    settings: EvaluationSettings
+
+    @property
+    def runtime(self) -> str:
+        """What detects, such as "torch" or "onnxruntime"."""
+        return RUNTIMES.get(self.model.path.suffix, TORCH) if self.model.is_exported else TORCH
 
 
-def export_on_samples(detector: ExportedDetector, settings: EvaluationSettings) -> SampleDetector:
-    """Return a function that detects in samples, without losses; several scales are a ConfigError."""
+def open_evaluation(
+    model: Path | OpenModel,
+    config: TrainEvalPipelineConfig,
+    settings: EvaluationSettings,
+    data: EvaluationData | None = None,
+) -> OpenEvaluation:
+    """Return a model, opened and optimized by the settings, and the data that they choose.
+
+    Args:
+        model: A run's folder, a checkpoint or an exported file; or an open model, which is left as it is.
+        config: The configuration of the model, unless it is an exported file, and of the data.
+        data: Those of an earlier evaluation, which are not opened again.
+
+    Raises:
+        BoxwrightError: If there is no detector, it does not fit the data, or runs in another runtime than is named.
+    """
+    if isinstance(model, Path):
+        require_runtime(model, settings.runtime, settings.device)
+        own = None if model.suffix in EXPORTS else config
+        opened = open_model(model, device=settings.device, config=own, allow_edited=settings.allow_edited)
+        model = opened.optimized(settings.precision, compile=settings.compile)
+    data = data or open_evaluation_data(config, settings, model.categories, model.opened.num_classes)
+    return OpenEvaluation(model, data, settings)
+
+
+def evaluate(evaluation: OpenEvaluation, progress: Progress = silent, keep: Keep = keep_nothing) -> Evaluation:
+    """Return metrics and pictures of a model on its data; several scales for an export are a ConfigError.
+
+    Args:
+        keep: Gets each evaluated image, such as `ImageResults.add`.
+    """
+    data = evaluation.data
+    with closing(_images(evaluation, progress)) as images:
+        return summarize(images, data.plan, data.counted_categories, keep)
+
+
+def evaluate_by_workers(
+    model: Path, config: TrainEvalPipelineConfig, evaluation: OpenEvaluation, keep: Keep = keep_nothing
+) -> Evaluation:
+    """Return what `evaluate` does, computed by as many workers as there are shares, each of which opens the model.
+
+    All detections are in memory at once, as arrays: workers answer in any order.
+
+    Args:
+        evaluation: Opened here too, for the plan and the classes; no image is read.
+        keep: Gets each evaluated image, in the data's order.
+
+    Raises:
+        BoxwrightError: As for `evaluate`, and for an unknown engine.
+    """
+    data, settings = evaluation.data, evaluation.settings
+    make = partial(_worker, model, dump_message(config), settings)
+    shares = [(number, settings.shares) for number in range(settings.shares)]
+    done = engine_of(settings.engine, settings.device)(make, shares, settings.shares)
+    images = in_order(image for share in done for image in share)
+    return summarize(images, data.plan, data.counted_categories, keep)
+
+
+def _worker(model: Path, text: str, settings: EvaluationSettings) -> partial[list[EvaluatedImage]]:
+    """Open the model in a worker's process, and return what evaluates a share there."""
+    evaluation = open_evaluation(model, parse_message(text, TrainEvalPipelineConfig), settings)
+    if not evaluation.model.is_exported:
+        from boxwright.base.device import set_tf32
+
+        set_tf32(allowed=settings.tf32)
+        keep_freed_memory()
+    return partial(_share, evaluation)
+
+
+def _share(evaluation: OpenEvaluation, share: tuple[int, int]) -> list[EvaluatedImage]:
+    """Return the evaluated images of a share: its number from 0, and the count of shares."""
+    number, count = share
+    return list(_images(evaluation, share=lambda batches: batches[number::count]))
+
+
+def _images(
+    evaluation: OpenEvaluation, progress: Progress = silent, share: Share = all_batches
+) -> Generator[EvaluatedImage]:
+    detector, data, settings = evaluation.model.opened, evaluation.data, evaluation.settings
+    detecting: AbstractContextManager[SampleDetector]
+    if isinstance(detector, ExportedDetector):
+        detecting = nullcontext(export_on_samples(detector, data.plan, settings))
+        read: Read = partial(samples_by_threads, workers=settings.workers)
+    else:
+        from boxwright.data.loader import samples_in_order
+        from boxwright.evaluation.network import network_on_samples
+        from boxwright.nn.multi_scale import at_scales
+
+        detecting = network_on_samples(at_scales(detector, settings.multi_scale), data.plan)
+        read = partial(samples_in_order, workers=settings.workers)
+    with detecting as detect:
+        yield from evaluate_images(detect, data, read, progress, share)
+
+
+def export_on_samples(detector: ExportedDetector, plan: EvaluationPlan, settings: EvaluationSettings) -> SampleDetector:
+    """Return a function that detects in samples, without losses; what needs other sizes is a ConfigError."""
+    if plan.own_size:
+        raise ConfigError("eval_config.force_no_resize: an exported detector resizes images; evaluate its checkpoint")
     if settings.multi_scale:
         raise ConfigError("multi_scale: an exported detector has one scale; evaluate its checkpoint instead")
 
@@ -64,90 +182,3 @@ def samples_by_threads(dataset: Dataset, indices: Sequence[int], workers: int) -
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-_DEFAULTS = EvaluationSettings(workers=0)
-
-
-def open_for_evaluation(path: Path, config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> OpenModel:
-    """Return a run, checkpoint or exported file, opened and optimized by the settings; exports ignore `config`."""
-    opened = open_model(
-        path,
-        device=settings.device,
-        config=None if path.suffix in EXPORTS else config,
-        allow_edited=settings.allow_edited,
-    )
-    return opened.optimized(settings.precision, compile=settings.compile)
-
-
-def evaluate_on_reader(
-    config: m.TrainEvalPipelineConfig,
-    detector: Detector | ExportedDetector,
-    settings: EvaluationSettings = _DEFAULTS,
-    progress: Progress = silent,
-    keep: Keep = keep_nothing,
-) -> Evaluation:
-    """Return metrics and pictures of a detector on the data that the settings choose.
-
-    A missing reader, other classes than the detector's, or several scales for an export are a ConfigError.
-
-    Args:
-        keep: Gets each evaluated image, such as `ImageResults.add`.
-    """
-    return evaluate_on_data(
-        open_evaluation_data(config, settings, detector.categories, detector.num_classes),
-        detector,
-        settings,
-        progress,
-        keep,
-    )
-
-
-def evaluate_on_data(
-    data: EvaluationData,
-    detector: Detector | ExportedDetector,
-    settings: EvaluationSettings = _DEFAULTS,
-    progress: Progress = silent,
-    keep: Keep = keep_nothing,
-) -> Evaluation:
-    """Return metrics and pictures of a detector on open data; several scales for an export are a ConfigError.
-
-    Args:
-        keep: Gets each evaluated image, such as `ImageResults.add`.
-    """
-    with closing(_evaluated_images(detector, data, settings, progress)) as images:
-        return summarize(images, data.plan, counted_categories(data), keep)
-
-
-def evaluate_share(
-    config: m.TrainEvalPipelineConfig,
-    detector: Detector | ExportedDetector,
-    settings: EvaluationSettings,
-    share: tuple[int, int],
-) -> list[EvaluatedImage]:
-    """Return the evaluated images of a share (number from 0, count) of the data that the settings choose."""
-    data = open_evaluation_data(config, settings, detector.categories, detector.num_classes)
-    number, count = share
-    return list(_evaluated_images(detector, data, settings, share=lambda batches: batches[number::count]))
-
-
-def _evaluated_images(
-    detector: Detector | ExportedDetector,
-    data: EvaluationData,
-    settings: EvaluationSettings,
-    progress: Progress = silent,
-    share: Share = all_batches,
-) -> Generator[EvaluatedImage]:
-    if isinstance(detector, ExportedDetector):
-        if data.plan.own_size:
-            raise ConfigError(
-                "eval_config.force_no_resize: an exported detector resizes images; evaluate its checkpoint"
-            )
-        read = partial(samples_by_threads, workers=settings.workers)
-        yield from evaluate_images(export_on_samples(detector, settings), data, read, progress, share)
-        return
-    from boxwright.evaluation.network import evaluate_network
-    from boxwright.nn.multi_scale import at_scales
-
-    scaled = at_scales(detector, settings.multi_scale)
-    yield from evaluate_network(scaled, data, progress, share, workers=settings.workers)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.data.dataset import Dataset
-from boxwright.evaluation.data import ONE_CLASS, EvaluationData, counted_categories
+from boxwright.evaluation.data import ONE_CLASS, EvaluationData
 from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.evaluation.pictures import draw_beside_truth
 from boxwright.nn.ops.pasted_masks import mask_run_lengths
@@ -59,7 +59,11 @@ def evaluate_images(
     progress: Progress = silent,
     share: Share = all_batches,
 ) -> Iterator[EvaluatedImage]:
-    """Yield the evaluated images of a share, in its order; pictures are spread evenly over all the data."""
+    """Yield the evaluated images of a share, in its order; pictures are spread evenly over all the data.
+
+    Args:
+        detect: Of a network, as `network_on_samples` gives it, or `export_on_samples`.
+    """
     plan, dataset = data.plan, data.dataset
     indices = range(0, len(dataset), plan.every_nth)
     step = max(len(indices) // max(plan.num_pictures, 1), 1)
@@ -75,7 +79,7 @@ def evaluate_images(
 def _evaluate_batch(
     detect: SampleDetector, data: EvaluationData, batch: list[tuple[int, Sample]], drawn: set[int]
 ) -> Iterator[EvaluatedImage]:
-    plan, classes = data.plan, counted_categories(data)
+    plan, classes = data.plan, data.counted_categories
     indices = [index for index, _ in batch]
     # As in TF, evaluation losses use labels, even if the records have scores.
     samples = [replace(sample, class_scores=None) for _, sample in batch]

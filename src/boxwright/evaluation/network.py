@@ -1,29 +1,21 @@
-"""Evaluating a network on data: its detections in each image, with TF's losses."""
+"""A network's detections in samples, with TF's losses."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from boxwright.base.device import random_devices
-from boxwright.base.distributed import Processes
 from boxwright.base.errors import ConfigError
 from boxwright.data.batch import learnable, stack_context, stack_targets
-from boxwright.data.dataset import Dataset
-from boxwright.data.loader import samples_in_order
 from boxwright.evaluation.build import EvaluationPlan
-from boxwright.evaluation.data import EvaluationData, counted_categories
-from boxwright.evaluation.image_results import Keep, keep_nothing
-from boxwright.evaluation.images import EvaluatedImage, Progress, Share, all_batches, evaluate_images, silent
-from boxwright.evaluation.results import Evaluation
-from boxwright.evaluation.summary import summarize
+from boxwright.evaluation.images import SampleDetector
 from boxwright.nn.criteria.criterion import REGULARIZATION, TOTAL, LossTerm
 from boxwright.nn.detector import Detector, EvaluationLosses
 from boxwright.nn.multi_scale import MultiScaleDetector
@@ -32,55 +24,12 @@ from boxwright.nn.preprocessing.image_resizer import IdentityResizer
 from boxwright.types import FoundObjects, Sample, Targets
 
 
-def evaluate_on_dataset(
-    detector: Detector | MultiScaleDetector,
-    dataset: Dataset,
-    plan: EvaluationPlan,
-    progress: Progress = silent,
-    *,
-    workers: int = 0,
-    keep: Keep = keep_nothing,
-) -> Evaluation:
-    """Return metrics and pictures of a network on a data set; pictures are spread evenly over it.
-
-    Args:
-        keep: Gets each evaluated image.
-    """
-    data = EvaluationData("", dataset, plan)
-    with closing(evaluate_network(detector, data, progress, workers=workers)) as images:
-        return summarize(images, plan, counted_categories(data), keep)
-
-
-def evaluate_in_processes(
-    detector: Detector, data: EvaluationData, processes: Processes, *, workers: int = 0, run: Path | None = None
-) -> list[EvaluatedImage]:
-    """Return, in every process, all evaluated images, which the processes share; their networks are the same.
-
-    Args:
-        run: The run's folder, for the workers' sockets.
-    """
-    images = list(evaluate_network(detector, data, share=processes.share, workers=workers, run=run))
-    return [image for some in processes.gather(images) for image in some]
-
-
-def evaluate_network(
-    detector: Detector | MultiScaleDetector,
-    data: EvaluationData,
-    progress: Progress = silent,
-    share: Share = all_batches,
-    *,
-    workers: int = 0,
-    run: Path | None = None,
-) -> Generator[EvaluatedImage]:
-    """Yield the evaluated images of a share; the network's training mode is restored at the end.
-
-    Args:
-        run: The run's folder, for the workers' sockets.
-    """
-    read = partial(samples_in_order, workers=workers, run=run)
+@contextmanager
+def network_on_samples(detector: Detector | MultiScaleDetector, plan: EvaluationPlan) -> Iterator[SampleDetector]:
+    """Give a function that detects in samples, with losses; the network's training mode is restored at the end."""
     module = detector.detector if isinstance(detector, MultiScaleDetector) else detector
-    with evaluation_mode(module), _at_own_size(detector) if data.plan.own_size else nullcontext():
-        yield from evaluate_images(partial(detect_with_losses, detector, data.plan), data, read, progress, share)
+    with evaluation_mode(module), _at_own_size(detector) if plan.own_size else nullcontext():
+        yield partial(detect_with_losses, detector, plan)
 
 
 @contextmanager

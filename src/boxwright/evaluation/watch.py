@@ -8,16 +8,13 @@ from pathlib import Path
 
 from boxwright.base.device import usable_device
 from boxwright.base.errors import CheckpointError
-from boxwright.evaluation.data import EvaluationData, check_reader, open_evaluation_data, reader_name
-from boxwright.evaluation.evaluate import open_for_evaluation
+from boxwright.evaluation.data import EvaluationData, reader_name
+from boxwright.evaluation.evaluate import OpenEvaluation, evaluate, open_evaluation
 from boxwright.evaluation.events import EventFile, evaluation_folder, write_evaluation_events
-from boxwright.evaluation.network import evaluate_on_dataset
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
-from boxwright.nn.multi_scale import at_scales
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.optimizer import learning_rates
-from boxwright.weights.open_model import OpenModel
 from boxwright.weights.sources import is_tensorflow
 from boxwright.weights.store import CheckpointStore
 
@@ -47,9 +44,8 @@ def watch(
         CheckpointError: If no checkpoint appeared in time.
         ConfigError: If the reader does not exist.
     """
-    check_reader(config, settings)
-    usable_device(settings.device)  # fails before waiting if there is no such device
     folder = evaluation_folder(Path(model_dir), reader_name(config, settings))
+    usable_device(settings.device)  # fails before waiting if there is no such device
     rates = learning_rates(config)
     last, evaluated, count, since = -1, -1, 0, time.monotonic()
     data: EvaluationData | None = None  # opened with the classes of the first checkpoint
@@ -58,11 +54,9 @@ def watch(
         while True:
             began = time.monotonic()
             newest = _newest_step(Path(checkpoint_dir))
-            if newest > last and (opened := _open(Path(checkpoint_dir), config, settings)):
-                step = opened.step
-                data = data or open_evaluation_data(config, settings, opened.categories, opened.opened.num_classes)
-                detector = at_scales(opened.detector, settings.multi_scale)
-                evaluation = evaluate_on_dataset(detector, data.dataset, data.plan, workers=settings.workers)
+            if newest > last and (opened := _open(Path(checkpoint_dir), config, settings, data)):
+                step, data = opened.model.step, opened.data
+                evaluation = evaluate(opened)
                 numbers = evaluation.metrics | ({} if rates is None else {"learning_rate": rates(step)})
                 write_evaluation_events(events, step, numbers, evaluation.pictures, evaluated)
                 heard(step, evaluation, "")
@@ -91,11 +85,13 @@ def _newest_step(folder: Path) -> int:
     return 0 if is_tensorflow(folder) else -1
 
 
-def _open(folder: Path, config: m.TrainEvalPipelineConfig, settings: EvaluationSettings) -> OpenModel | None:
-    """Return the newest checkpoint, opened; None if the run has just replaced it by a newer one."""
+def _open(
+    folder: Path, config: m.TrainEvalPipelineConfig, settings: EvaluationSettings, data: EvaluationData | None
+) -> OpenEvaluation | None:
+    """Return the newest checkpoint, opened with its data; None if the run has just replaced it by a newer one."""
     newest = _newest_step(folder)
     try:
-        return open_for_evaluation(folder, config, settings)
+        return open_evaluation(folder, config, settings, data)
     except CheckpointError:
         if _newest_step(folder) == newest:
             raise

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from boxwright.base.distributed import Processes
-from boxwright.evaluation.data import EvaluationData, counted_categories
-from boxwright.evaluation.metrics_process import WORTH_A_PROCESS, summarize_in_process
-from boxwright.evaluation.network import evaluate_in_processes
+from boxwright.data.loader import samples_in_order
+from boxwright.evaluation.data import EvaluationData
+from boxwright.evaluation.images import EvaluatedImage, evaluate_images
+from boxwright.evaluation.network import network_on_samples
 from boxwright.evaluation.results import Evaluation
+from boxwright.evaluation.summary import WORTH_A_PROCESS, summarize_in_process
 from boxwright.nn.optimization.schedules import Schedule
 from boxwright.training.content import Content
 from boxwright.training.log import Evaluated, TrainingLog
@@ -96,15 +99,22 @@ class Evaluations:
                 # wait forever.
                 if processes.largest(int(stop_requested())):
                     break
-                images = evaluate_in_processes(state.detector, data, processes, workers=self._workers, run=self._run)
+                images = self._images(data)
                 known = known and len(images) < WORTH_A_PROCESS
                 if processes.leads:
-                    futures.append(summarize_in_process(images, data.plan, counted_categories(data)))
+                    futures.append(summarize_in_process(images, data.plan, data.counted_categories))
         # Outside of the average: a checkpoint holds the weights from which training continues.
         kept = content()
         if futures:
             self._pending = _PendingEvaluation(state.step, kept, futures)
         return known
+
+    def _images(self, data: EvaluationData) -> list[EvaluatedImage]:
+        """Return, in every process, all evaluated images, which the processes share; their networks are the same."""
+        read = partial(samples_in_order, workers=self._workers, run=self._run)
+        with network_on_samples(self._state.detector, data.plan) as detect:
+            own = list(evaluate_images(detect, data, read, share=self._processes.share))
+        return [image for images in self._processes.gather(own) for image in images]
 
     @property
     def pending(self) -> bool:

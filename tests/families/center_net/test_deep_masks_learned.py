@@ -17,10 +17,10 @@ from boxwright.config.load import parse_message
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import SHAPES, ShapesDataset
 from boxwright.evaluation.build import build_evaluation
-from boxwright.evaluation.network import evaluate_on_dataset
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import Pipeline
 from boxwright.types import Detections
+from tests.evaluation.evaluate import evaluate_on_dataset
 
 CONFIG = """
 model { center_net {
