@@ -9,7 +9,7 @@ import pytest
 from website.architecture import SHOWN, Network, Part, network_of, section, svg
 from website.sections import SECTIONS
 
-from boxwright.cli.benchmarking.presets import read_costs
+from boxwright.cli.benchmarking.preset_costs import read_costs
 
 
 def fed(network: Network) -> dict[str, set[str]]:

@@ -22,7 +22,7 @@ from boxwright.nn.regularization import Regularizer, _by_regularizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation.steps import build_augmentation
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import build_input_sizes
+from boxwright.pipeline.input_sizes import build_input_sizes
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.training import FineTune, build_training, wants_pretrained
 

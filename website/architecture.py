@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from boxwright.cli.benchmarking.presets import PICTURE
+from boxwright.cli.benchmarking.preset_costs import PICTURE
 from boxwright.config.preset import PREFIX
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from boxwright.cli.benchmarking.presets import read_costs
+from boxwright.cli.benchmarking.preset_costs import read_costs
 from boxwright.config.preset import PREFIX
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.published import PUBLISHED

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import typer
 
 import boxwright
-from boxwright.cli.benchmarking.presets import read_costs
+from boxwright.cli.benchmarking.preset_costs import read_costs
 from boxwright.cli.commands import COMMANDS, load_command
 from boxwright.cli.config import default_of, type_of
 from boxwright.config.message import Message

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from boxwright.exporters.export import export
     from boxwright.nn.detector import Detector
-    from boxwright.nn.ops.pasted_masks import instance_masks
+    from boxwright.nn.postprocessing.masks import instance_masks
     from boxwright.pipeline import Pipeline, load_config
     from boxwright.pipeline.detector import build_detector
     from boxwright.training.settings import RunSettings

@@ -26,7 +26,8 @@ from boxwright.nn.necks.bifpn import COMBINERS
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import build_dataset, build_groundtruth, build_input_sizes
+from boxwright.pipeline.input_reader import build_dataset, build_groundtruth
+from boxwright.pipeline.input_sizes import build_input_sizes
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.pipeline.training import _SCOPES, build_training, wants_pretrained

@@ -11,7 +11,7 @@ import torch
 from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch
 from boxwright.pipeline import messages as m
-from boxwright.types.masks import COLUMNS
+from boxwright.types.dense_pose import COLUMNS
 from tests.center_nets import (
     KEYPOINT_LABEL_MAP,
     deep_mask_variants,

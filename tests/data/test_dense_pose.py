@@ -45,7 +45,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation.steps import build_steps
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Categories, Category, FoundObjects, Sample
-from boxwright.types.masks import KNOWN, MIRRORED_PARTS, PARTS
+from boxwright.types.dense_pose import KNOWN, MIRRORED_PARTS, PARTS
 from tests.conftest import GOLDEN
 
 RNG = np.random.default_rng(0)

@@ -391,7 +391,7 @@ def _quiet(_: object) -> None:
 def _bundle_files() -> tuple[bytes, bytes]:
     import tempfile
 
-    from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+    from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
     from boxwright.weights.tensorflow.bundle_writer import write_bundle
 
     with tempfile.TemporaryDirectory() as name:

@@ -23,7 +23,8 @@ from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.types import RawDetections, Targets
-from boxwright.types.masks import COLUMNS, KNOWN, PART, PLACE, SURFACE, InstanceMasks
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE, SURFACE
+from boxwright.types.masks import InstanceMasks
 from boxwright.weights.load_weights import LoadReport, load_weights
 from boxwright.weights.tensorflow.variables import from_tensorflow, to_tensorflow
 from tests.conftest import GOLDEN, assert_close, xyxy

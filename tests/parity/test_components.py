@@ -33,7 +33,8 @@ from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.nn.ops.roi import crop_and_resize, grid_align
 from boxwright.nn.optimization.optimizers import Optimizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.optimizer import build_optimizer, build_schedule
+from boxwright.pipeline.learning_rate import build_schedule
+from boxwright.pipeline.optimizer import build_optimizer
 from boxwright.types import FoundObjects, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.parity.recordings import FOLDER, Case, components, unsupported

@@ -20,7 +20,7 @@ from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.input_reader import build_input_sizes
+from boxwright.pipeline.input_sizes import build_input_sizes
 from boxwright.pipeline.training import build_training
 from boxwright.training.preview import preview_training
 

@@ -11,7 +11,7 @@ import pytest
 
 import boxwright as bw
 from boxwright.config.load import parse_message
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.pipeline.training import build_training
 from boxwright.training.initialize import resume_tensorflow
 from boxwright.training.state import TrainingState, new_state

@@ -14,7 +14,7 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS
 from boxwright.nn.detector import Detector
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.pipeline import messages as m
 from boxwright.weights.export_weights import write_safetensors, write_tensorflow_checkpoint
 from boxwright.weights.tensorflow.bundle import Bundle

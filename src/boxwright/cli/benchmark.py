@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.benchmarking.contenders import BenchmarkSettings
+from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.cli.console import console, count_progress
 from boxwright.cli.ui import require_checkpoint
 from boxwright.config.preset import PREFIX

@@ -98,7 +98,7 @@ def check(file: _File, set_: _Set = None) -> None:
 
 def _build(config: TrainEvalPipelineConfig) -> None:
     """Build the parts that are present, and report everything that is missing."""
-    from boxwright.evaluation.build import build_plans  # torch takes seconds
+    from boxwright.evaluation.plans import build_plans
     from boxwright.pipeline.missing import missing_for_training
     from boxwright.pipeline.tensorflow_version import explain_version
 

@@ -14,7 +14,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
 from boxwright.base.read_settings import ReadSettings, labels_are_of
 from boxwright.cli.console import console, errors, progress_of, suggest
-from boxwright.training.preflight.examine import DoctorSettings
+from boxwright.training.preflight.settings import DoctorSettings
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -100,7 +100,7 @@ def _evaluate(
         from boxwright.evaluation.evaluate import evaluate, evaluate_by_workers, open_evaluation
         from boxwright.evaluation.image_results import ImageResults
         from boxwright.evaluation.write import write_evaluation
-        from boxwright.pipeline.optimizer import learning_rates
+        from boxwright.pipeline.learning_rate import learning_rates
         from boxwright.weights.open_model import require_adjustable, run_folder
 
     require_adjustable(model_dir, settings.precision, compile=settings.compile)

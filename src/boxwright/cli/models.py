@@ -12,7 +12,7 @@ import typer
 from boxwright.cli.console import errors
 
 if TYPE_CHECKING:
-    from boxwright.cli.benchmarking.presets import PresetCost
+    from boxwright.cli.benchmarking.preset_costs import PresetCost
 
 _ROUNDS = 5
 
@@ -29,7 +29,7 @@ def models_command(
 
     Parameters and multiplications are counted, not measured. Weights are published by others; nothing is downloaded.
     """
-    from boxwright.cli.benchmarking.presets import read_costs
+    from boxwright.cli.benchmarking.preset_costs import read_costs
     from boxwright.config.preset import preset_names, preset_path
 
     if name:
@@ -48,7 +48,8 @@ def models_command(
 
 def _milliseconds(name: str) -> float:
     """Return the median time of a preset's detector with random weights, from a 480×640 image to detections."""
-    from boxwright.cli.benchmarking.contenders import BenchmarkSettings, open_contenders, time_contenders
+    from boxwright.cli.benchmarking.contenders import open_contenders, time_contenders
+    from boxwright.cli.benchmarking.settings import BenchmarkSettings
     from boxwright.data.shapes import ShapesDataset
 
     errors.print(f"measure {name}", markup=False)

@@ -18,7 +18,7 @@ from boxwright.base.files import is_file, shown
 from boxwright.base.limits import SURFACE_POINTS
 from boxwright.data.augmentation.functional.surface import STEPS, SurfaceSymmetry
 from boxwright.data.reading import finite_number, reading
-from boxwright.types.masks import COLUMNS, KNOWN, PART, PARTS, PLACE, SURFACE
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PARTS, PLACE, SURFACE
 
 _COCO_NAMES = ("dp_I", "dp_x", "dp_y", "dp_U", "dp_V")
 _BOX_UNITS = 256  # of the side of a box, in DensePose-COCO

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from boxwright.base.drawing import NAME_AND_SCORE, Captions
 from boxwright.config.support import refuse_unsupported
 from boxwright.evaluation.metrics.coco import CocoMetrics, Labeled, PerCategoryMetrics, verified_or_all
@@ -30,9 +28,6 @@ from boxwright.evaluation.metrics.regions import MASKS
 from boxwright.evaluation.metrics.wider_face import WiderFaceMetrics
 from boxwright.families.shared.choice import build_chosen
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import check_reader
-from boxwright.pipeline.training import build_training
 from boxwright.types import Categories
 
 MetricsFactory = Callable[[Categories], Metrics]
@@ -148,20 +143,3 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         class_agnostic=_only_proposes(config.model),
         regularize=config.train_config is None or config.train_config.add_regularization_loss,
     )
-
-
-def build_plans(config: m.TrainEvalPipelineConfig) -> None:
-    """Build the model without weights, and the plans of training and evaluation.
-
-    Args:
-        config: The whole configuration; without `train_config`, no training is planned.
-
-    Raises:
-        ConfigError: For the first thing that cannot be built.
-    """
-    with torch.device("meta"):
-        build_detector(config)
-    if config.train_config is not None:
-        build_training(config)
-        check_reader(config.train_input_reader, "train_input_reader")
-    build_evaluation(config)

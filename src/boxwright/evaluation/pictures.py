@@ -12,7 +12,7 @@ from boxwright.base.drawing import NAME_AND_SCORE, Captions, Details, draw_boxes
 from boxwright.data.pictures import draw_sample
 from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.types import Categories, FoundObjects, Sample
-from boxwright.types.masks import COLUMNS, KNOWN, PART
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART
 
 if TYPE_CHECKING:
     from boxwright.evaluation.build import EvaluationPlan

@@ -14,7 +14,7 @@ from boxwright.evaluation.events import EventFile, evaluation_folder, write_eval
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.optimizer import learning_rates
+from boxwright.pipeline.learning_rate import learning_rates
 from boxwright.weights.sources import is_tensorflow
 from boxwright.weights.store import CheckpointStore
 

@@ -13,7 +13,8 @@ from boxwright.data.loader import TrainingExamples
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation.steps import build_augmentation
-from boxwright.pipeline.input_reader import build_groundtruth, build_input_sizes
+from boxwright.pipeline.input_reader import build_groundtruth
+from boxwright.pipeline.input_sizes import build_input_sizes
 
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:

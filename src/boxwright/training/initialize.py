@@ -16,8 +16,9 @@ from boxwright.nn.optimization.optimizers import Adam, Momentum, MomentumTF1, RM
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.state import TrainingState
-from boxwright.weights.find_weights import find_weights, load_pretrained
+from boxwright.weights.find_weights import find_weights
 from boxwright.weights.load_weights import load_weights
+from boxwright.weights.pretrained import load_pretrained
 from boxwright.weights.restore import other_meaning
 from boxwright.weights.sources import is_tensorflow
 from boxwright.weights.tensorflow.checkpoint import open_tensorflow, step_of

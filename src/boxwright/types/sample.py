@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.types.masks import PART, padded_points
+from boxwright.types.dense_pose import PART, padded_points
 
 Array = NDArray[Any]
 # How a field moves with the image: boxes xyxy, points (x, y, visibility), masks [N, H, W], areas; point_values [N, P]

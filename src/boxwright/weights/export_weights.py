@@ -14,7 +14,7 @@ from boxwright.data.label_map import write_label_map
 from boxwright.families.table import family_of
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories
 from boxwright.weights.tensorflow.bundle_writer import write_bundle

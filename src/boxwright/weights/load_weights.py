@@ -19,7 +19,7 @@ from boxwright.families.shared.source_weights import SourceWeights
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import ClassLayer, Network, Parts, is_within
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.types import Categories
 from boxwright.types.scopes import ChannelOrder, Scope
 from boxwright.weights.sources import read_source

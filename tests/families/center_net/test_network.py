@@ -26,7 +26,8 @@ from boxwright.pipeline.load import load_config
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.pipeline.training import build_training
 from boxwright.types import Categories, Category, Targets
-from boxwright.types.masks import COLUMNS, KNOWN, PART, PLACE, InstanceMasks
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE
+from boxwright.types.masks import InstanceMasks
 from boxwright.weights.load_weights import load_weights
 from boxwright.weights.tensorflow.variables import from_tensorflow, tf2_variables, to_tensorflow
 from tests.center_nets import (

@@ -10,7 +10,8 @@ from boxwright.config.load import parse_message
 from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, RMSProp
 from boxwright.nn.optimization.schedules import Constant, CosineDecay, ExponentialDecay, ManualSteps, Schedule, mismatch
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.optimizer import build_optimizer, build_schedule
+from boxwright.pipeline.learning_rate import build_schedule
+from boxwright.pipeline.optimizer import build_optimizer
 
 
 @pytest.mark.parametrize(

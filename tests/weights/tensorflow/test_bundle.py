@@ -14,7 +14,7 @@ import pytest
 from boxwright.base.crc import mask_crc
 from boxwright.base.errors import CheckpointError, OutputError
 from boxwright.base.varint import read_varint, write_varint
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, slice_key
 from boxwright.weights.tensorflow.bundle_writer import write_bundle
 from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, BundleEntry, BundleHeader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.weights.tensorflow.object_graph import ObjectGraph, build_graph
 
 

@@ -14,7 +14,7 @@ import torch
 from boxwright.base.crc import masked_crc
 from boxwright.base.errors import CheckpointError
 from boxwright.base.varint import write_varint
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
 from boxwright.weights.load_weights import load_weights

@@ -1,250 +1,21 @@
-"""Opening and timing contenders by name; without PyTorch if all of them are exported.
-
-Dimensions: B batch, H W image.
-"""
+"""Opening and timing contenders by name; without PyTorch if all of them are exported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-import torchvision
-from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from boxwright.base.device import set_tf32, usable_device
 from boxwright.base.errors import ConfigError
-from boxwright.base.settings import setting
-from boxwright.config.preset import referred
-from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.detector import Detector
-from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.load import load_config
+from boxwright.cli.benchmarking.contender import Contender, Pictures
+from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.measure import Timing, measure
-from boxwright.types import Targets
 from boxwright.weights.open_model import open_model
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from boxwright.cli.benchmarking.facts import ModelCosts
-
-
-Pictures = Sequence[NDArray[np.uint8]]
-# From pictures to a function that is called once per round.
-Prepare = Callable[[Pictures], Callable[[], Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class Contender:
-    """Something that is measured.
-
-    Attributes:
-        prepare: Returns, for pictures, a function that is called once per round.
-        network: The PyTorch network whose operations and memory are counted; None for an exported file, and for another
-            way of running a counted network.
-        look: Returns, for pictures, the network's inference, in which operations are counted.
-    """
-
-    prepare: Prepare
-    network: nn.Module | None = None
-    look: Prepare | None = None
-
-
-Run = Callable[[], Any]
-
-
-def torchvision_detector(name: str) -> nn.Module:
-    """Return a torchvision detector for 91 classes with random weights, in evaluation mode.
-
-    Args:
-        name: Torchvision's name; with `@640` appended, for inputs of that side.
-    """
-    kind, _, side = name.partition("@")
-    known = torchvision.models.list_models(module=torchvision.models.detection)
-    if kind not in known or (side and not side.isdecimal()):
-        raise ConfigError(f"torchvision:{name}: expected NAME or NAME@SIDE, with a name of: {', '.join(known)}")
-    sides = {"min_size": int(side), "max_size": int(side)} if side else {}
-    try:
-        # 91 is the number of torchvision's published detectors: COCO's largest id, 90, and the background.
-        model: nn.Module = torchvision.models.get_model(
-            kind, weights=None, weights_backbone=None, num_classes=91, **sides
-        )
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"torchvision:{name}: cannot be built: {error}") from None
-    return model.eval().to(memory_format=torch.channels_last)
-
-
-def their_detection(model: nn.Module, pictures: Pictures) -> Run:
-    """Return a function that detects objects in pictures and copies the detections to the CPU."""
-    device = next(model.parameters()).device
-
-    def run() -> Any:
-        with torch.inference_mode():
-            detections = model.eval()(
-                [torch.from_numpy(picture).to(device).permute(2, 0, 1).float() / 255 for picture in pictures]
-            )
-            return [{name: value.cpu() for name, value in output.items()} for output in detections]
-
-    return run
-
-
-_PRECISIONS = ("float32", "bfloat16")
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkSettings:
-    """How contenders are measured; `boxwright benchmark` has an option for each."""
-
-    device: str = setting("auto", "Device of PyTorch models: cpu, cuda, cuda:1, or auto for a GPU if available.")
-    tf32: bool = setting(False, "Let a GPU round factors of float32 products to 10 bits.")
-    threads: int = setting(0, "Threads of every backend; 0 for its own choice.", least=0)
-    rounds: int = setting(15, "Rounds, with one call of each model.", least=3)
-    train: bool = setting(False, "Measure training steps, on images with eight synthetic boxes each.")
-    compile: bool = setting(False, "Also measure PyTorch networks compiled; a minute or more each.")
-    precision: str = setting("float32", "With bfloat16, also measure PyTorch networks in bfloat16.")
-    allow_edited: bool = setting(False, "Open an exported file that was changed after `boxwright export` wrote it.")
-
-    def __post_init__(self) -> None:
-        if self.precision not in _PRECISIONS:
-            raise ConfigError(f"--precision {self.precision}: expected {' or '.join(_PRECISIONS)}")
-
-
-_OBJECTS = 8
-# Weights must hardly change: a step is slower when values leave the usual range.
-_RATE = 1e-12
-
-
-def our_step(detector: Detector, pictures: Pictures) -> Run:
-    """Return a training step of a Boxwright detector, put in training mode: forward, losses, backward, update.
-
-    Resizing the pictures, uint8 [H, W, 3] of one size, is not part of the step.
-    """
-    detector.train().to(memory_format=torch.channels_last)
-    device = next(detector.parameters()).device
-    with torch.no_grad():
-        inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(pictures)))
-    ones = torch.ones(len(pictures), _OBJECTS)
-    labels = torch.zeros(ones.shape, dtype=torch.int64)
-    targets = Targets(_boxes(len(pictures), *inputs.shape[-2:]), labels, ones, ones > 0).to(device)
-    update = _update(detector)
-    return lambda: update(lambda: LossTerm.sum(detector.criterion(detector.predict(inputs, sizes, targets), targets)))
-
-
-def their_step(model: nn.Module, pictures: Pictures) -> Run:
-    """Return a training step of a torchvision detector on the same objects, including its own transform."""
-    device = next(model.parameters()).device
-    images = [torch.from_numpy(picture).to(device).permute(2, 0, 1).float() / 255 for picture in pictures]
-    boxes = _boxes(len(images), *images[0].shape[-2:]).to(device)
-    # 0 is torchvision's background.
-    targets = [
-        {"boxes": image_boxes, "labels": torch.ones(_OBJECTS, dtype=torch.int64, device=device)}
-        for image_boxes in boxes
-    ]
-    update = _update(model.train())
-    return lambda: update(lambda: torch.stack(list(model(images, targets).values())).sum())
-
-
-def _boxes(count: int, height: int, width: int) -> Tensor:
-    """Return synthetic boxes, float [count, 8, 4], xyxy in pixels, always the same."""
-    generator = torch.Generator().manual_seed(0)
-    corners = torch.rand(count, _OBJECTS, 2, 2, generator=generator).sort(dim=2).values
-    # At least a twentieth of each side, and inside the image after the division below.
-    corners[:, :, 1] += 0.05
-    return corners.flatten(2) * torch.tensor([width, height, width, height]) / 1.05
-
-
-def _update(network: nn.Module) -> Callable[[Callable[[], Tensor]], None]:
-    learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    device = learning[0].device
-    optimizer = torch.optim.SGD(learning, _RATE, momentum=0.9)
-
-    def update(loss: Callable[[], Tensor]) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss())
-        optimizer.step()
-        # A step only queues its kernels; its time ends when they have run.
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    return update
-
-
-_TORCHVISION = "torchvision:"
-
-
-def open_network(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Return the contenders of a PyTorch model by name; the names of compiled and of bfloat16 ones show it.
-
-    Args:
-        name: A run's folder, a checkpoint, a configuration, `preset:NAME`, or torchvision's as `torchvision:NAME`.
-    """
-    set_tf32(allowed=settings.tf32)
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
-    if name.startswith(_TORCHVISION):
-        return {name: _torchvision(name, settings)}
-    return _training_steps(name, settings) if settings.train else _inferences(name, settings)
-
-
-def _torchvision(name: str, settings: BenchmarkSettings) -> Contender:
-    model = torchvision_detector(name.removeprefix(_TORCHVISION)).to(_device(settings))
-    look = partial(their_detection, model)
-    return Contender(partial(their_step, model) if settings.train else look, model, look)
-
-
-def _inferences(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Return inferences of a Boxwright detector; operations are counted in the network that is not optimized."""
-    plain = _detector(name, settings)
-    # Each contender opens a detector of its own: optimizing changes it, and operations are counted before that.
-    contenders = {name: Contender(_inference(_detector(name, settings).optimize()), plain, _inference(plain))}
-    if settings.compile:
-        contenders[f"{name}, compiled"] = Contender(_inference(_detector(name, settings).optimize(compile=True)))
-    if settings.precision == "bfloat16":
-        rounded = _detector(name, settings).optimize(dtype=torch.bfloat16)
-        contenders[f"{name}, bfloat16"] = Contender(_inference(rounded), plain, _inference(plain))
-    return contenders
-
-
-def _training_steps(name: str, settings: BenchmarkSettings) -> dict[str, Contender]:
-    """Return training steps of a Boxwright detector."""
-    plain = _detector(name, settings)
-    contenders = {name: Contender(partial(our_step, plain), plain, _inference(plain))}
-    if settings.compile:
-        compiled = _detector(name, settings)
-        compiled.network.compile(dynamic=False)
-        contenders[f"{name}, compiled"] = Contender(partial(our_step, compiled))
-    if settings.precision == "bfloat16":
-        rounded = _detector(name, settings)
-        rounded.dtype = torch.bfloat16
-        contenders[f"{name}, bfloat16"] = Contender(partial(our_step, rounded))
-    return contenders
-
-
-def _inference(detector: Detector) -> Prepare:
-    return lambda given: lambda: detector.detect(list(given))
-
-
-def _detector(name: str, settings: BenchmarkSettings) -> Detector:
-    path = Path(name)
-    if path.suffix == ".config" or referred(path) is not None:
-        detector = build_detector(load_config(path)).eval()
-    else:
-        return open_model(path, device=settings.device).detector
-    return detector.to(_device(settings))
-
-
-def _device(settings: BenchmarkSettings) -> torch.device:
-    device = usable_device(settings.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # the memory of the current one is measured
-    return device
 
 
 def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, Contender]:
@@ -261,6 +32,8 @@ def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[s
         if Path(name).suffix in EXPORTS:
             contenders[name] = _exported(name, settings)
         else:
+            from boxwright.cli.benchmarking.networks import open_network
+
             contenders |= open_network(name, settings)
     return contenders
 
@@ -281,13 +54,13 @@ def time_contenders(
     for size in sizes:
         # Fewer pictures than a batch holds are repeated.
         given = [pictures[number % len(pictures)] for number in range(size)]
-        calls = {name: contender.prepare(given) for name, contender in contenders.items()}
+        calls = {name: one.prepare(given) for name, one in contenders.items()}
         timings += measure(calls, size, rounds)
-        for name, contender in contenders.items():
-            if contender.network is not None and name not in counted:
+        for name, one in contenders.items():
+            if one.network is not None and name not in counted:
                 from boxwright.cli.benchmarking.facts import facts
 
-                counted[name] = facts(contender.network, calls[name], (contender.look or contender.prepare)(given))
+                counted[name] = facts(one.network, calls[name], (one.look or one.prepare)(given))
     return timings, counted
 
 

@@ -20,7 +20,8 @@ from boxwright.families.center_net.necks import Deconvolutions, TopDownMap
 from boxwright.families.center_net.network import CenterNet, KeypointHeads, StageHeads
 from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.nn.layers import ConvNormAct
-from boxwright.nn.tensorflow_names.named_layers import Named, escaped
+from boxwright.nn.tensorflow_names.checkpoint_keys import escaped
+from boxwright.nn.tensorflow_names.named_layers import Named
 from boxwright.nn.tensorflow_names.tf2 import resnet_layers
 
 _EXTRACTOR = "_feature_extractor"

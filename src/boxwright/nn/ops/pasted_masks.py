@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from boxwright.nn.ops.run_lengths import encode_window
-from boxwright.types import Detections
 from boxwright.types.found import FoundObjects
 
 Floats = NDArray[np.float32]
@@ -94,19 +91,3 @@ def _axis(start: Any, end: Any, extent: int, count: int) -> _Axis:
     above = below + 1 <= last
     np.add.at(weights, (rows[above], below[above].astype(np.int64) + 1), share[above])
     return _Axis(first, weights)
-
-
-def instance_masks(found: Detections, threshold: float = 0.5) -> Tensor:
-    """Return which pixels of the image belong to each detection.
-
-    Args:
-        found: Detections with masks.
-        threshold: Values above it belong to the object.
-
-    Returns:
-        uint8 [D, H, W] of 0 and 1.
-
-    Raises:
-        ValueError: If no masks were predicted.
-    """
-    return torch.from_numpy(whole_masks(found.arrays(), threshold)).to(found.boxes.device)

@@ -18,14 +18,8 @@ Named = Iterator[tuple[nn.Module, str]]
 Namers = Mapping[type[nn.Module], Callable[[Any, Any], Named]]
 # Our names of a normalization's tensors → TensorFlow's.
 NORM = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
-ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of a key in a TF2 checkpoint
 CONV_AXES = (3, 2, 0, 1)  # [h, w, in, out] → [out, in, h, w]
 DEPTHWISE_AXES = (2, 3, 0, 1)  # [h, w, in, multiplier] → [in, multiplier, h, w]
-
-
-def escaped(name: str) -> str:
-    """Return an attribute's name as it stands in a key, where "/" separates names."""
-    return name.replace(".", "..").replace("/", ".S")
 
 
 class UnnamedPartError(Exception):

@@ -24,8 +24,8 @@ from boxwright.nn.necks.bifpn import BiFpn, BiFpnNode
 from boxwright.nn.necks.fpn import FeaturePyramid, smoothed
 from boxwright.nn.necks.multi_resolution import MultiResolutionFeatureMaps
 from boxwright.nn.ssd import SSD
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.nn.tensorflow_names.named_layers import (
-    ATTRIBUTE,
     CONV_AXES,
     DEPTHWISE_AXES,
     NORM,

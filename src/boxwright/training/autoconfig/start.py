@@ -29,7 +29,6 @@ from boxwright.training.autoconfig.choices import (
     DEFAULT_PRESET,
     NO_WEIGHTS,
     Choice,
-    DataStatistics,
     InitSettings,
     choose_augmentation,
     choose_batch,
@@ -37,8 +36,8 @@ from boxwright.training.autoconfig.choices import (
     choose_fine_tuning_length,
     choose_input,
     choose_length,
-    read_facts,
 )
+from boxwright.training.autoconfig.facts import DataStatistics, read_facts
 from boxwright.training.autoconfig.write import (
     KEEPING_STATISTICS,
     Plan,
@@ -50,7 +49,8 @@ from boxwright.training.autoconfig.write import (
     fitted_optimizer,
     split_dataset,
 )
-from boxwright.training.length import fitting_batch, steps_through
+from boxwright.training.batch_size import fitting_batch
+from boxwright.training.length import steps_through
 from boxwright.training.preflight.anchors import anchors_of, fit_anchors
 from boxwright.training.preflight.records import Progress, Record, silent
 from boxwright.weights.find_weights import find_weights

@@ -15,7 +15,7 @@ from boxwright.base.crc import mask_crc, masked_crc
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import make_folder, write_whole
 from boxwright.base.varint import write_varint
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.weights.tensorflow.bundle import DTYPES
 from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, BundleEntry, BundleHeader, build_graph
 from boxwright.weights.tensorflow.sstable import write_table

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import diagnose_wrong_file, is_file, is_folder, read_file, shown, size_of
 from boxwright.base.limits import CHECKPOINT_BYTES
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, has_bundle, newest_of
 from boxwright.weights.tensorflow.object_graph import GraphDef, SavedTensorSlices, array_of, check_sizes
 from boxwright.weights.tensorflow.sstable import is_table, read_table

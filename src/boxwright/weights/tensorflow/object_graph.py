@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 
 from boxwright.base.limits import CHECKPOINT_BYTES
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE, escaped
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE, escaped
 
 _KINDS = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {

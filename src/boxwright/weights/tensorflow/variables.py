@@ -23,7 +23,8 @@ from boxwright.families.table import family_of_network
 from boxwright.nn.backbones.cells import CellNetwork, JoinedCells
 from boxwright.nn.network import Network, is_within
 from boxwright.nn.tensorflow_names import tf1, tf2
-from boxwright.nn.tensorflow_names.named_layers import ATTRIBUTE, Namers, TfVariable, UnnamedPartError
+from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
+from boxwright.nn.tensorflow_names.named_layers import Namers, TfVariable, UnnamedPartError
 from boxwright.nn.tensorflow_names.tf2 import SHARED_LAYERS
 from boxwright.weights.tensorflow.bundle import Bundle
 

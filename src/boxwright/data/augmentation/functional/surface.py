@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.types.masks import MIRRORED_PARTS, PART, SURFACE
+from boxwright.types.dense_pose import MIRRORED_PARTS, PART, SURFACE
 
 Array = NDArray[Any]
 # Coordinates of 0..1 are looked up in as many steps.

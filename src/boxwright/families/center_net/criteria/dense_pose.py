@@ -20,7 +20,7 @@ from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.localization_losses import LocalizationLoss
 from boxwright.nn.ops.constants import constants
 from boxwright.types import Targets
-from boxwright.types.masks import COLUMNS, KNOWN, PART, PLACE, SURFACE
+from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE, SURFACE
 
 # Given maps [B, C, H, W] and points [B, N, 2], x, y in pixels, returns the maps' values there, float [B, N, C].
 ReadAt = Callable[[Tensor, Tensor], Tensor]

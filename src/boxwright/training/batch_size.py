@@ -1,0 +1,39 @@
+"""The largest batch that fits the memory of a device."""
+
+from __future__ import annotations
+
+import copy
+
+from boxwright.base.errors import ConfigError
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
+from boxwright.training.rehearsal import DryRunReport, rehearse
+
+
+def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "auto") -> tuple[int, DryRunReport]:
+    """Try steps of one and two images, and return the largest batch that should fit.
+
+    Args:
+        device: On which, as for `device.usable_device`.
+
+    Returns:
+        `most`, or the first of its halves, quarters, … that fits; and what was measured.
+
+    Raises:
+        TrainingError: Where a step of two images fails, or does not fit.
+    """
+    tried = copy.deepcopy(config)
+    if tried.train_config is None:
+        raise ConfigError("train_config is not set; there is no batch to fit")
+    # A rehearsal tries 1, 2 and the configured size; memory is predicted from the first two, so no larger batch is
+    # tried.
+    tried.train_config.batch_size = 2
+    measured = rehearse(tried, device)
+    return fitting(measured, most), measured
+
+
+def fitting(measured: DryRunReport, most: int) -> int:
+    """Return `most`, or the first of its halves, quarters, … that fits; 1 where none does."""
+    size = most
+    while size > 1 and not measured.fits(size):
+        size //= 2
+    return size
