@@ -33,7 +33,7 @@ def whole_masks(objects: FoundObjects, threshold: float = 0.5) -> NDArray[np.uin
     """Return which pixels of the image belong to each object.
 
     Args:
-        found: D objects of an image, with masks.
+        objects: D objects of an image, with masks.
         threshold: Values above it belong to the object.
 
     Returns:
@@ -50,7 +50,7 @@ def mask_run_lengths(objects: FoundObjects, threshold: float = 0.5) -> Iterator[
     """Yield each object's mask in COCO's format, without making masks of the image's size.
 
     Args:
-        found: Objects of an image, with masks.
+        objects: Those of an image, with masks.
         threshold: Values above it belong to the object.
 
     Yields:
