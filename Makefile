@@ -94,7 +94,7 @@ notebooks: install ## run the notebooks (some minutes); they stay without output
 
 # The public interface, `import boxwright`, where every argument is documented.
 PUBLIC := $(addprefix src/boxwright/, api types pipeline/detector.py pipeline/load.py weights/load_weights.py weights/restore.py \
-  exporters/export.py nn/detector.py nn/ops/pasted_masks.py training/settings.py training/train.py)
+  exporters/export.py nn/detector.py nn/postprocessing/masks.py training/settings.py training/train.py)
 check: install   ## check lint, types, layers, docstrings and the figures of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

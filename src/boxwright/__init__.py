@@ -90,7 +90,7 @@ _HOMES = {
     "boxwright.weights.restore": ("restore_detector",),
     "boxwright.exporters.export": ("export",),
     "boxwright.nn.detector": ("Detector",),
-    "boxwright.nn.ops.pasted_masks": ("instance_masks",),
+    "boxwright.nn.postprocessing.masks": ("instance_masks",),
     "boxwright.training.settings": ("RunSettings",),
     "boxwright.types": ("Categories", "Category", "Detections", "AnchorPredictions", "Sample", "Targets"),
 }

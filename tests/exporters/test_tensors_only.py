@@ -25,14 +25,13 @@ FORBIDDEN = {
 NAMED = {
     "nn/suppression/greedy.py",
     "nn/suppression/image_by_image.py",
-    "nn/criteria/hard_example_miner.py",
     "families/two_stage/second_stage.py",
     "nn/folding.py",
     "nn/initial_statistics.py",
     "nn/anchor_layer.py",
     "nn/ops/run_lengths.py",
     "families/center_net/postprocessing/masks.py",
-    "nn/ops/pasted_masks.py",
+    "nn/postprocessing/masks.py",
     "nn/postprocessing/postprocessor.py",
 }
 

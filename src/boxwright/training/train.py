@@ -172,7 +172,8 @@ def _prepare(
         _lock_folder(model_dir, processes, resources)
     latest = processes.from_leader(store.latest)
     newest = None if latest is None else _Checkpoint(*latest)
-    resources.enter_context(run_threads(settings.threads, newest and newest.content, processes.log))
+    content = None if newest is None else newest.content
+    resources.enter_context(run_threads(settings.threads, content, processes.log))
     begun = _with_kept_semantics(config, newest)
     if begun != with_orientation_rule(config):
         plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
@@ -184,19 +185,15 @@ def _prepare(
         processes.log.info(meaning)
     # Fresh weights are drawn on the CPU and moved then: the same on every device and in every process.
     torch.manual_seed(plan.stream.seed)
-    if own_detector is None:
-        detector = build_detector(config, dataset.categories)
-    else:
-        detector = with_classes(own_detector, dataset)
-    placed(detector, resources.enter_context(_device(settings, processes)))
+    device = resources.enter_context(_device(settings, processes))
+    detector = placed(_detector_of_run(config, dataset, own_detector), device)
     state = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
     _change_execution(state, plan, settings, processes)
     log, folder = None, None if settings.profile else model_dir  # a profile leaves the run's folder alone
     if processes.leads and not settings.profile:
-        text = dump_message(config)
-        write_whole(store.folder / "pipeline.config", text)
+        write_whole(store.folder / "pipeline.config", text := dump_message(config))
         log = resources.enter_context(_open_log(store.folder, text, state, listeners, settings))
     return Loop(
         config=config,
@@ -211,6 +208,10 @@ def _prepare(
         stop_requested=resources.enter_context(stop_requests()),
         writer=resources.enter_context(BackgroundWriter(processes.log.info)),
     )
+
+
+def _detector_of_run(config: m.TrainEvalPipelineConfig, dataset: Dataset, own: Detector | None) -> Detector:
+    return build_detector(config, dataset.categories) if own is None else with_classes(own, dataset)
 
 
 def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: _Checkpoint | None) -> m.TrainEvalPipelineConfig:
