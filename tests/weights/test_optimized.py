@@ -12,7 +12,7 @@ import torch
 
 import boxwright as bw
 from boxwright.runtime.measure import Timing, measure
-from boxwright.weights import open_model as module
+from boxwright.weights import optimized as module
 from boxwright.weights.optimized import optimized
 from tests.exporters.small_detectors import FAMILIES, build, pictures
 

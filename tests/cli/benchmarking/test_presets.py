@@ -58,6 +58,6 @@ def test_numbers_that_others_have_published() -> None:
 def test_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"b": PresetCost(1, 2, 3, 4), "a": PresetCost(5, 6, 7, 8)}
     write_costs(tmp_path / "costs.json", wanted)
-    monkeypatch.setattr("boxwright.cli.benchmarking.presets.COSTS", tmp_path / "costs.json")
+    monkeypatch.setattr("boxwright.cli.benchmarking.preset_costs.COSTS", tmp_path / "costs.json")
     assert read_costs() == wanted
     assert list(read_costs()) == ["a", "b"]
