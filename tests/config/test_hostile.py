@@ -134,7 +134,7 @@ def test_overrides(override: str) -> None:
 @pytest.mark.slow
 def test_thousands_of_items_take_no_longer_each(tmp_path: Path) -> None:
     """Counted, not timed: an item is set once, however many there are."""
-    from boxwright.config.load import interpret
+    from boxwright.config import interpret
 
     stored: list[str] = []
     plain = interpret._store
