@@ -1,10 +1,11 @@
-"""Steps and detections with the operators of the native extension, over PyTorch's alone.
+"""Steps and detections with the native extension, over those by PyTorch's operators alone.
 
     GOMP_SPINCOUNT=1000 OMP_NUM_THREADS=2 python benchmarks/native.py [--rounds 6] [--models …] [--json FILE]
 
-Five presets; a step is forward, losses, backward and SGD, on made-up images with eight boxes each; a detection is in
-one picture, by the optimized detector. All kinds take turns within a round. Compared is the processor's time of all
-threads, which other programs change little. One thread alone is no measure, as PyTorch then convolves in another way.
+Five presets. A step is forward, losses, backward and SGD, on made-up images with eight boxes each; a detection is in
+one picture, by the optimized detector, with PyTorch's operators also by Winograd's algorithm. All kinds take turns
+within a round. Compared is the processor's time of all threads, which other programs change little. One thread alone
+is no measure, as PyTorch then convolves in another way.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import boxwright as bw
-from boxwright.nn import layers
+from boxwright.nn import winograd as models_winograd
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops import native
@@ -36,21 +38,19 @@ BATCHES = {
     "ssd_resnet50_v1_fpn_640": 1,
     "faster_rcnn_resnet50_v1_640": 1,
 }
-KINDS = {"PyTorch": (), "winograd": ("winograd",), "norm_act": ("norm_act",), "both": ("winograd", "norm_act")}
-Rows = dict[str, dict[str, float]]
+Run = Callable[[], object]
+Row = dict[str, dict[str, float]]
 
 
 @contextmanager
-def using(operators: tuple[str, ...]) -> Iterator[None]:
-    """Let some of the extension's operators compute, and PyTorch's do the rest."""
-    before = native.EXTENSION, layers._LEAST_TILES, layers._LEAST_VALUES
-    native.EXTENSION = before[0] if operators else None
-    layers._LEAST_TILES = before[1] if "winograd" in operators else 1 << 60
-    layers._LEAST_VALUES = before[2] if "norm_act" in operators else 1 << 60
+def without_extension(*, winograd: bool) -> Iterator[None]:
+    """Let PyTorch's operators compute, optimized detectors by Winograd's algorithm or directly."""
+    extension, tiles = native.EXTENSION, models_winograd._LEAST_TILES
+    native.EXTENSION, models_winograd._LEAST_TILES = None, tiles if winograd else 1 << 60
     try:
         yield
     finally:
-        native.EXTENSION, layers._LEAST_TILES, layers._LEAST_VALUES = before
+        native.EXTENSION, models_winograd._LEAST_TILES = extension, tiles
 
 
 def build(name: str) -> Detector:
@@ -59,7 +59,7 @@ def build(name: str) -> Detector:
     return bw.build_detector(bw.load_config(f"preset:{name}")).to(memory_format=torch.channels_last)
 
 
-def step(name: str, batch: int) -> Callable[[], object]:
+def step(name: str, batch: int) -> Run:
     """Return a training step."""
     detector = build(name).train()
     optimizer = torch.optim.SGD(detector.parameters(), 1e-6, momentum=0.9)
@@ -77,21 +77,26 @@ def step(name: str, batch: int) -> Callable[[], object]:
     return run
 
 
-def detection(name: str) -> Callable[[], object]:
+def detection(name: str) -> Run:
     """Return a detection in one picture by a detector that is optimized for what computes now."""
     detector = build(name).optimize()
     image = torch.randint(0, 256, (3, 480, 640), dtype=torch.uint8)
     return lambda: detector.detect([image])
 
 
-def measure(contenders: dict[str, Callable[[], object]], rounds: int) -> Rows:
-    """Return milliseconds, and each kind's least time and median over those of the first kind."""
+def directly(run: Run) -> None:
+    """Run by PyTorch's operators alone."""
+    with without_extension(winograd=False):
+        run()
+
+
+def measure(contenders: dict[str, Run], rounds: int) -> Row:
+    """Return milliseconds, and each contender's least time and median over those of the first."""
     times: dict[str, list[float]] = {kind: [] for kind in contenders}
     for count in range(rounds + 1):
         for kind, run in contenders.items():
-            with using(KINDS[kind]):
-                start = time.process_time()
-                run()
+            start = time.process_time()
+            run()
             if count:  # the first is warm-up
                 times[kind].append(1000 * (time.process_time() - start))
     first = next(iter(times.values()))
@@ -132,12 +137,13 @@ def main() -> None:
     print(json.dumps(results), flush=True)
     for name in arguments.models:
         run = step(name, BATCHES[name])
-        rows = {"step": measure(dict.fromkeys(KINDS, run), arguments.rounds)}
+        rows = {"step": measure({"PyTorch": partial(directly, run), "native": run}, arguments.rounds)}
         del run
-        detections = {}
-        for kind in ("PyTorch", "winograd"):
-            with using(KINDS[kind]):
-                detections[kind] = detection(name)
+        detections: dict[str, Run] = {}
+        for kind, winograd in (("PyTorch", False), ("PyTorch, Winograd", True)):
+            with without_extension(winograd=winograd):
+                detections[kind] = partial(directly, detection(name))
+        detections["native"] = detection(name)
         rows["detection"] = measure(detections, 2 * arguments.rounds)
         results[name] = rows
         print(name, json.dumps(rows), flush=True)

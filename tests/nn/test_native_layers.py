@@ -12,17 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from boxwright.nn.activations import ReLU6
 from boxwright.nn.backbones.resnet_v1 import Bottleneck
-from boxwright.nn.batch_norm import BatchNormSettings, SyncBatchNorm2d
-from boxwright.nn.layers import Conv2d, ConvNormAct, ConvSettings, conv_norm_act
+from boxwright.nn.batch_norm import BatchNormSettings
+from boxwright.nn.layers import Conv2d, ConvSettings, conv_norm_act
 from boxwright.nn.ops import native
 from boxwright.nn.winograd import NativeWinogradConv2d, WinogradConv2d, replace_by_winograd
 from tests.nn.ops.test_native import needs_extension
 
 SETTINGS = ConvSettings(norm=BatchNormSettings(decay=0.9))
 CONV, CONV_BACK, PACKED = "boxwright::conv_3x3", "boxwright::conv_3x3_backward", "boxwright::conv_3x3_packed"
-NORM, NORM_BACK = "boxwright::norm_act", "boxwright::norm_act_backward"
 
 
 @pytest.fixture(params=["extension", "no extension"])
@@ -82,14 +80,12 @@ def results(layers: nn.Module, call: Callable[..., Any] | None = None) -> list[T
 def assert_close(ours: list[Tensor], theirs: list[Tensor]) -> None:
     """Compare up to rounding, and up to the few values that it lets fall on the other side of an activation's bound."""
     for mine, expected in zip(ours, theirs, strict=True):
-        assert (mine - expected).double().norm() <= 2e-3 * expected.double().norm() + 1e-12
+        assert (mine - expected).double().norm() <= 1e-2 * expected.double().norm() + 1e-12
 
 
 def test_a_step_calls_the_operators_by_name(extension: bool) -> None:
     names = operators(lambda: results(network()))
-    forward = [CONV, NORM, NORM, CONV, NORM, NORM]
-    backward = [NORM_BACK, NORM_BACK, CONV_BACK, NORM_BACK, NORM_BACK, CONV_BACK]
-    assert names == (forward + backward if extension else [])
+    assert names == ([CONV, CONV, CONV_BACK, CONV_BACK] if extension else [])
 
 
 @needs_extension
@@ -156,42 +152,6 @@ def test_what_the_operators_do_not_compute() -> None:
     for other in ({"stride": 2}, {"dilation": 2}, {"groups": 2}, {"padding": "valid"}, {"out_channels": 32}):
         arguments: dict[str, Any] = {"in_channels": 64, "out_channels": 64, "kernel_size": 3, **other}
         assert operators(lambda arguments=arguments: Conv2d(**arguments)(maps)) == []
-
-
-@needs_extension
-@pytest.mark.parametrize(
-    ("norm", "activation", "used"),
-    [
-        (None, nn.ReLU(inplace=True), True),
-        (None, ReLU6(), True),
-        (None, nn.SiLU(inplace=True), True),
-        (None, nn.Identity(), True),
-        (None, nn.Hardswish(), False),
-        (nn.Identity(), nn.ReLU(), False),
-        (SyncBatchNorm2d(64), nn.ReLU(), False),
-        (nn.BatchNorm2d(64), nn.ReLU(), False),
-    ],
-)
-def test_layers_that_are_normalized_in_one_pass(
-    norm: nn.Module | None, activation: nn.Module, used: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def layers() -> ConvNormAct:
-        made = conv_norm_act(64, 64, 1, SETTINGS)
-        made[1], made[2] = norm or made[1], activation
-        return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-    block, plain, maps = layers(), layers(), inputs()
-    plain.load_state_dict(block.state_dict())
-    assert operators(lambda: block(maps)) == ([NORM] if used else [])
-    assert operators(lambda: copy.deepcopy(block).eval()(maps)) == []
-    assert operators(lambda: block(maps[..., :32])) == []  # too few values
-    with torch.no_grad():
-        assert operators(lambda: block(maps)) == []
-    block.load_state_dict(plain.state_dict())
-    ours = results(block)
-    monkeypatch.setattr(native, "EXTENSION", None)
-    if norm is None:
-        assert_close(ours, results(plain))
 
 
 def test_convolutions_prepared_for_detection(extension: bool) -> None:

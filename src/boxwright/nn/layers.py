@@ -10,31 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.activations import Activation, ReLU6, make_activation
-from boxwright.nn.batch_norm import BatchNorm2d, BatchNormSettings, NormSettings, make_norm
-from boxwright.nn.ops import native, native_winograd
+from boxwright.nn.activations import Activation, make_activation
+from boxwright.nn.batch_norm import BatchNormSettings, NormSettings, make_norm
+from boxwright.nn.ops import native
 from boxwright.nn.ops.padding import Sides, same_padding, zero_padded
 from boxwright.nn.regularization import Regularizer
 
 Padding = Literal["same", "explicit", "valid"] | int
 KernelSize = int | tuple[int, int]
 
-# A step gains from Winograd's algorithm from so many channels, and tiles of 4×4 outputs over all images, and from
-# normalization by the native extension from so many values (`benchmarks/native.py`).
+# A step gains from Winograd's algorithm from so many channels, and tiles of 4×4 outputs over all images.
 _LEAST_CHANNELS, _LEAST_TILES = 64, 100
-_LEAST_VALUES = 1 << 18
-_NATIVE_ACTIVATIONS: dict[type[nn.Module], native.Activation] = {
-    nn.Identity: "none",
-    nn.ReLU: "relu",
-    ReLU6: "relu6",
-    nn.SiLU: "swish",
-}
 
 
 def _glorot(kernel: Tensor) -> object:
@@ -89,12 +81,6 @@ class ConvSettings:
         return self.norm is None or self.force_bias
 
 
-def have_hooks(*modules: nn.Module) -> bool:
-    """Return whether a module has hooks, which see nothing where its parts are called in its place."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, kind) for module in modules for kind in kinds)
-
-
 def is_plain_3x3(conv: nn.Conv2d) -> bool:
     """Return whether a convolution is 3×3, of stride 1, with one pixel of zeros around the map."""
     return (
@@ -105,7 +91,7 @@ def is_plain_3x3(conv: nn.Conv2d) -> bool:
     )
 
 
-def tiles_of(size: torch.Size) -> int:
+def count_tiles(size: torch.Size) -> int:
     """Return how many tiles of 4×4 pixels cover maps [B, C, H, W]."""
     return size[0] * -(-size[2] // 4) * -(-size[3] // 4)
 
@@ -168,7 +154,7 @@ class Conv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Return [B, C', H', W']; with "same" padding H' is ceil(H / stride), and W' alike."""
         if self._gains_from_winograd(input):
-            return native_winograd.conv_3x3(input, self.weight, self.bias)
+            return native.conv_3x3(input, self.weight, self.bias)
         return super().forward(self.padded(input))
 
     def _gains_from_winograd(self, input: Tensor) -> bool:
@@ -177,7 +163,7 @@ class Conv2d(nn.Conv2d):
             and min(self.in_channels, self.out_channels) >= _LEAST_CHANNELS
             and native.is_usable(input)
             and native.is_readable(self.weight)
-            and tiles_of(input.shape) >= _LEAST_TILES
+            and count_tiles(input.shape) >= _LEAST_TILES
         )
 
     def padded(self, input: Tensor) -> Tensor:
@@ -319,49 +305,6 @@ def separable_conv(
 
 class ConvNormAct(nn.Sequential):
     """A convolution, its normalization and its activation."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the activated map."""
-        conv, norm, activation = self
-        return normalize_and_activate(conv(input), norm, activation)
-
-
-def normalize_and_activate(maps: Tensor, norm: nn.Module, activation: nn.Module) -> Tensor:
-    """Return the activation of normalized maps [B, C, H, W]."""
-    if _gains_from_one_pass(maps, norm, activation):
-        return _normalize_natively(maps, cast(BatchNorm2d, norm), None, activation)
-    activated: Tensor = activation(norm(maps))
-    return activated
-
-
-def normalize_add_and_activate(maps: Tensor, norm: nn.Module, shortcut: Tensor, activation: nn.Module) -> Tensor:
-    """Return the activation of the sum of normalized maps [B, C, H, W] and a shortcut of the same shape."""
-    swish = isinstance(activation, nn.SiLU)
-    if _gains_from_one_pass(maps, norm, activation) and native.is_usable(shortcut) and not swish:
-        return _normalize_natively(maps, cast(BatchNorm2d, norm), shortcut, activation)
-    activated: Tensor = activation(norm(maps) + shortcut)
-    return activated
-
-
-def _gains_from_one_pass(maps: Tensor, norm: nn.Module, activation: nn.Module) -> bool:
-    return (
-        native.is_usable(maps)
-        and type(norm) is BatchNorm2d  # not with the batches of other processes, nor folded
-        and norm.training
-        and norm.momentum is not None
-        and type(activation) in _NATIVE_ACTIVATIONS
-        and maps.requires_grad
-        and maps.numel() >= _LEAST_VALUES
-        and not have_hooks(norm, activation)
-    )
-
-
-def _normalize_natively(maps: Tensor, norm: BatchNorm2d, shortcut: Tensor | None, activation: nn.Module) -> Tensor:
-    name = _NATIVE_ACTIVATIONS[type(activation)]
-    outputs, mean, variance = native.norm_act(maps, norm.weight, norm.bias, shortcut, norm.eps, name)
-    count = maps.numel() // maps.shape[1]
-    norm.move_averages(mean, variance * (count / (count - 1)))  # stored is the unbiased variance
-    return outputs
 
 
 def conv_norm_act(

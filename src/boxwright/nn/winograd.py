@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.layers import Conv2d, is_plain_3x3, tiles_of
-from boxwright.nn.ops import native, native_winograd
+from boxwright.nn.layers import Conv2d, count_tiles, is_plain_3x3
+from boxwright.nn.ops import native
 from boxwright.nn.ops.winograd import conv_3x3_transformed, transformed_kernel
 
 # Channels, and tiles of 4×4 outputs over all images.
@@ -51,20 +51,20 @@ class NativeWinogradConv2d(nn.Module):
         super().__init__()
         weight = conv.weight.detach()
         self.register_buffer("weight", weight)
-        self.register_buffer("kernel", native_winograd.packed_kernel(weight))
+        self.register_buffer("kernel", native.packed_kernel(weight))
         self.register_buffer("bias", weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach())
 
     def forward(self, input: Tensor) -> Tensor:
         """Return float32 [B, D, H, W] for float32 [B, C, H, W]."""
         maps = input.contiguous(memory_format=torch.channels_last)
         if native.is_usable(maps) and not (maps.requires_grad and torch.is_grad_enabled()):
-            return native_winograd.conv_3x3_packed(maps, self.kernel, self.bias)
+            return native.conv_3x3_packed(maps, self.kernel, self.bias)
         return F.conv2d(input, self.weight, self.bias, padding=1)
 
 
 def winograd_layer(conv: nn.Conv2d, size: torch.Size) -> nn.Module | None:
     """Return a layer that computes a convolution of maps of a size [B, C, H, W] in less time, or None."""
-    channels, tiles = min(conv.in_channels, conv.out_channels), tiles_of(size)
+    channels, tiles = min(conv.in_channels, conv.out_channels), count_tiles(size)
     # Not others' subclasses, which may change their weights or inputs.
     if type(conv) not in (Conv2d, nn.Conv2d) or not is_plain_3x3(conv):
         return None

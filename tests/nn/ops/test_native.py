@@ -1,10 +1,8 @@
-"""The native extension: loading it, when it is used, and normalization by it, against PyTorch's operators in float64."""
+"""The native extension: loading it, when it is used, and its convolutions against PyTorch's in float64."""
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
-import platform
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -18,17 +16,12 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from boxwright.nn.ops import native
-from boxwright.nn.ops.native import Activation, Extension, is_usable, load_extension, norm_act
+from boxwright.nn.ops.native import Extension, conv_3x3, conv_3x3_packed, is_usable, load_extension, packed_kernel
 
-EPSILON = 1e-3
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "none": lambda maps: maps,
-    "relu": F.relu,
-    "relu6": F.relu6,
-    "swish": F.silu,
-}
 LIBRARY = Path(native.__file__).parents[2] / "_native.so"
 LEVELS = ["portable", "avx2", "avx512"]
+SIZES = [(1, 1), (1, 9), (3, 4), (4, 4), (5, 7), (6, 6), (8, 4), (19, 19), (20, 33), (38, 40)]
+CHANNELS = [(5, 7), (16, 32), (33, 20), (24, 97)]
 needs_extension = pytest.mark.skipif(native.EXTENSION is None, reason="this installation has no native extension")
 
 
@@ -51,170 +44,228 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def random_maps(shape: tuple[int, ...], mean: float = 0.0, seed: int = 4) -> Tensor:
-    """Return maps whose channels have deviations from a tenth to ten."""
-    generator = torch.Generator().manual_seed(seed)
-    scales = torch.logspace(-1, 1, shape[1])[:, None, None]
-    return (torch.randn(shape, generator=generator) * scales + mean).to(memory_format=torch.channels_last)
+def numbers(height: int, width: int, *, batch: int = 2, ins: int = 5, outs: int = 7) -> tuple[Tensor, Tensor, Tensor]:
+    """Return maps, a kernel and a bias."""
+    generator = torch.Generator().manual_seed(height * 100 + width)
+    maps = torch.randn(batch, ins, height, width, generator=generator).to(memory_format=torch.channels_last)
+    kernel = torch.randn(outs, ins, 3, 3, generator=generator) / (9 * ins) ** 0.5
+    return maps, kernel, torch.randn(outs, generator=generator)
 
 
-def gain_and_bias(channels: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    return 0.5 + torch.rand(channels, generator=generator), torch.randn(channels, generator=generator)
+def error(ours: Tensor, exact: Tensor) -> float:
+    """Return the largest error, as a share of the largest number."""
+    assert ours.shape == exact.shape
+    return float((ours.double() - exact).abs().max() / exact.abs().max()) if ours.numel() else 0.0
 
 
-def leaves(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    return [tensor.to(dtype, copy=True, memory_format=torch.preserve_format).requires_grad_() for tensor in tensors]
-
-
-def with_gradients(outputs: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    upstream = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(6)).to(outputs)
+def with_gradients(
+    conv: Callable[..., Tensor], maps: Tensor, kernel: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """Return a convolution, and the gradients of all that is given."""
+    inputs = [tensor.detach().to(dtype).requires_grad_() for tensor in (maps, kernel, bias) if tensor is not None]
+    outputs = conv(inputs[0], inputs[1], inputs[2] if bias is not None else None)
+    upstream = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     return [outputs.detach(), *torch.autograd.grad(outputs, inputs, upstream)]
 
 
-def natively(tensors: list[Tensor], activation: Activation) -> list[Tensor]:
-    """Return the outputs, gradients, mean and variance for maps, gain, bias and perhaps a shortcut."""
-    maps, gain, bias, *shortcut = inputs = leaves(tensors, torch.float32)
-    outputs, mean, variance = norm_act(maps, gain, bias, *(shortcut or [None]), EPSILON, activation)
-    assert outputs.is_contiguous(memory_format=torch.channels_last)
-    assert not mean.requires_grad
-    return [*with_gradients(outputs, inputs), mean, variance]
+def exactly(maps: Tensor, kernel: Tensor, bias: Tensor | None) -> list[Tensor]:
+    return with_gradients(lambda *given: F.conv2d(*given, padding=1), maps, kernel, bias, torch.float64)
 
 
-def by_pytorch(tensors: list[Tensor], activation: Activation) -> list[Tensor]:
-    """Return the same by PyTorch's operators in float64."""
-    maps, gain, bias, *shortcut = inputs = leaves(tensors, torch.float64)
-    normalized = F.batch_norm(maps, None, None, gain, bias, training=True, eps=EPSILON)
-    total = normalized + shortcut[0] if shortcut else normalized
-    nearest = torch.minimum(total.detach().abs(), (total.detach() - 6).abs()).min()
-    assert nearest > 1e-6, "a value at a bound, where the gradient jumps: choose another seed"
-    variance, mean = torch.var_mean(maps.detach(), (0, 2, 3), correction=0)
-    return [*with_gradients(ACTIVATIONS[activation](total), inputs), mean, variance]
+def convolved(maps: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+    return conv_3x3_packed(maps, packed_kernel(kernel), bias)
 
 
-@pytest.mark.parametrize(("activation", "added"), [*((a, False) for a in ACTIVATIONS), ("none", True), ("relu6", True)])
-@pytest.mark.parametrize("shape", [(2, 24, 9, 7), (1, 7, 5, 3), (3, 1, 4, 4), (1, 33, 1, 2), (2, 70, 21, 20)])
-@pytest.mark.parametrize("mean", [0.0, 50.0])
-def test_normalization_is_pytorchs(
-    level: str, activation: Activation, added: bool, shape: tuple[int, ...], mean: float
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_values_and_gradients_are_pytorchs(
+    level: str, height: int, width: int, layout: torch.memory_format, channels: tuple[int, int]
 ) -> None:
-    tensors = [random_maps(shape, mean), *gain_and_bias(shape[1]), *([random_maps(shape, seed=7)] if added else [])]
-    names = ("outputs", "to maps", "to gain", "to bias", *(["to shortcut"] if added else []), "mean", "variance")
-    for name, ours, exact in zip(names, natively(tensors, activation), by_pytorch(tensors, activation), strict=True):
-        # Float32 maps with a mean of 500 deviations have lost the digits that the statistics still have.
-        limit = 3e-6 if mean == 0 or name in ("mean", "variance") else 1e-3
-        assert (ours - exact).abs().max() <= limit * max(float(exact.abs().max()), 1e-3), name
+    maps, kernel, bias = numbers(height, width, ins=channels[0], outs=channels[1])
+    kernel = kernel.to(memory_format=layout)
+    for shift in (bias, None):
+        ours = with_gradients(conv_3x3, maps, kernel, shift)
+        assert ours[0].is_contiguous(memory_format=torch.channels_last)
+        assert ours[2].is_contiguous(memory_format=layout)
+        for mine, exact in zip(ours, exactly(maps, kernel, shift), strict=True):
+            assert error(mine, exact) < 5e-6
+
+
+@pytest.mark.parametrize("channels", CHANNELS, ids=str)
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_packed_kernels_convolve_as_pytorch_does(
+    level: str, height: int, width: int, channels: tuple[int, int]
+) -> None:
+    maps, kernel, bias = numbers(height, width, batch=3, ins=channels[0], outs=channels[1])
+    outputs = convolved(maps, kernel, bias)
+    assert outputs.is_contiguous(memory_format=torch.channels_last)
+    assert error(outputs, F.conv2d(maps.double(), kernel.double(), bias.double(), padding=1)) < 5e-6
+
+
+@needs_extension
+def test_a_packed_kernel_is_the_same_on_each_processor(level: str) -> None:
+    """A detector that was prepared on one is loaded on another."""
+    _, kernel, _ = numbers(1, 1, ins=6, outs=40)
+    packed = packed_kernel(kernel).view(36, 2, 6, 32)
+    assert not packed[:, 1, :, 8:].any()
+    torch.testing.assert_close(packed[0, 0], kernel[:32, :, 0, 0].T)  # the first point is 0, twice
+    torch.testing.assert_close(packed[35, 1, :, :8], kernel[32:, :, 2, 2].T)  # the last is infinity
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 13, 200])
+@pytest.mark.parametrize("outs", [17, 70, 270])
+def test_however_the_work_is_divided_no_bit_changes(
+    level: str, outs: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maps, kernel, bias = numbers(17, 22, ins=20, outs=outs)
+    exact = F.conv2d(maps.double(), kernel.double(), bias.double(), padding=1)
+    results = []
+    for count in (1, 2, 3):
+        for per_block in (1, 10**9):  # channels are divided where there are fewer tiles than a kernel's size over this
+            for name, value in {"_FEWEST": most, "_MOST": most, "_BLOCK_PER": per_block}.items():
+                monkeypatch.setattr(native, name, value)
+            with threads(count):
+                results.append(convolved(maps, kernel, bias))
+    assert error(results[0], exact) < 5e-6
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+def test_few_tiles_of_wide_maps_are_divided_by_channels() -> None:
+    def divides(tiles: int, outs: int, threads: int) -> bool:
+        return native._divided(tiles, 320, outs, threads).by_channels
+
+    assert divides(100, 512, 2)
+    assert divides(100, 17 * 32, 2)  # one panel more of seventeen is no great difference
+    assert not divides(100, 512, 1)
+    assert not divides(100, 5 * 32, 2)
+    assert not divides(600, 512, 2)
+
+
+@needs_extension
+def test_no_more_is_lost_in_rounding_than_in_the_direct_way() -> None:
+    maps, kernel, _ = numbers(40, 40, batch=1, ins=256, outs=256)
+    exact = F.conv2d(maps.double(), kernel.double(), padding=1)
+    direct = (F.conv2d(maps, kernel, padding=1).double() - exact).square().mean().sqrt()
+    for ours in (conv_3x3(maps, kernel, None), convolved(maps, kernel, torch.zeros(256))):
+        assert (ours.double() - exact).square().mean().sqrt() < 5 * direct
 
 
 def test_the_number_of_threads_changes_no_bit(level: str) -> None:
-    maps = random_maps((2, 20, 33, 17))
     results = []
-    for count in (1, 2, 3, 16):
+    for count in (1, 2, 5):
         with threads(count):
-            results.append(natively([maps, *gain_and_bias(20)], "relu6"))
-            results[-1] += natively([maps, *gain_and_bias(20), maps.flip(0)], "relu")
-    for result in results[1:]:
-        assert all(torch.equal(value, first) for value, first in zip(result, results[0], strict=True))
-
-
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_what_is_not_finite_ends_where_pytorchs_does(level: str, activation: Activation, value: float) -> None:
-    maps, (gain, bias) = random_maps((1, 18, 6, 6)), gain_and_bias(18)
-    maps[0, 3, 2, 2] = value
-    for shortcut in [[], [random_maps((1, 18, 6, 6), seed=8)]] if activation != "swish" else [[]]:
-        inputs = leaves([maps, gain, bias, *shortcut], torch.float32)
-        plain = F.batch_norm(*inputs[:1], None, None, *inputs[1:3], training=True, eps=EPSILON)
-        plain = ACTIVATIONS[activation](plain + inputs[3] if shortcut else plain)
-        theirs = with_gradients(plain, inputs)
-        ours = natively([maps, gain, bias, *shortcut], activation)[: len(theirs)]
-        for mine, expected in zip(ours, theirs, strict=True):
-            assert torch.equal(mine.isfinite(), expected.isfinite())
-
-
-@pytest.mark.parametrize("value", [-3e4, -89.0, -20.0, 0.0, 20.0, 89.0, 3e4])
-def test_swish_far_from_0(level: str, value: float) -> None:
-    maps = torch.zeros(1, 16, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
-    bias = torch.full((16,), value, requires_grad=True)
-    outputs, _, _ = norm_act(maps, torch.ones(16), bias, None, EPSILON, "swish")
-    reference = torch.full((16,), value, dtype=torch.float64, requires_grad=True)
-    exact = F.silu(reference)
-    torch.testing.assert_close(outputs[0, :, 0, 0].double(), exact, rtol=1e-6, atol=1e-30)
-    (slope,) = torch.autograd.grad(outputs.sum() / 16, bias)
-    torch.testing.assert_close(slope.double(), torch.autograd.grad(exact.sum(), reference)[0], rtol=1e-5, atol=1e-6)
+            # The products for a kernel's gradient are PyTorch's.
+            results.append(with_gradients(conv_3x3, *numbers(13, 22, batch=3, ins=20, outs=17))[:2])
+    for other in results[1:]:
+        assert all(torch.equal(first, value) for first, value in zip(results[0], other, strict=True))
 
 
 @needs_extension
-@pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="flags of other processors")
-def test_no_denormal_numbers_come_up_in_swish(level: str) -> None:
-    """They take ten times as long; lanes that are computed and not used count, too."""
-    mathematics, underflow = ctypes.CDLL("libm.so.6"), 0x10
-    maps = torch.rand(1, 96, 8, 8).to(memory_format=torch.channels_last).requires_grad_()
-    gain, bias = torch.ones(96), torch.zeros(96)
-    with threads(1):
-        mathematics.feclearexcept(underflow)
-        _ = torch.full((16,), 1e-30) * 1e-10
-        assert mathematics.fetestexcept(underflow)
-        mathematics.feclearexcept(underflow)
-        outputs, _, _ = norm_act(maps, gain, bias, None, EPSILON, "swish")
-        torch.autograd.grad(outputs, maps, torch.ones_like(outputs))
-        assert not mathematics.fetestexcept(underflow)
+def test_a_batch_in_parts_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = numbers(13, 10, batch=5)
+    whole = with_gradients(conv_3x3, *given)
+    monkeypatch.setattr(native, "_MOST_NUMBERS", 1)
+    for part, value in zip(with_gradients(conv_3x3, *given), whole, strict=True):
+        assert error(part, value.double()) < 5e-6  # sums over images are rounded otherwise
 
 
 @needs_extension
-def test_maps_and_gradients_of_any_layout() -> None:
-    maps, (gain, bias) = random_maps((2, 8, 5, 6)), gain_and_bias(8)
-    upstream = torch.randn(2, 8, 5, 6, generator=torch.Generator().manual_seed(1))
-    wide = torch.zeros(2, 16, 5, 12)[:, ::2, :, ::2].copy_(maps)
-    results = []
-    for values in (maps, maps.contiguous(), wide):
-        for gradient in (upstream, upstream.to(memory_format=torch.channels_last)):
-            given = values.detach().requires_grad_()
-            outputs, _, _ = norm_act(given, gain, bias, None, EPSILON, "relu")
-            results.append((outputs.detach(), *torch.autograd.grad(outputs, given, gradient)))
-    for result in results[1:]:
-        assert all(torch.equal(value, first) for value, first in zip(result, results[0], strict=True))
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 8)])
+def test_outputs_may_be_changed_in_place(height: int, width: int) -> None:
+    maps, kernel, bias = numbers(height, width, batch=1)
+    maps.requires_grad_()
+    conv_3x3(maps, kernel, bias).relu_().sum().backward()
+    assert maps.grad is not None
 
 
 @needs_extension
-def test_what_has_no_statistics_or_no_gradient_is_refused() -> None:
-    gain, bias = gain_and_bias(8)
-    for shape in ((0, 8, 4, 4), (1, 8, 1, 1)):
-        with pytest.raises(ValueError, match=re.escape(f"no normalization of maps {list(shape)}")):
-            norm_act(torch.zeros(shape), gain, bias, None, EPSILON, "relu")
-    maps = random_maps((2, 8, 5, 6)).requires_grad_()
-    with pytest.raises(ValueError, match="no normalization"):
-        norm_act(maps, gain, bias, maps[:, :, :, :5], EPSILON, "relu")
-    with pytest.raises(ValueError, match="Swish"):
-        norm_act(maps, gain, bias, maps, EPSILON, "swish")
-    with pytest.raises(TypeError, match="float32"):
-        norm_act(maps.double(), gain, bias, None, EPSILON, "relu")
-    outputs, _, _ = norm_act(maps, gain, bias, None, EPSILON, "relu")
-    with pytest.raises(NotImplementedError, match="norm_act has no second derivatives"):
+def test_gradients_are_computed_where_they_are_needed_alone() -> None:
+    maps, kernel, bias = numbers(8, 8)
+    kernel.requires_grad_()
+    (alone,) = torch.autograd.grad(conv_3x3(maps, kernel, bias).sum(), kernel)
+    maps.requires_grad_()
+    both = torch.autograd.grad(conv_3x3(maps, kernel, bias).sum(), (maps, kernel))
+    assert torch.equal(alone, both[1])
+    (alone,) = torch.autograd.grad(conv_3x3(maps, kernel.detach(), bias).sum(), maps)
+    assert torch.equal(alone, both[0])
+
+
+@needs_extension
+def test_no_images_give_none() -> None:
+    _, kernel, bias = numbers(8, 8)
+    outputs, to_maps, to_kernel, to_bias = with_gradients(conv_3x3, torch.zeros(0, 5, 8, 8), kernel, bias)
+    assert (outputs.shape, to_maps.shape) == ((0, 7, 8, 8), (0, 5, 8, 8))
+    assert not to_kernel.any()
+    assert not to_bias.any()
+    assert convolved(torch.zeros(0, 5, 8, 8), kernel, bias).shape == (0, 7, 8, 8)
+
+
+@needs_extension
+def test_maps_kernels_and_gradients_of_any_layout() -> None:
+    maps, kernel, bias = numbers(9, 14, ins=8, outs=6)
+    exact = exactly(maps, kernel, bias)
+    wide = torch.zeros(2, 16, 9, 28)[:, ::2, :, ::2].copy_(maps)
+    strange = torch.zeros(6, 8, 3, 6)[..., ::2].copy_(kernel)
+    for given in (maps.contiguous(), wide):
+        for values in (kernel.transpose(0, 1).contiguous().transpose(0, 1), strange, kernel.mT.contiguous().mT):
+            inputs = [given.detach().requires_grad_(), values.detach().requires_grad_(), bias.clone().requires_grad_()]
+            outputs = conv_3x3(*inputs)
+            upstream = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
+            for ours, theirs in zip(torch.autograd.grad(outputs, inputs, upstream), exact[1:], strict=True):
+                assert error(ours, theirs) < 5e-6
+            assert error(outputs.detach(), exact[0]) < 5e-6
+            assert error(convolved(given, values, bias), exact[0]) < 5e-6
+
+
+@needs_extension
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_stays_near(value: float) -> None:
+    """A tile of 4×4 outputs shares what is not finite in it; PyTorch spoils the 3×3 alone."""
+    maps, kernel, bias = numbers(40, 40, batch=1)
+    maps[0, 0, 2, 2] = value
+    for outputs in (conv_3x3(maps, kernel, bias), convolved(maps, kernel, bias)):
+        assert not bool(outputs[:, :, 1:4, 1:4].isfinite().any())
+        assert bool(outputs[:, :, 8:].isfinite().all())
+        assert bool(outputs[..., 8:].isfinite().all())
+
+
+@needs_extension
+def test_what_does_not_fit_is_refused() -> None:
+    maps, kernel, bias = numbers(8, 8)
+    with pytest.raises(TypeError, match="float32 maps"):
+        conv_3x3(maps.double(), kernel, bias)
+    with pytest.raises(TypeError, match=r"float32 kernel of 3×3, got torch\.float32 \[7, 5, 3, 2\]"):
+        conv_3x3(maps, kernel[..., :2], bias)
+    for conv in (conv_3x3, convolved):
+        with pytest.raises(ValueError, match="maps of 4 channels for a kernel of 5"):
+            conv(maps[:, :4], kernel, bias)
+    outputs = conv_3x3(maps.requires_grad_(), kernel, bias)
+    with pytest.raises(NotImplementedError, match="conv_3x3 has no second derivatives"):
         torch.autograd.grad(outputs.sum(), maps, create_graph=True)
 
 
 @needs_extension
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # opcheck's own
-@pytest.mark.parametrize("added", [False, True])
-def test_pytorch_accepts_the_operator(added: bool) -> None:
-    maps, gain, bias = leaves([random_maps((2, 8, 5, 6)), *gain_and_bias(8)], torch.float32)
-    shortcut = random_maps((2, 8, 5, 6)).requires_grad_() if added else None
-    torch.library.opcheck(torch.ops.boxwright.norm_act.default, (maps, gain, bias, shortcut, EPSILON, "relu"))
+def test_pytorch_accepts_the_operators() -> None:
+    maps, kernel, bias = numbers(9, 6)
+    operators = torch.ops.boxwright
+    torch.library.opcheck(operators.conv_3x3.default, (maps.clone().requires_grad_(), kernel.requires_grad_(), bias))
+    torch.library.opcheck(operators.conv_3x3_packed.default, (maps, packed_kernel(kernel.detach()), bias))
 
 
 def test_nothing_is_computed_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "EXTENSION", None)
-    maps = random_maps((2, 8, 5, 6))
+    maps, kernel, bias = numbers(5, 6)
     assert not is_usable(maps)
     with pytest.raises(RuntimeError, match="needs the native extension"):
-        norm_act(maps, *gain_and_bias(8), None, EPSILON, "relu")
+        conv_3x3(maps, kernel, bias)
 
 
 @needs_extension
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
 def test_maps_that_the_operators_compute_with() -> None:
-    maps = random_maps((2, 8, 5, 6))
+    maps, _, _ = numbers(5, 6)
     assert is_usable(maps)
     assert is_usable(torch.nn.Parameter(maps))
     assert not is_usable(maps.double())
@@ -233,29 +284,30 @@ def test_maps_that_the_operators_compute_with() -> None:
     assert seen == [False] * 3
 
 
-def test_a_library_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_does_not_fit_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_extension(tmp_path / "_native.so") is None
     (tmp_path / "_native.so").write_bytes(b"no library")
-    with pytest.raises(ImportError, match=r"without that file PyTorch's operators compute"):
-        load_extension(tmp_path / "_native.so")
+    with pytest.warns(RuntimeWarning, match="compute without the native extension: it cannot be loaded"):
+        assert load_extension(tmp_path / "_native.so") is None
     if LIBRARY.is_file():
         assert isinstance(load_extension(LIBRARY), Extension)
         monkeypatch.setattr(native, "_INTERFACE", -1)
-        with pytest.raises(ImportError, match="install the package again"):
-            load_extension(LIBRARY)
+        with pytest.warns(RuntimeWarning, match="was built from other sources; install the package again"):
+            assert load_extension(LIBRARY) is None
 
 
 def _checksum(maps: Tensor) -> float:
+    _, kernel, bias = numbers(1, 1, ins=maps.shape[1])
     with threads(1):
-        return float(norm_act(maps, *gain_and_bias(maps.shape[1]), None, EPSILON, "relu")[0].sum())
+        return float(conv_3x3(maps, kernel, bias).sum())
 
 
 @needs_extension
 @pytest.mark.skipif(sys.platform != "linux", reason="processes do not fork there")
 def test_forked_processes_compute_the_same() -> None:
-    maps = random_maps((2, 20, 33, 17))
+    maps, kernel, bias = numbers(33, 17)
     with threads(2):
-        norm_act(maps, *gain_and_bias(20), None, EPSILON, "relu")
+        conv_3x3(maps, kernel, bias)
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert set(pool.map(_checksum, [maps] * 4)) == {_checksum(maps)}
 
@@ -265,6 +317,6 @@ def test_forked_processes_compute_the_same() -> None:
 def test_the_threads_are_pytorchs() -> None:
     """A second OpenMP would have threads of its own, and both would wait for the cores that the other spins on."""
     with threads(2):
-        norm_act(random_maps((2, 20, 33, 17)), *gain_and_bias(20), None, EPSILON, "relu")
+        conv_3x3(*numbers(33, 17))
     loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "omp" in line}
     assert len({name for name in loaded if re.search(r"lib(gomp|iomp5|omp)[-.]", name)}) == 1

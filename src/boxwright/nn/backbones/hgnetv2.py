@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.batch_norm import BatchNormSettings, make_norm
-from boxwright.nn.layers import normalize_and_activate
 
 # As everywhere in D-FINE; PyTorch's own.
 NORM = BatchNormSettings(decay=0.9, epsilon=1e-5)
@@ -99,12 +98,11 @@ class ConvNormRelu(ConvNorm):
     ) -> None:
         """Build the layers."""
         super().__init__(channels, out, kernel, stride, depthwise=depthwise, padding=padding)
-        self.activation = nn.ReLU()
         self.lab = LearnedAffine() if affine else nn.Identity()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, out, H', W']."""
-        activated: Tensor = self.lab(normalize_and_activate(self.conv(inputs), self.bn, self.activation))
+        activated: Tensor = self.lab(F.relu(super().forward(inputs)))
         return activated
 
 

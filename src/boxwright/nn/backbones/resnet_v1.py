@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from boxwright.nn.activations import make_activation
 from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.layers import ConvSettings, MaxPool2d, conv_norm_act, have_hooks, normalize_add_and_activate
+from boxwright.nn.layers import ConvSettings, MaxPool2d, conv_norm_act
 
 RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _WIDTHS = (64, 128, 256, 512)
@@ -42,12 +42,8 @@ class Bottleneck(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return [B, C', H', W']."""
-        maps, shortcut = self.convolve(self.reduce(inputs)), self.shortcut(inputs)
-        conv, norm, linear = self.expand
-        if have_hooks(self.expand, linear):
-            outputs: Tensor = self.activation(self.expand(maps) + shortcut)
-            return outputs
-        return normalize_add_and_activate(conv(maps), norm, shortcut, self.activation)
+        outputs: Tensor = self.activation(self.expand(self.convolve(self.reduce(inputs))) + self.shortcut(inputs))
+        return outputs
 
 
 def _stage(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from boxwright.nn.activations import make_activation
 from boxwright.nn.batch_norm import make_norm
 from boxwright.nn.heads.convolutional import AnchorHead, HeadOutput, flatten_anchors, start_bias
-from boxwright.nn.layers import ConvSettings, full_conv, make_conv, normalize_and_activate, separable_conv
+from boxwright.nn.layers import ConvSettings, full_conv, make_conv, separable_conv
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,7 @@ class Tower(nn.Module):
         levels, norms = features, list(self.norms)
         for number, conv in enumerate(self.convs):
             own = norms[number :: len(self.convs)]
-            levels = [
-                normalize_and_activate(conv(level), norm, self.activation)
-                for level, norm in zip(levels, own, strict=True)
-            ]
+            levels = [self.activation(norm(conv(level))) for level, norm in zip(levels, own, strict=True)]
         return levels
 
 
