@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from boxwright.data.demo import SHAPES, write_demo_data
 from numpy.typing import NDArray
 
+from boxwright.cli.demo import SHAPES, write_demo_data
 from boxwright.data.image_io import encode_jpeg, read_image
 from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.export import export
