@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.cli.demo import SHAPES, write_demo_data
+from boxwright.cli.demo_data import SHAPES, write_demo_data
 from boxwright.data.image_io import encode_jpeg, read_image
 from boxwright.data.shapes import ShapesDataset
 from boxwright.exporters.export import export

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from boxwright.cli import train as train_module
+from boxwright.cli.progress import progress_bar
 from boxwright.cli.train import ProgressListener
-from boxwright.cli.ui import progress_bar
 from boxwright.pipeline.load import load_config
 from boxwright.training.log import Scalars
 

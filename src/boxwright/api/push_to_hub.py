@@ -1,4 +1,7 @@
-"""`boxwright.push_to_hub`: a model on Hugging Face's hub, with a card that says what it is and what it measured."""
+"""`boxwright.push_to_hub`: a model on Hugging Face's hub, with a card that says what it is and what it measured.
+
+The page of a published model: what the hub reads of it, and what people do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A training run on disk: its steps, metrics, curves and models."""
+"""A training run on disk: its steps, metrics, curves and models.
+
+A plot of a run's loss and average precision over its steps.
+
+The evaluation report of a run, from Python.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`boxwright.train`: training from a configuration, or from data and a preset."""
+"""`boxwright.train`: training from a configuration, or from data and a preset.
+
+A progress bar for training from Python in a terminal or a notebook.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reading files, and writing them atomically, with errors that name the file."""
+"""Reading files, and writing them atomically, with errors that name the file.
+
+Diagnosing a file that is not what its name says, by the few ways in which downloads go wrong.
+"""
 
 from __future__ import annotations
 

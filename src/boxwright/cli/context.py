@@ -105,7 +105,7 @@ def _run_tasks(
     title: str, make: Callable[[], Work], tasks: Sequence[int], *, engine: Engine, workers: int
 ) -> list[Any]:
     """Return the results of tasks, with a progress bar."""
-    from boxwright.cli.ui import progress_bar
+    from boxwright.cli.progress import progress_bar
 
     results = []
     with progress_bar() as bar:

@@ -4,86 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.base.drawing import contact_sheet
-from boxwright.base.files import write_whole
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
 from boxwright.cli.process import prepare_training
 from boxwright.cli.train import ProgressListener
-from boxwright.config.load import dump_message
-from boxwright.data.convert import write_tfrecords
-from boxwright.data.dataset import Dataset
-from boxwright.data.figures import FiguresDataset
-from boxwright.data.image_io import encode_png
-from boxwright.data.pictures import draw_sample
-from boxwright.data.shapes import ShapesDataset
-from boxwright.pipeline.load import load_config
 
 if TYPE_CHECKING:
     from boxwright.evaluation.results import Evaluation
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
-
-
-_SIZE = (128, 128)  # the network's input
-
-
-@dataclass(frozen=True)
-class Demo:
-    """A demo: what its images show, and the configuration that comes with Boxwright.
-
-    Attributes:
-        dataset: Returns a number of images of a size, by seed.
-        overrides: What the configuration needs besides the paths of data, `{data}` being their folder.
-    """
-
-    dataset: Callable[..., Dataset]
-    config: str
-    overrides: tuple[str, ...] = ()
-
-
-SHAPES = Demo(ShapesDataset, "shapes.config")
-FIGURES = Demo(FiguresDataset, "figures.config", ("model.center_net.keypoint_label_map_path={data}/label_map.pbtxt",))
-
-
-def write_demo_data(
-    out: Path, demo: Demo, train_images: int, val_images: int, progress: Callable[[Iterable[int]], Iterable[int]]
-) -> Path:
-    """Write a demo's TFRecords with label map, contact sheet and configuration; return the configuration.
-
-    Args:
-        val_images: Images for evaluation; from another seed, so none appears in training.
-    """
-    data = out / "data"
-    training, held_out = (
-        demo.dataset(count, seed=seed, size=_SIZE) for seed, count in enumerate((train_images, val_images))
-    )
-    write_tfrecords(training, data / "train.record", num_shards=2, progress=progress)
-    write_tfrecords(held_out, data / "val.record", progress=progress)
-    samples = [training[index] for index in range(min(20, train_images))]
-    pictures = [draw_sample(sample, training.categories) for sample in samples]
-    write_whole(data / "contact-sheet.png", encode_png(contact_sheet(pictures, [s.id for s in samples])))
-    asset = resources.files("boxwright") / "assets" / demo.config
-    with resources.as_file(asset) as path:
-        config = load_config(
-            path,
-            [
-                f"train_input_reader.label_map_path={data / 'label_map.pbtxt'}",
-                f"train_input_reader.tf_record_input_reader.input_path={data / 'train.record-?????-of-00002'}",
-                f"eval_input_reader.label_map_path={data / 'label_map.pbtxt'}",
-                f"eval_input_reader.tf_record_input_reader.input_path={data / 'val.record'}",
-                *(override.format(data=data) for override in demo.overrides),
-            ],
-        )
-    target = out / "pipeline.config"
-    write_whole(target, dump_message(config))
-    return target
 
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for data, model and pictures; it is created.")]
@@ -106,6 +38,7 @@ def demo_command(
     val_images: ValImages = 250,
 ) -> None:
     """Generate images of shapes or figures as TFRecords, train a detector, evaluate it and draw its detections."""
+    from boxwright.cli.demo_data import FIGURES, SHAPES, write_demo_data
     from boxwright.pipeline.load import load_config
 
     began = time.monotonic()
@@ -150,7 +83,7 @@ def _schedule(steps: int | None) -> list[str]:
 
 def _train(config: TrainEvalPipelineConfig, model_dir: Path) -> int:
     """Train without evaluations between, and return the last step."""
-    from boxwright.cli.ui import progress_bar
+    from boxwright.cli.progress import progress_bar
     from boxwright.training.settings import RunSettings
     from boxwright.training.train import train
 

@@ -13,7 +13,7 @@ from boxwright.base.errors import DataError
 from boxwright.base.read_settings import ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
-from boxwright.cli.ui import require_data
+from boxwright.cli.paths import require_data
 from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import typer
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.cli.console import console, importing, suggest
 from boxwright.cli.options import CheckpointOption
+from boxwright.cli.paths import require_checkpoint
 from boxwright.cli.process import prepare_inference
-from boxwright.cli.ui import require_checkpoint
 from boxwright.inference.settings import CollectionSettings, PredictionSettings
 from boxwright.runtime.devices import CPU
 from boxwright.runtime.formats import EXPORTS
@@ -87,7 +87,7 @@ def predict_command(
     if out.rstrip("/").endswith(".parquet"):
         _predict_many(sources, model, out, many)
         return
-    from boxwright.cli.ui import progress_bar
+    from boxwright.cli.progress import progress_bar
     from boxwright.inference.predict import predict
     from boxwright.inference.sources import ArraySource, find_sources
 
@@ -203,7 +203,7 @@ def _is_in_shard(number: int, shards: str) -> bool:
 
 
 def _watch_parts(parts: Iterator[Part], units: int) -> None:
-    from boxwright.cli.ui import progress_bar
+    from boxwright.cli.progress import progress_bar
 
     with progress_bar() as bar:
         task = bar.add_task("predict", total=units)

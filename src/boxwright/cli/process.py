@@ -1,6 +1,7 @@
-"""What a command sets for its whole process: how GPUs round and choose algorithms, and what becomes of freed memory.
+"""What a command sets for its whole process: how GPUs round and choose algorithms, what becomes of freed memory, SIGTERM.
 
-`main` says how threads wait before anything else. The library sets none of this: in Python, the process is the caller's
+SIGTERM is raised as an exception, so that unfinished files are completed or removed, as on Ctrl-C. `main` says how
+threads wait before anything else. The library sets none of this: in Python, the process is the caller's
 (docs/python.md).
 """
 

@@ -178,7 +178,7 @@ def train_command(
         for reader in config.eval_input_reader:
             reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples
     with importing():
-        from boxwright.cli.ui import progress_bar
+        from boxwright.cli.progress import progress_bar
         from boxwright.training.train import train
 
     if not flags.record_summaries:
@@ -225,7 +225,7 @@ def _prepare_configuration(
         from boxwright.training.autoconfig.start import start_run
     from boxwright.cli.console import progress_of
     from boxwright.cli.init import print_choices
-    from boxwright.cli.ui import require_data
+    from boxwright.cli.paths import require_data
 
     require_data(str(data))
     init = InitSettings(

@@ -2,6 +2,11 @@
 
 YAML and JSON have the shape of the messages: field names as keys, lists for repeated fields, enums
 by name.
+
+JSON, read with the place of every value.
+
+Python's own reader knows no places, and YAML's, which knows them, reads some characters of JSON's strings as line ends.
+So the grammar is here, and the strings are read by Python's.
 """
 
 from __future__ import annotations

@@ -122,6 +122,11 @@ class Message:
         """Return the member's field name, or None where no member is present."""
         return next((name for name in self.oneofs[oneof] if self.has(name)), None)
 
+    def chosen(self, oneof: str) -> Any:
+        """Return the value of the member that is present, or None where none is."""
+        name = self.which(oneof)
+        return None if name is None else getattr(self, name)
+
     def present(self) -> dict[str, Any]:
         """Return field name to value; messages stay messages."""
         return {name: self.__dict__[name] for name in self.fields if self.has(name)}

@@ -1,4 +1,7 @@
-"""An account of data: what there is, what is used, and what is not, with the reason."""
+"""An account of data: what there is, what is used, and what is not, with the reason.
+
+Class names that may be one name, misspelled.
+"""
 
 from __future__ import annotations
 

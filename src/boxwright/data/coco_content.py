@@ -2,6 +2,8 @@
 
 Ids are whole numbers or text. 1.0, as tables write it, is 1; an annotation's "1" means the image 1 where no other image
 is meant.
+
+COCO annotations whose coordinates are in another unit, or of pictures of another size, turned into COCO's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
 """Conversion to VOC, COCO, TFRecord and YOLO from any format.
 
 Images are copied; only those that EXIF turns are changed where boxes would leave their objects otherwise.
+
+Writing YOLO's text labels, and the `data.yaml` that lists splits and classes.
+
+Image files as a converted data set needs them, so that boxes stay on their objects.
+
+A sample's boxes refer to its image as it was read: upright, or with pixels as stored. The formats' readers turn
+pictures upright by EXIF, and TensorFlow never does. The file's bytes are kept wherever they give that image again.
 """
 
 from __future__ import annotations

@@ -9,6 +9,11 @@
 | 16 bits, 32 bits a channel      | the upper 8 of 16 bits                              |
 | an EXIF orientation             | see `decode_image`                                  |
 | several frames (GIF, TIFF, MPO) | the first                                           |
+
+Integrity check of PNG files: checksums match, and every row is present.
+
+Pillow checks neither for pixels: missing rows decode as black, and flipped bits as other pixels. (PNG specification,
+sections 5, 7 and 8.)
 """
 
 from __future__ import annotations

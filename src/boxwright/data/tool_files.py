@@ -1,4 +1,7 @@
-"""Writing data, detections or likely errors of annotations for an annotation tool."""
+"""Writing data, detections or likely errors of annotations for an annotation tool.
+
+The annotation tools that files are written for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Evaluating a model of any kind on an eval_input_reader; PyTorch is imported for networks only."""
+"""Evaluating a model of any kind on an eval_input_reader; PyTorch is imported for networks only.
+
+Detection in samples by an exported detector, without PyTorch unless its runtime needs it.
+"""
 
 from __future__ import annotations
 

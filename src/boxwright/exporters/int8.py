@@ -3,6 +3,12 @@
 Convolutions and what lies between them are quantized, weights per channel. Resizing of images, selection of regions,
 layers of vectors, decoding and suppression stay in float, and so does pooling over a border of -inf, which has no
 scale. Each tensor's range is its minimum and maximum on the calibration pictures.
+
+What rounding one tensor of a network to 8 bits does to the network's outputs, tensor by tensor.
+
+Which layers of an 8-bit network stay in float: as few as keep the average precision.
+
+Which nodes of an ONNX graph make and read its values.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """A detector as a `torch.export` program, with dynamic batch, height and width.
 
+Writing PyTorch's own format: a program that `torch.export.load` reads with only PyTorch installed.
+
 Dimensions: B batch, H W image, C channels.
 """
 

@@ -54,10 +54,9 @@ def family_of(model: DetectionModel) -> Family:
     Raises:
         ConfigError: If the message is empty, or if the detector is given in Python.
     """
-    member = model.which("model")
-    if member is None:
+    chosen = model.chosen("model")
+    if chosen is None:
         raise model.refusal("", f"empty; set one of {', '.join(DetectionModel.fields)}")
-    chosen = getattr(model, member)
     if isinstance(chosen, ExperimentalModel):
         raise chosen.refusal(
             "",

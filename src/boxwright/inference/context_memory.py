@@ -9,6 +9,8 @@ A folder of results holds
     banks/C09.npy           if asked for, each camera's newest context features
 
 However a run ends, the same command resumes it: files that are there are complete, as each appears under its name last.
+
+The embedding of an image's best box by a two-stage detector, for context features (Context R-CNN).
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """The detector for predictions, opened in this process or another, and filtering its results.
 
-Dimensions: V views, D detections of all of them.
+Detecting in a large image tile by tile, to find small objects.
+
+Merging the detections of several views of an image.
+
+Dimensions: V views, D detections, of one view or of all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Detecting objects in images, videos and streams: drawn pictures and videos, and result files."""
+"""Detecting objects in images, videos and streams: drawn pictures and videos, and result files.
+
+Result files, written while detecting, so that a long video takes no memory.
+"""
 
 from __future__ import annotations
 

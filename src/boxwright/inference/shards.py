@@ -8,6 +8,22 @@ A folder of results holds
 
 However a run ends, the same command resumes it: existing parts are not recomputed. Readers of Parquet folders ignore
 files whose names begin with an underscore.
+
+Detections in many images, as Parquet: one row per image.
+
+| column          | type               | content                                                           |
+|-----------------|--------------------|-------------------------------------------------------------------|
+| `id`            | text               | the image's path or address; in a container `file#place`          |
+| `width`, `height` | int32            | in pixels, upright; null if the image could not be read           |
+| `boxes`         | list of 4 float32  | x_min, y_min, x_max, y_max in pixels, best first                  |
+| `scores`        | list of float32    | one per box                                                       |
+| `class_ids`     | list of int32      | ids of the label map                                              |
+| `classes`       | list of text       | their names                                                       |
+| `segmentations` | list of text       | masks as COCO's compressed run lengths; null without masks        |
+| `keypoints`     | lists of float32   | x, y, score of each point of each box; null without keypoints     |
+| `embeddings`    | lists of float32   | what tells each object from others; null without                  |
+| `surfaces`      | list of binary     | PNG: DensePose's part, u and v, spanning the box; null without    |
+| `error`         | text               | why the image could not be read; null if it was                   |
 """
 
 from __future__ import annotations

@@ -1,5 +1,11 @@
 """A grid of anchors over one feature map, and the generator with a single grid.
 
+SSD's anchors: one scale per level, with an extra square between the scales (SSD, section 2.2).
+
+Anchors that double from level to level, as in RetinaNet (Focal Loss for Dense Object Detection, section 4).
+
+A grid of anchors for each level, with separate sizes, strides and offsets.
+
 Dimensions: H W of a feature map, S anchors a location.
 """
 

@@ -1,5 +1,9 @@
 """ScheduledDropPath (Zoph et al., 2018, section 3.1): paths of a cell that are left out, more often as training lasts.
 
+Stochastic depth (Huang et al., 2016): training skips a block for some images, and scales up its other outputs.
+
+With torchvision's draws, so that a seed gives the same; torchvision's own layer takes seconds to import.
+
 Dimensions: B batch, C channels, H W grid.
 """
 

@@ -33,7 +33,7 @@ def build_detector(
         model, channels = config, 3
     refuse_unsupported(model, "model")
     family = family_of(model)
-    chosen = getattr(model, model.which("model") or "")
+    chosen = model.chosen("model")
     refuse_contradictions(chosen)
     # Families that take colors alone have no such argument; rules of the configuration refuse more for them.
     more = (channels,) if channels > 3 else ()  # red, green and blue

@@ -1,4 +1,7 @@
-"""`InputReader`: the source of samples."""
+"""`InputReader`: the source of samples.
+
+Groundtruth transforms after augmentation, from `TrainConfig` and `InputReader`.
+"""
 
 from __future__ import annotations
 

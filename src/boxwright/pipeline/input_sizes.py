@@ -15,8 +15,8 @@ from boxwright.pipeline import messages as m
 def has_one_input_size(config: m.TrainEvalPipelineConfig) -> bool:
     """Return whether all inputs of a training have the same size."""
     model, train = require(config.model, config, "model"), require(config.train_config, config, "train_config")
-    member = getattr(model, model.which("model") or "", None)
-    resizer = None if member is None else member.image_resizer
+    family = model.chosen("model")
+    resizer = None if family is None else family.image_resizer
     return resizer is not None and train.multi_scale is None and build_image_resizer(resizer).output_size is not None
 
 

@@ -23,7 +23,7 @@ def learning_rates(config: m.TrainEvalPipelineConfig) -> Schedule | None:
     train = config.train_config
     if train is None or train.optimizer is None or train.optimizer.which("optimizer") is None:
         return None
-    chosen = getattr(train.optimizer, train.optimizer.which("optimizer") or "")
+    chosen = train.optimizer.chosen("optimizer")
     if chosen.learning_rate is None:
         return None
     return build_learning_rate(train.optimizer, tensorflow_version(config.model))
@@ -31,7 +31,7 @@ def learning_rates(config: m.TrainEvalPipelineConfig) -> Schedule | None:
 
 def build_learning_rate(config: m.Optimizer, version: int) -> Schedule:
     """Build an optimizer's learning rate with the semantics of TensorFlow `version` 1 or 2."""
-    chosen = getattr(config, config.which("optimizer") or "")
+    chosen = config.chosen("optimizer")
     schedule = build_schedule(require(chosen.learning_rate, chosen, "learning_rate"))
     rms_prop = config.rms_prop_optimizer
     if version == 2 and rms_prop is not None and rms_prop.decay:

@@ -34,14 +34,12 @@ def _more_channels_problem(config: "TrainEvalPipelineConfig") -> str:
 
 
 def _three_channels_problem(model: DetectionModel, channels: int) -> str:
-    family = model.which("model") or ""
-    chosen = getattr(model, family, None)
+    family, chosen = model.which("model"), model.chosen("model")
     extractor, resizer = getattr(chosen, "feature_extractor", None), getattr(chosen, "image_resizer", None)
     kind = getattr(extractor, "type", "")
     if family in ("center_net", "experimental_model") or re.match("timm/|ssd_efficientnet", kind):
         return "this network takes red, green and blue alone; use a feature extractor of TensorFlow 1, or 0"
-    member = resizer.which("image_resizer_oneof") if resizer is not None else None
-    resizing = getattr(resizer, member) if member is not None else None
+    resizing = resizer.chosen("image_resizer_oneof") if resizer is not None else None
     if getattr(resizing, "convert_to_grayscale", False):
         return "convert_to_grayscale takes red, green and blue alone, in TensorFlow, too; remove it"
     colors = len(getattr(resizing, "per_channel_pad_value", ()))
@@ -124,8 +122,8 @@ def image_channels(config: TrainEvalPipelineConfig) -> int:
 def _multi_scale_problem(config: TrainEvalPipelineConfig) -> str:
     """Return why inputs cannot have several sizes; empty without a resizer, whose absence is reported elsewhere."""
     scales = config.train_config.multi_scale if config.train_config is not None else None
-    family = config.model.which("model") if config.model is not None else None
-    resizer = getattr(getattr(config.model, family), "image_resizer", None) if family else None
+    family = config.model.chosen("model") if config.model is not None else None
+    resizer = getattr(family, "image_resizer", None)
     if scales is None or resizer is None:
         return ""
     fixed = resizer.fixed_shape_resizer

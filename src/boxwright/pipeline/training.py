@@ -1,4 +1,7 @@
-"""`TrainConfig` and the training reader: the plan of a run."""
+"""`TrainConfig` and the training reader: the plan of a run.
+
+`pretrained` of the feature extractors.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,7 @@ from boxwright.types.scopes import ChannelOrder, Scope
 
 def wants_pretrained(model: m.DetectionModel) -> bool:
     """Return whether the backbone's weights are fetched for a run without a checkpoint."""
-    family = getattr(model, model.which("model") or "", None)
-    extractor: Any = getattr(family, "feature_extractor", None)
+    extractor: Any = getattr(model.chosen("model"), "feature_extractor", None)
     if not getattr(extractor, "pretrained", False):
         return False
     refuse_contradictions(extractor)
@@ -117,7 +119,7 @@ def build_training(
         raise problem
     model = require(config.model, config, "model")
     if model.experimental_model is None:
-        family_of(model).check_training(getattr(model, model.which("model") or ""), reader)
+        family_of(model).check_training(model.chosen("model"), reader)
     build_augmentation(config)  # reports its errors before data are read
     version = tensorflow_version(config.model)
     return TrainingPlan(

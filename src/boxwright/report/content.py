@@ -1,4 +1,7 @@
-"""What a page says: values for its template, and data for its scripts."""
+"""What a page says: values for its template, and data for its scripts.
+
+What each metric is, in a sentence.
+"""
 
 from __future__ import annotations
 

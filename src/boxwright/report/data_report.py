@@ -1,5 +1,7 @@
 """Writing the page on data: `boxwright inspect DATA --report FOLDER`.
 
+Objects of data by class, size, aspect and place.
+
 Dimensions: N objects, K classes, S bins of size, A bins of aspect, H cells of a side of the map of places.
 """
 

@@ -1,6 +1,10 @@
 """Writing a report's folder.
 
-Dimensions: N objects, A anchors.
+How many anchors could be matched with each object.
+
+How many objects of each class the training data have.
+
+Dimensions: N objects, A anchors, K classes of the report.
 """
 
 from __future__ import annotations

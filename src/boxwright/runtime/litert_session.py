@@ -28,6 +28,7 @@ NETWORK_OUTPUTS = ("raw_box_codes", "raw_class_scores")
 # Tensors within a CenterNet's graph; the first are outputs in other formats.
 RAW_BOXES_AND_SCORES = ("raw_boxes", "raw_scores")
 KEPT = ("detection_anchor_indices", "detection_boxes_strided", *RAW_BOXES_AND_SCORES)
+KEPT_WITHOUT_STRIDED = tuple(name for name in KEPT if name != "detection_boxes_strided")
 RAW_OUTPUTS = ("raw_detection_boxes", "raw_detection_scores")
 # What the input's "resizer" says where every pixel that a new one covers is weighed.
 ANTIALIASED = " and antialiased"

@@ -1,4 +1,7 @@
-"""What a run learns from: samples with all that is done to them before they become batches."""
+"""What a run learns from: samples with all that is done to them before they become batches.
+
+Bringing batches to the device while it computes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The detector that a run starts with: its classes and its first weights."""
+"""The detector that a run starts with: its classes and its first weights.
+
+Resuming a run that TensorFlow began: weights, moments, averages and the step of its newest checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A run under way: step, log, checkpoint, evaluate."""
+"""A run under way: step, log, checkpoint, evaluate.
+
+Where the time of a step goes.
+"""
 
 from __future__ import annotations
 

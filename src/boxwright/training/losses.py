@@ -1,4 +1,9 @@
-"""From images to losses: what a step differentiates."""
+"""From images to losses: what a step differentiates.
+
+A loss module whose gradients are exchanged between the processes of a run.
+
+Less memory for more time: a backbone's maps are recomputed in the backward pass (gradient checkpointing).
+"""
 
 from __future__ import annotations
 

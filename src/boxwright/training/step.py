@@ -1,4 +1,10 @@
-"""A training step: forward, losses, backward, clip, update, average, report; in one process or many."""
+"""A training step: forward, losses, backward, clip, update, average, report; in one process or many.
+
+Losses and gradients of a batch that is computed in one part or in several, by one process or many.
+
+The losses of a batch are sums divided by counts, such as its matched anchors. Gradients of parts are summed, and counts
+of parts and processes too, so that each split of a batch gives the same losses and gradients.
+"""
 
 from __future__ import annotations
 

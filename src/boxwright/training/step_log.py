@@ -1,4 +1,7 @@
-"""What a run's log has of its steps: losses, speed, pictures, and the records that were left out."""
+"""What a run's log has of its steps: losses, speed, pictures, and the records that were left out.
+
+`performance_summary.json`: how fast a run was.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What a training step reports: numbers that may still be on their way from the device."""
+"""What a training step reports: numbers that may still be on their way from the device.
+
+Steps whose losses or gradients are NaN or infinite change nothing.
+
+On the CPU, and in float16, that is known before the update. On a GPU the program does not wait to know: the device
+leaves the update out by a flag, and the program reads the step's numbers while the next step runs.
+"""
 
 from __future__ import annotations
 

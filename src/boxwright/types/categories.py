@@ -1,4 +1,7 @@
-"""Classes of objects: labels, ids and names."""
+"""Classes of objects: labels, ids and names.
+
+The classes of COCO, by which published weights are trained.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Detections in images.
 
-Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of the class head.
+Every decoded anchor or region, before any filtering.
+
+Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of the class head, A anchors or regions, K
+foreground classes.
 """
 
 from __future__ import annotations

@@ -86,4 +86,4 @@ def write_transformers(detector: Detector, config: m.TrainEvalPipelineConfig, fo
     family = family_of(model) if model is not None and model.experimental_model is None else None
     if model is None or family is None or family.write_transformers is None:
         raise CheckpointError("--format transformers: only D-FINE has a layout of transformers'; use safetensors")
-    return family.write_transformers(detector, getattr(model, model.which("model") or ""), folder)
+    return family.write_transformers(detector, model.chosen("model"), folder)

@@ -1,4 +1,7 @@
-"""Where weights to start from are on disk: an address on the hub is fetched, a path of another machine is searched."""
+"""Where weights to start from are on disk: an address on the hub is fetched, a path of another machine is searched.
+
+Locating a checkpoint that a configuration from another machine names.
+"""
 
 from __future__ import annotations
 

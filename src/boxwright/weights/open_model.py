@@ -1,6 +1,10 @@
 """Opening a detector of any kind: a run, a checkpoint, an archive, or an export of any format.
 
 PyTorch is imported only for checkpoints and for its own programs (.pt2).
+
+The memory of one camera: context features from a file, for pictures that come without any (Context R-CNN).
+
+The configuration that a model is evaluated with: a given one, the one beside its checkpoint, or its own.
 """
 
 from __future__ import annotations
@@ -156,9 +160,6 @@ class OpenModel:
     def config(self) -> TrainEvalPipelineConfig:
         """The configuration that it was trained with; a ConfigError if it is unknown."""
         if isinstance(self.opened, ExportedDetector):
-            from boxwright.config.load import parse_message
-            from boxwright.pipeline.messages import TrainEvalPipelineConfig
-
             return parse_message(self.opened.metadata.config, TrainEvalPipelineConfig, file=str(self.path))
         if self.own_config is None:
             raise ConfigError(f"{shown(self.path)}: its configuration is unknown; pass it: load(…, config=…)")
@@ -190,10 +191,10 @@ class OpenModel:
             require_adjustable(self.path, precision, compile=compile)
             return self
 
-        # Before batch normalization is folded into the convolutions.
-        digest = self.weights_sha256()
         from boxwright.weights.optimized import optimized
 
+        # Before batch normalization is folded into the convolutions.
+        digest = self.weights_sha256()
         return replace(self, opened=optimized(self.opened, precision, compile=compile), original_sha256=digest)
 
     def finder(self, multi_scale: str = "") -> Finder:

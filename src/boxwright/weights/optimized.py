@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,19 +12,11 @@ from boxwright.base.errors import ConfigError
 from boxwright.nn.detector import Detector
 from boxwright.runtime.measure import measure
 
-if TYPE_CHECKING:
-    from boxwright.nn.detector import Detector
-
-
 _PRECISIONS = ("float32", "bfloat16", "fastest")
 _LOG = logging.getLogger("boxwright")
 _ROUNDS = 5
-
-
 # The size of images for a network whose inputs may have any size.
 _SIZE = (480, 640)
-
-
 # Bfloat16 changes scores, which is not worth a small speedup.
 _WORTH = 0.9
 

@@ -6,7 +6,13 @@ SRN's release, D-FINE's or DEIM's, or a ResNet with torchvision's names: torchvi
 Caffe models, whose blocks stride earlier, for ours. Files are read with PyTorch's restricted unpickler, which runs no
 code.
 
-Dimensions: A anchors per location, C channels.
+EfficientDet of rwightman's efficientdet-pytorch (`effdet`), mapped from its names.
+
+Its boxes are coded without scales, its anchors are counted scale by scale, and those that are wide or tall have sides
+of 1.4 and 0.7 where TF's have √2 and 1/√2. All three are linear in the box predictor's outputs, so that boxes come out
+the same without anchors of its own.
+
+Dimensions: A anchors per location, C channels, S scales, R aspect ratios.
 """
 
 from __future__ import annotations
@@ -22,7 +28,14 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
-from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged
+from boxwright.families.shared.source_weights import (
+    Names,
+    SourceWeights,
+    conv_norm_names,
+    map_names,
+    norm_names,
+    unchanged,
+)
 from boxwright.families.shared.vgg_names import both, reduced_vgg, stages
 from boxwright.families.table import family_of_network
 from boxwright.nn.anchor_grids import MultiscaleAnchorGenerator
@@ -39,7 +52,6 @@ from boxwright.types.categories import coco_classes_by_id
 from boxwright.weights.archive import load_archive
 from boxwright.weights.timm_names import efficientnet_names, timm_classifier
 
-_STATISTICS = ("weight", "bias", "running_mean", "running_var")
 # The longer side of an anchor of ratio 2 or 1/2, in sides of the square one; TF's is the root of 2.
 _LONGER = 1.4
 _COCO_OUTPUTS = 9 * 90  # anchors and ids
@@ -156,7 +168,7 @@ def _pyramid(neck: nn.Module) -> Names:
             if isinstance(layers, nn.Sequential) and any(isinstance(layer, nn.Conv2d) for layer in layers):
                 yield from _resampled(f"{ours}.resample.{place}", f"{theirs}.combine.resample.{source}")
         yield from _separable(f"{ours}.conv", f"{theirs}.after_combine.conv")
-        yield from _normalized(f"{ours}.norm", f"{theirs}.after_combine.conv.bn")
+        yield from norm_names(f"{ours}.norm", f"{theirs}.after_combine.conv.bn")
 
 
 def _head(parts: _Parts, state: Mapping[str, Tensor]) -> Names:
@@ -185,23 +197,17 @@ def _towers(head: nn.Module, state: Mapping[str, Tensor]) -> Names:
             yield from _separable(f"head.{part}.convs.{layer}", f"{theirs}.conv_rep.{layer}")
         for level, layer in product(range(len(tower.norms) // max(layers, 1)), range(layers)):
             place = f"{layer}.{level}.bn" if by_layer else f"{level}.{layer}"
-            yield from _normalized(f"head.{part}.norms.{level * layers + layer}", f"{theirs}.bn_rep.{place}")
+            yield from norm_names(f"head.{part}.norms.{level * layers + layer}", f"{theirs}.bn_rep.{place}")
 
 
 def _separable(ours: str, theirs: str) -> Names:
     yield f"{ours}.0.weight", f"{theirs}.conv_dw.weight", unchanged
-    for kind in ("weight", "bias"):
-        yield f"{ours}.1.{kind}", f"{theirs}.conv_pw.{kind}", unchanged
+    yield from both(f"{ours}.1", f"{theirs}.conv_pw")
 
 
 def _resampled(ours: str, theirs: str) -> Names:
-    for kind in ("weight", "bias"):
-        yield f"{ours}.0.{kind}", f"{theirs}.conv.conv.{kind}", unchanged
-    yield from _normalized(f"{ours}.1", f"{theirs}.conv.bn")
-
-
-def _normalized(ours: str, theirs: str) -> Names:
-    yield from ((f"{ours}.{kind}", f"{theirs}.{kind}", unchanged) for kind in _STATISTICS)
+    yield from both(f"{ours}.0", f"{theirs}.conv.conv")
+    yield from norm_names(f"{ours}.1", f"{theirs}.conv.bn")
 
 
 def _as_column(value: Tensor) -> Tensor:
@@ -375,17 +381,11 @@ def _torchvision_vgg() -> Names:
 
 
 def _resnet(backbone: ResNetV1) -> Names:
-    yield from _norm_and_conv("backbone.stem", "conv1", "bn1")
+    yield from conv_norm_names("backbone.stem", "conv1", "bn1")
     for stage, blocks in enumerate(backbone.stages):
         for number, block in enumerate(blocks.children()):
             ours, theirs = f"backbone.stages.{stage}.{number}", f"layer{stage + 1}.{number}"
             for place, part in enumerate(("reduce", "convolve", "expand"), start=1):
-                yield from _norm_and_conv(f"{ours}.{part}", f"{theirs}.conv{place}", f"{theirs}.bn{place}")
+                yield from conv_norm_names(f"{ours}.{part}", f"{theirs}.conv{place}", f"{theirs}.bn{place}")
             if isinstance(block, Bottleneck) and isinstance(block.shortcut, nn.Sequential):
-                yield from _norm_and_conv(f"{ours}.shortcut", f"{theirs}.downsample.0", f"{theirs}.downsample.1")
-
-
-def _norm_and_conv(ours: str, conv: str, norm: str) -> Names:
-    yield f"{ours}.0.weight", f"{conv}.weight", unchanged
-    for kind in ("weight", "bias", "running_mean", "running_var"):
-        yield f"{ours}.1.{kind}", f"{norm}.{kind}", unchanged
+                yield from conv_norm_names(f"{ours}.shortcut", f"{theirs}.downsample.0", f"{theirs}.downsample.1")

@@ -3,12 +3,14 @@
 A backbone of timm's is a classifier without its head, whose modules timm may rename: those of a first sequence become
 modules of the whole (`stages.0` is `stages_0`), or all are within `model` or `body`. Files that timm itself renames on
 reading, as authors' names, go through timm's own function.
+
+Inverted residual blocks by timm's names: of EfficientNet and of MobileNetV2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.families.shared.source_weights import SourceWeights, unchanged
+from boxwright.families.shared.source_weights import Names, SourceWeights, conv_norm_names, unchanged
 from boxwright.nn.backbones.efficientnet import EfficientNet, MBConv
 from boxwright.nn.backbones.hgnetv2 import HgNetV2
 from boxwright.nn.backbones.mobilenet_v2 import BLOCKS_OF_STAGES, InvertedResidual, MobileNetV2
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 
-_STATISTICS = ("weight", "bias", "running_mean", "running_var")
 # efficientnet_pytorch's names within a block that expands → timm's; of a block that does not, the numbers are one less.
 _PARTS = {
     "_expand_conv": "conv_pw",
@@ -41,19 +42,19 @@ _BLOCK = re.compile(r"_blocks\.(\d+)\.(\w+)\.(\w+)")
 
 def efficientnet_names(backbone: EfficientNet, prefix: str = "") -> Names:
     """Yield our names of a network's tensors, timm's behind a prefix, and conversions, of which there are none."""
-    yield from _norm_and_conv("backbone.stem", f"{prefix}conv_stem", f"{prefix}bn1")
+    yield from conv_norm_names("backbone.stem", f"{prefix}conv_stem", f"{prefix}bn1")
     for number, ((stage, position), block) in enumerate(zip(backbone.places, backbone.blocks, strict=True)):
         yield from _block(block, f"backbone.blocks.{number}", f"{prefix}blocks.{stage}.{position}")
 
 
 def mobilenet_v2_names(backbone: MobileNetV2) -> Names:
     """Yield our names of a network's tensors, timm's, and conversions, of which there are none."""
-    yield from _norm_and_conv("backbone.stem", "conv_stem", "bn1")
+    yield from conv_norm_names("backbone.stem", "conv_stem", "bn1")
     places = [(stage, position) for stage, count in enumerate(BLOCKS_OF_STAGES) for position in range(count)]
     for number, ((stage, position), block) in enumerate(zip(places, backbone.blocks, strict=False)):
         yield from _block(block, f"backbone.blocks.{number}", f"blocks.{stage}.{position}")
     if backbone.head is not None:
-        yield from _norm_and_conv("backbone.head", "conv_head", "bn2")
+        yield from conv_norm_names("backbone.head", "conv_head", "bn2")
 
 
 def is_efficientnet_pytorch(names: Mapping[str, Tensor]) -> bool:
@@ -89,7 +90,7 @@ def _block(block: nn.Module, ours: str, theirs: str) -> Names:
     convs = ("conv_pw", "conv_dw", "conv_pwl") if expands else ("conv_dw", "conv_pw")
     parts = ("expand", "depthwise", "project") if expands else ("depthwise", "project")
     for number, (part, conv) in enumerate(zip(parts, convs, strict=True), start=1):
-        yield from _norm_and_conv(f"{ours}.{part}", f"{theirs}.{conv}", f"{theirs}.bn{number}")
+        yield from conv_norm_names(f"{ours}.{part}", f"{theirs}.{conv}", f"{theirs}.bn{number}")
     if isinstance(block, MBConv):
         for part, conv in (("squeeze", "conv_reduce"), ("excite", "conv_expand")):
             yield from (
@@ -97,12 +98,6 @@ def _block(block: nn.Module, ours: str, theirs: str) -> Names:
             )
 
 
-def _norm_and_conv(ours: str, conv: str, norm: str) -> Names:
-    yield f"{ours}.0.weight", f"{conv}.weight", unchanged
-    yield from ((f"{ours}.1.{kind}", f"{norm}.{kind}", unchanged) for kind in _STATISTICS)
-
-
-Names = Iterator[tuple[str, str, Callable[[Tensor], Tensor]]]
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _EPSILON, _OUR_EPSILON = 1e-5, 1e-3
 # The first kernel of networks whose pixels are not normalized as timm's, the mean after it, and their pixels' scale.

@@ -1,4 +1,7 @@
-"""A folder with a model's weights, configuration and classes as separate files: what the hub keeps of a model."""
+"""A folder with a model's weights, configuration and classes as separate files: what the hub keeps of a model.
+
+The digest by which a detector's weights are known again.
+"""
 
 from __future__ import annotations
 

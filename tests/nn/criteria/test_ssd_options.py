@@ -15,7 +15,8 @@ from boxwright.nn.criteria.anchor import AnchorCriterion, LossNormalizer
 from boxwright.nn.criteria.class_index_losses import NO_COLUMN
 from boxwright.nn.criteria.classification_losses import Dice, SigmoidCrossEntropy
 from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.criteria.example_sampler import Balance, BalancedSampler, ExpectedSampling, ReweightUnmatched
+from boxwright.nn.criteria.example_sampler import BalancedSampler
+from boxwright.nn.criteria.expected_weights import Balance, ExpectedSampling, ReweightUnmatched
 from boxwright.nn.criteria.localization_losses import AbsoluteError, GeneralizedIouLoss, IouLoss, SmoothL1
 from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder, MeanStddevBoxCoder

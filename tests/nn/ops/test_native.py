@@ -16,7 +16,15 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from boxwright.nn.ops import native
-from boxwright.nn.ops.native import Extension, conv_3x3, conv_3x3_packed, is_usable, load_extension, packed_kernel
+from boxwright.nn.ops.native import (
+    Extension,
+    channel_sums,
+    conv_3x3,
+    conv_3x3_packed,
+    is_usable,
+    load_extension,
+    packed_kernel,
+)
 
 LIBRARY = Path(native.__file__).parents[2] / "_native.so"
 LEVELS = ["portable", "avx2", "avx512"]
@@ -320,3 +328,10 @@ def test_the_threads_are_pytorchs() -> None:
         conv_3x3(*numbers(33, 17))
     loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "omp" in line}
     assert len({name for name in loaded if re.search(r"lib(gomp|iomp5|omp)[-.]", name)}) == 1
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 3, 4, 5), (0, 3, 4, 5), (3, 64, 17, 1)])
+def test_sums_of_channels(shape: tuple[int, ...], layout: torch.memory_format) -> None:
+    maps = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(memory_format=layout)
+    torch.testing.assert_close(channel_sums(maps), maps.double().sum((0, 2, 3)).float())

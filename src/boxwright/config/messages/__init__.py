@@ -5,24 +5,14 @@ from boxwright.config.messages.anchor_generator import (
     SsdAnchorGenerator,
 )
 from boxwright.config.messages.augmentation_beyond_tf import (
-    DataAnchorSampling, LargeScaleJitter, RandomCopyPaste, RandomErasing, RandomMixup, RandomMosaic,
-    RandomSquarePatch, RandomTile, UserArgument, UserAugmentation,
-)
-from boxwright.config.messages.target_assignment import (
-    BoxCoder, FasterRcnnBoxCoder, KeypointBoxCoder, MeanStddevBoxCoder, SquareBoxCoder,
+    CaffeDistort, DataAnchorSampling, LargeScaleJitter, OverlapCrop, RandomCopyPaste, RandomErasing, RandomExpand,
+    RandomInterpolationResize, RandomMixup, RandomMosaic, RandomSquarePatch, RandomTile, UserArgument,
+    UserAugmentation,
 )
 from boxwright.config.messages.box_predictor import (
     BoxPredictor, ConvolutionalBoxPredictor, ConvolutionalBoxPredictorBoxEncodingsClipRange, MaskRCNNBoxPredictor,
     RfcnBoxPredictor, WeightSharedConvolutionalBoxPredictor,
     WeightSharedConvolutionalBoxPredictorBoxEncodingsClipRange, WeightSharedConvolutionalBoxPredictorScoreConverter,
-)
-from boxwright.config.messages.augmentation_beyond_tf import (
-    CaffeDistort, OverlapCrop, RandomExpand, RandomInterpolationResize,
-)
-from boxwright.config.messages.post_processing import (
-    CalibrationConfig, ClassIdFunctionApproximations, ClassIdFunctionApproximationsClassIdXyPairsMapEntry,
-    ClassIdSigmoidCalibrations, ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry, FunctionApproximation,
-    SigmoidCalibration, SigmoidParameters, TemperatureScalingCalibration, TrainingDataType, XYPairs, XYPairsXYPair,
 )
 from boxwright.config.messages.cascade import AlignmentBorder, ClassifierBackbone, LevelCandidates
 from boxwright.config.messages.crop_augmentation import (
@@ -35,22 +25,19 @@ from boxwright.config.messages.eval import (
     KeypointEdge, ParameterizedMetric,
 )
 from boxwright.config.messages.fpn import BidirectionalFeaturePyramidNetworks, FeaturePyramidNetworks
-from boxwright.config.messages.train import GraphRewriter, Quantization
 from boxwright.config.messages.hyperparams import (
     BatchNorm, GroupNorm, Hyperparams, HyperparamsActivation, HyperparamsOp, Initializer, L1Regularizer,
     L2Regularizer, RandomNormalInitializer, Regularizer, TruncatedNormalInitializer, VarianceScalingInitializer,
     VarianceScalingInitializerMode,
 )
 from boxwright.config.messages.image_resizer import (
-    ConditionalShapeResizer, ConditionalShapeResizerResizeCondition, FixedShapeResizer, IdentityResizer, ImageResizer,
-    KeepAspectRatioResizer, PadToMultipleResizer, ResizeType,
+    ConditionalShapeResizer, ConditionalShapeResizerResizeCondition, FixedShapeResizer, IdentityResizer,
+    ImageResizer, KeepAspectRatioResizer, PadToMultipleResizer, ResizeType,
 )
 from boxwright.config.messages.input_reader import (
     ClassWeight, CocoInputReader, ExternalInputReader, FddbInputReader, InputReader, InputType, InstanceMaskType,
-    OpenImagesInputReader, TFRecordInputReader, VocInputReader, WiderFaceInputReader, YoloInputReader,
-)
-from boxwright.config.messages.input_reader import (
-    LVISFrequency, StringIntLabelMap, StringIntLabelMapItem, StringIntLabelMapItemKeypointMap,
+    LVISFrequency, OpenImagesInputReader, StringIntLabelMap, StringIntLabelMapItem,
+    StringIntLabelMapItemKeypointMap, TFRecordInputReader, VocInputReader, WiderFaceInputReader, YoloInputReader,
 )
 from boxwright.config.messages.losses import (
     BootstrappedSigmoidClassificationLoss, ClassificationLoss, HardExampleMiner, HardExampleMinerLossType,
@@ -60,29 +47,35 @@ from boxwright.config.messages.losses import (
     WeightedL2LocalizationLoss, WeightedSigmoidClassificationLoss, WeightedSmoothL1LocalizationLoss,
     WeightedSoftmaxClassificationAgainstLogitsLoss, WeightedSoftmaxClassificationLoss,
 )
-from boxwright.config.messages.target_assignment import ArgMaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, Matcher
 from boxwright.config.messages.optimizer import (
     AdamOptimizer, AdamWOptimizer, ConstantLearningRate, CosineDecayLearningRate, ExponentialDecayLearningRate,
     LearningRate, ManualStepLearningRate, ManualStepLearningRateLearningRateSchedule, MomentumOptimizer, Optimizer,
     ParameterGroup, RMSPropOptimizer,
 )
 from boxwright.config.messages.post_processing import (
-    BatchNonMaxSuppression, PostProcessing, PostProcessingScoreConverter,
+    BatchNonMaxSuppression, CalibrationConfig, ClassIdFunctionApproximations,
+    ClassIdFunctionApproximationsClassIdXyPairsMapEntry, ClassIdSigmoidCalibrations,
+    ClassIdSigmoidCalibrationsClassIdSigmoidParametersMapEntry, FunctionApproximation, PostProcessing,
+    PostProcessingScoreConverter, SigmoidCalibration, SigmoidParameters, TemperatureScalingCalibration,
+    TrainingDataType, XYPairs, XYPairsXYPair,
 )
 from boxwright.config.messages.preprocessor import (
     AdjustGamma, AutoAugmentImage, AutoAugmentOperation, AutoAugmentSubPolicy, ConvertClassLogitsToSoftmax,
     DropLabelProbabilistically, NormalizeImage, PreprocessingStep, RandomAbsolutePadImage, RandomAdjustBrightness,
     RandomAdjustContrast, RandomAdjustHue, RandomAdjustSaturation, RandomBlackPatches, RandomDistortColor,
     RandomDownscaleToTargetPixels, RandomHorizontalFlip, RandomImageScale, RandomJitterBoxes,
-    RandomJitterBoxesJitterMode, RandomJpegQuality,
-    RandomPadImage, RandomPatchGaussian, RandomPixelValueScale, RandomResizeMethod, RandomRGBtoGray, RandomRotation90,
-    RandomScaleCropAndPadToSquare, RandomSelfConcatImage, RandomSquareCropByScale, RandomVerticalFlip, RemapLabels,
-    ResizeImage, ResizeImageMethod, RGBtoGray, ScaleBoxesToPixelCoordinates, SubtractChannelMean,
-)
-from boxwright.config.messages.target_assignment import (
-    IoaSimilarity, IouSimilarity, NegSqDistSimilarity, RegionSimilarityCalculator, ThresholdedIouSimilarity,
+    RandomJitterBoxesJitterMode, RandomJpegQuality, RandomPadImage, RandomPatchGaussian, RandomPixelValueScale,
+    RandomResizeMethod, RandomRGBtoGray, RandomRotation90, RandomScaleCropAndPadToSquare, RandomSelfConcatImage,
+    RandomSquareCropByScale, RandomVerticalFlip, RemapLabels, ResizeImage, ResizeImageMethod, RGBtoGray,
+    ScaleBoxesToPixelCoordinates, SubtractChannelMean,
 )
 from boxwright.config.messages.ssd_feature_extractor import SsdFeatureExtractor
+from boxwright.config.messages.target_assignment import (
+    ArgMaxMatcher, BipartiteArgmaxMatcher, BipartiteMatcher, BoxCoder, FasterRcnnBoxCoder, IoaSimilarity,
+    IouSimilarity, KeypointBoxCoder, Matcher, MeanStddevBoxCoder, NegSqDistSimilarity, RegionSimilarityCalculator,
+    SquareBoxCoder, ThresholdedIouSimilarity,
+)
 from boxwright.config.messages.train import (
-    ChannelOrder, CheckpointVersion, FreezeStage, GradientClipping, MultiScale, TrainConfig,
+    ChannelOrder, CheckpointVersion, FreezeStage, GradientClipping, GraphRewriter, MultiScale, Quantization,
+    TrainConfig,
 )

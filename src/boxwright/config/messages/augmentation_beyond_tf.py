@@ -1,4 +1,7 @@
-"""Data augmentation that TensorFlow's API lacks (all extensions of Boxwright)."""
+"""Data augmentation that TensorFlow's API lacks (all extensions of Boxwright).
+
+The augmentation steps of Caffe's SSD and RefineDet, extensions of Boxwright.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Where samples come from.
 
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
+
+Label maps.
 """
 
 from __future__ import annotations

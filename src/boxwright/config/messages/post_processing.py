@@ -1,6 +1,8 @@
 """Score conversion and non-maximum suppression.
 
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
+
+Calibration of scores.
 """
 
 from __future__ import annotations

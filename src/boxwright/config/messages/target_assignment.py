@@ -1,6 +1,10 @@
 """Box coders.
 
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
+
+Matchers.
+
+Similarities between boxes.
 """
 
 from __future__ import annotations

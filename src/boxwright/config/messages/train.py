@@ -1,6 +1,8 @@
 """Training.
 
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
+
+TensorFlow graph rewriting (quantization-aware training).
 """
 
 from __future__ import annotations

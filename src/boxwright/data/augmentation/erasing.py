@@ -6,75 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from boxwright.data.augmentation.crop import crop, overlapping
 from boxwright.data.augmentation.functional.compose import covered
-from boxwright.data.augmentation.functional.geometry import Window, pad, resize
-from boxwright.data.augmentation.functional.pixels import canvas_of
 from boxwright.types import Sample
-
-
-@dataclass(frozen=True)
-class RandomTile:
-    """Crop a tile of fixed size, around the center of some object or anywhere.
-
-    Attributes:
-        size: (height, width); an image that is smaller along a side keeps that side.
-        object_probability: The probability that the tile contains the center of an object, if there is one.
-        min_visible: The share of a box that must be visible for it to stay.
-    """
-
-    size: tuple[int, int] = (640, 640)
-    object_probability: float = 0.75
-    min_visible: float = 0.3
-
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the tile; boxes are clipped to it."""
-        sides = sample.image.shape[:2]
-        tile = [min(length, side) for length, side in zip(self.size, sides, strict=True)]
-        around = None
-        if rng.random() < self.object_probability and len(sample.boxes):
-            box = sample.boxes[int(rng.integers(0, len(sample.boxes)))]
-            around = (float(box[1] + box[3]) / 2, float(box[0] + box[2]) / 2)
-        starts = []
-        for axis in (0, 1):
-            least, most = 0, sides[axis] - tile[axis]
-            if around is not None:  # the tile ends behind the center, and begins before it
-                center = min(max(int(around[axis]), 0), sides[axis] - 1)
-                least, most = max(least, center + 1 - tile[axis]), min(most, center)
-            starts.append(int(rng.integers(least, most + 1)))
-        top, left = starts
-        window: Window = (left, top, left + tile[1], top + tile[0])
-        return crop(sample, window, overlapping(sample.boxes, window, self.min_visible), clip_boxes=True)
-
-
-@dataclass(frozen=True)
-class LargeScaleJitter:
-    """Scale by a wide range, crop at random if larger than the result, pad if smaller (Ghiasi et al., 2021).
-
-    TF's `random_scale_crop_and_pad_to_square` is the same for squares, in black, and without `min_visible`.
-
-    Attributes:
-        scales: (min, max); 1 fits the image into the result.
-        min_visible: The share of a box that must be visible for it to stay.
-        color: Of the padding at the bottom and right.
-    """
-
-    size: tuple[int, int] = (1024, 1024)
-    scales: tuple[float, float] = (0.1, 2.0)
-    min_visible: float = 0.2
-    color: tuple[float, ...] = (114.0,)
-
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return a sample of that size; boxes are clipped."""
-        sides = sample.image.shape[:2]
-        scale = rng.uniform(*self.scales) * min(new / old for new, old in zip(self.size, sides, strict=True))
-        tall, wide = (max(round(side * scale), 1) for side in sides)
-        shown = min(tall, self.size[0]), min(wide, self.size[1])
-        top, left = int(rng.integers(0, tall - shown[0] + 1)), int(rng.integers(0, wide - shown[1] + 1))
-        scaled = resize(sample, tall, wide)
-        window: Window = (left, top, left + shown[1], top + shown[0])
-        inside = crop(scaled, window, overlapping(scaled.boxes, window, self.min_visible), clip_boxes=True)
-        return pad(inside, canvas_of(self.size, self.color, inside.image), (0, 0))
 
 
 @dataclass(frozen=True)

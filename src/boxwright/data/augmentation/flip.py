@@ -1,5 +1,7 @@
 """Flips and quarter turns.
 
+The image beside or below itself.
+
 Dimensions: N boxes, P keypoints.
 """
 

@@ -1,5 +1,9 @@
 """Mosaic: four images around a point.
 
+MixUp: two images blended.
+
+Copy-paste: objects of another image pasted onto this one.
+
 Dimensions: N objects.
 """
 

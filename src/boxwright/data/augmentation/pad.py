@@ -1,4 +1,7 @@
-"""Random padding: the image at a random position on a larger canvas, or in its upper left corner."""
+"""Random padding: the image at a random position on a larger canvas, or in its upper left corner.
+
+Random changes of size.
+"""
 
 from __future__ import annotations
 

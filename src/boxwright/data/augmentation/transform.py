@@ -1,4 +1,9 @@
-"""The interface of transforms, and chains of them."""
+"""The interface of transforms, and chains of them.
+
+Augmentation that changes with the training step.
+
+Other samples of the same data, for transforms that mix several.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Adapter for transforms of Albumentations, which is an optional dependency.
 
+Adapter for transforms of torchvision (v2).
+
+Adapter for a transform that a user wrote.
+
 Dimensions: N objects, P keypoints.
 """
 

@@ -3,7 +3,9 @@
 A RetinaNet predicts one box per cell; later steps sample that box's features by RoIConv, on the same maps, and
 refine its class and position.
 
-Dimensions: B batch, C channels, H W image, A anchors, S anchors a location.
+RetinaNet's pyramid (Focal Loss for Dense Object Detection, section 4): coarser maps from the backbone's last.
+
+Dimensions: B batch, C channels, H W image or grid, A anchors, S anchors a location.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The tasks of CenterNet: the heads, the losses and the decoding of each."""
+"""The tasks of CenterNet: the heads, the losses and the decoding of each.
+
+`DensePoseEstimation`: the heads, the losses and the decoding of the body's surface.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Points and boxes in cells: the frame of CenterNet's maps, in which vectors are y, x.
 
-Dimensions: B batch, G objects (padded), N points of an image, C channels, H W grid of cells.
+Target heatmaps: a Gaussian around each point (CornerNet, section 3.2; Objects as Points, section 3).
+
+Dimensions: B batch, G objects (padded), N points of an image, C channels, H W grid of cells, K classes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """What DeepMAC's feature consistency compares: colors of the image, or features of the network.
 
+Colors in CIE Lab, in which distances are about those that people see.
+
 Dimensions: B batch, C channels, H W grid of cells.
 """
 

@@ -1,5 +1,7 @@
 """The heads of CenterNet: each predicts one map from a feature map of stride 4 (Objects as Points, section 5).
 
+The classifier that embeddings of objects are learned with: which of the known individuals each is (FairMOT, 2020).
+
 Dimensions: B batch, N objects of an image, E numbers of an embedding, T identities.
 """
 

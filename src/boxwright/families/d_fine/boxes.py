@@ -2,6 +2,8 @@
 
 Each side of a frame moves by a distance: the mean of a softmax over bins that are dense around 0 and sparse far away.
 
+Boxes as center x, center y, width, height in 0..1 of an image, as transformers predict them.
+
 Dimensions: N + 1 bins. Boxes are center x, center y, width, height, in 0..1 of the input; sides are left, top, right
 and bottom.
 """

@@ -2,8 +2,13 @@
 
 Modules have the names of the published weights, which thereby load by name.
 
+Deformable attention (Zhu et al., 2021): each query reads a few places of each map, wherever it likes.
+
+The queries of D-FINE's decoder: the likeliest cells of the maps, and in training disturbed objects.
+
 Dimensions: B batch, Q queries, D width, M heads, P taps of all levels together, T cells of all levels together, N + 1
-bins of a distance. Boxes are center x, center y, width, height, in 0..1 of the input.
+bins of a distance, c channels of a head, L levels, K classes. Boxes are center x, center y, width, height, in 0..1 of
+the input.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """Denoising: disturbed objects as additional queries in training (DN-DETR, DINO; as in RT-DETR and D-FINE).
 
-Dimensions: B batch, G objects (padded), K classes, R noisy queries, Q queries.
+Random numbers that follow from keys alone, on any device: no generator keeps a state.
+
+What is drawn for an image is the same in whatever batch, part of a batch or process it is seen.
+
+Dimensions: B batch or keys, G objects (padded), K classes, R noisy queries, Q queries, N numbers.
 """
 
 from __future__ import annotations

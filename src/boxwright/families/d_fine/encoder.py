@@ -2,7 +2,9 @@
 
 Modules have the names of the published weights, which thereby load by name.
 
-Dimensions: B batch, C channels, H W grid.
+Attention among tokens.
+
+Dimensions: B batch, C channels, H W grid, N tokens, D width, M heads.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from boxwright.nn.ops.boxes import clip_boxes
 from boxwright.nn.ops.constants import constants
 from boxwright.nn.postprocessing.anchor import of_anchors
 from boxwright.nn.postprocessing.nms import Nms
-from boxwright.runtime.litert_session import KEPT, OUTPUTS
+from boxwright.runtime.litert_session import KEPT_WITHOUT_STRIDED, OUTPUTS
 from boxwright.types import PaddedDetections, RawDetections
 
 
@@ -36,7 +36,7 @@ class QueryPostprocessor:
     def lite_outputs(self, predictions: DFinePredictions) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the outputs of a graph for LiteRT, and those after them that only its comparison with ours reads."""
         del predictions
-        return OUTPUTS, tuple(name for name in KEPT if name != "detection_boxes_strided")
+        return OUTPUTS, KEPT_WITHOUT_STRIDED
 
     @torch.no_grad()
     def decode(self, predictions: DFinePredictions) -> RawDetections:

@@ -1,4 +1,7 @@
-"""`RefineDet`: a two-step detector. Defaults are the authors'."""
+"""`RefineDet`: a two-step detector. Defaults are the authors'.
+
+`RefineDetFeatureExtractor`: maps of strides 8 (or 4), 16, 32, and coarser ones.
+"""
 
 from __future__ import annotations
 

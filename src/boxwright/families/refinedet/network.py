@@ -1,6 +1,10 @@
 """RefineDet: Single-Shot Refinement Neural Network for Object Detection (Zhang et al., 2018).
 
-Dimensions: B batch, C channels, H W image, A anchors.
+RefineDet's transfer connection blocks, which pass the first step's features to the second (section 3.1, figure 2).
+
+One coarser level, by a bottleneck (RefineDet with ResNet-101, section 4: `res6`).
+
+Dimensions: B batch, C channels, H W image or grid, A anchors.
 """
 
 from __future__ import annotations

@@ -19,13 +19,8 @@ from boxwright.nn.criteria.classification_losses import (
     SoftmaxAgainstLogits,
     SoftmaxCrossEntropy,
 )
-from boxwright.nn.criteria.example_sampler import (
-    Balance,
-    BalancedSampler,
-    ExpectedSampling,
-    ExpectedWeights,
-    ReweightUnmatched,
-)
+from boxwright.nn.criteria.example_sampler import BalancedSampler
+from boxwright.nn.criteria.expected_weights import Balance, ExpectedSampling, ExpectedWeights, ReweightUnmatched
 from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
 from boxwright.nn.criteria.localization_losses import (
     AbsoluteError,

@@ -1,4 +1,7 @@
-"""Another project's tensors, or a checkpoint's, by the names of a network."""
+"""Another project's tensors, or a checkpoint's, by the names of a network.
+
+Conversions of other projects' tensors: mostly none, or a reordering of box coordinates.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,18 @@ class SourceWeights:
     missing: dict[str, str] = field(default_factory=dict)
     is_classifier: bool = False
     check_anchors: Callable[[], None] = lambda: None
+
+
+def norm_names(ours: str, theirs: str) -> Names:
+    """Yield the names of a batch normalization's tensors."""
+    for kind in ("weight", "bias", "running_mean", "running_var"):
+        yield f"{ours}.{kind}", f"{theirs}.{kind}", unchanged
+
+
+def conv_norm_names(ours: str, conv: str, norm: str) -> Names:
+    """Yield the names of a convolution without bias, and of its normalization, which are numbered in ours."""
+    yield f"{ours}.0.weight", f"{conv}.weight", unchanged
+    yield from norm_names(f"{ours}.1", norm)
 
 
 def map_names(

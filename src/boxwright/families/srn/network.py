@@ -2,9 +2,15 @@
 
 Two steps process an image, each on its own maps. The first step's classes filter anchors on fine levels (selective
 two-step classification, STC), and its boxes are the second step's anchors on coarse levels (selective two-step
-regression, STR). Both rules are in `ops.anchor_refinement.SecondStep`.
+regression, STR). Both rules are in `nn.ops.boxes.SecondStep`.
 
-Dimensions: B batch, C channels, H W image, A anchors.
+SRN's two sets of feature maps (Chi et al., 2019, section 3.1), as released.
+
+Receptive field enhancement (RFE), and the head that uses it (SRN, section 3.4).
+
+Anchors whose sides are rounded to whole pixels before scaling (py-faster-rcnn's, and SRN's).
+
+Dimensions: B batch, C channels, H W image or grid, A anchors, S anchors a location.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`Ssd`: backbone, neck, head, criterion and postprocessor of a one-stage detector."""
+"""`Ssd`: backbone, neck, head, criterion and postprocessor of a one-stage detector.
+
+`BoxPredictor`: the heads of one-stage detectors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Second and third stages: `MaskRCNNBoxPredictor` and `RfcnBoxPredictor`, and the cropping of regions."""
+"""Second and third stages: `MaskRCNNBoxPredictor` and `RfcnBoxPredictor`, and the cropping of regions.
+
+`Context`: the attention of Context R-CNN.
+"""
 
 from __future__ import annotations
 

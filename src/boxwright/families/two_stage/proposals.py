@@ -1,6 +1,8 @@
 """From a region proposal network's predictions to proposals (Faster R-CNN, section 3.1; TF's first stage).
 
-Dimensions: B batch, A anchors, R proposals of an image, L levels.
+Sampling of proposals for training a second stage (Faster R-CNN, section 3.2; TF's FasterRCNNMetaArch).
+
+Dimensions: B batch, A anchors, R proposals of an image, L levels, S sampled ones, G groundtruth boxes (padded).
 """
 
 from __future__ import annotations

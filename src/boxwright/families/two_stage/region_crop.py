@@ -1,6 +1,8 @@
 """Cropping regions of feature maps for a second stage.
 
-Dimensions: B batch, R regions of an image, C channels, h w crop.
+The level of a feature pyramid that a region is cropped from.
+
+Dimensions: B batch, R regions of an image, C channels, h w crop, L levels.
 """
 
 from __future__ import annotations

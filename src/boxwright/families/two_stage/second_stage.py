@@ -1,6 +1,10 @@
 """Second stages, which classify proposals (Faster R-CNN, section 3.2).
 
-Dimensions: B batch, R proposals of an image, K foreground classes, C channels, H W grid.
+The head that classifies regions and refines their boxes (Faster R-CNN, section 3.2; TF's mask_rcnn_box_predictor).
+
+Running a module on valid rows only.
+
+Dimensions: B batch, R proposals of an image, K foreground classes, C channels, H W grid, N regions.
 """
 
 from __future__ import annotations

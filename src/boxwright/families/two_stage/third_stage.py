@@ -1,6 +1,9 @@
 """The third stage: masks of detections (Mask R-CNN, section 3).
 
-Dimensions: B batch, R proposals of an image, D detections (padded), P positives, K foreground classes, h w mask.
+The mask head, which segments a region's object (Mask R-CNN, section 3).
+
+Dimensions: B batch, R proposals of an image, D detections (padded), P positives, K foreground classes, h w mask, N
+regions, C channels.
 """
 
 from __future__ import annotations

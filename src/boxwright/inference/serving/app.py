@@ -1,4 +1,7 @@
-"""The server's routes: TensorFlow Serving's REST protocol, the Open Inference Protocol, and `/detect` for images."""
+"""The server's routes: TensorFlow Serving's REST protocol, the Open Inference Protocol, and `/detect` for images.
+
+The page of the server: its files, and what it asks about the models.
+"""
 
 from __future__ import annotations
 

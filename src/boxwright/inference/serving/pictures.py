@@ -1,5 +1,7 @@
 """Pictures in each form that clients send; the sizes of all in a request are checked before any is decoded.
 
+Forms (multipart/form-data, RFC 7578), split in one pass: no nested parts, and few parts and headers.
+
 Dimensions: H W picture.
 """
 

@@ -2,6 +2,8 @@
 
 Modules are named by TF-Slim's scopes. A cell's inputs are the outputs of two cells before it.
 
+PNASNet-5, large (Liu et al., 2018), as TF-Slim defines it.
+
 Dimensions: B batch, C channels, H W grid.
 """
 

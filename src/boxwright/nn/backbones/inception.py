@@ -2,6 +2,12 @@
 
 Modules are named by TF-Slim's scopes, so that variable names map to TensorFlow's.
 
+Inception v2 (Ioffe and Szegedy, 2015, figure 5), as TF-Slim lays it out.
+
+Inception v3 (Szegedy et al., 2016, table 1), as TF-Slim lays it out.
+
+Some of its scopes are misnamed.
+
 Dimensions: B batch, C channels, H W grid.
 """
 

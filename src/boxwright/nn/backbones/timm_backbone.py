@@ -28,7 +28,7 @@ class TimmBackbone(Backbone):
     """
 
     def __init__(self, name: str, *, strides: Sequence[int]) -> None:
-        """Make the network with random weights; `checkpoints.pretrained` fetches timm's.
+        """Make the network with random weights; `weights.pretrained` fetches timm's.
 
         Args:
             name: timm's name, such as "resnet18.a1_in1k".

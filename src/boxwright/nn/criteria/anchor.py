@@ -14,7 +14,8 @@ from torch.profiler import record_function
 from boxwright.nn.criteria.class_index_losses import NO_COLUMN
 from boxwright.nn.criteria.classification_losses import ClassificationLoss
 from boxwright.nn.criteria.criterion import Description, LossTerm
-from boxwright.nn.criteria.example_sampler import BalancedSampler, ExpectedWeights
+from boxwright.nn.criteria.example_sampler import BalancedSampler
+from boxwright.nn.criteria.expected_weights import ExpectedWeights
 from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
 from boxwright.nn.criteria.localization_losses import LocalizationLoss
 from boxwright.nn.criteria.target_assigner import AnchorTargets, Assigner, ClassColumns

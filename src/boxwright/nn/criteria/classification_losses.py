@@ -3,7 +3,11 @@
 Each takes logits, targets as column indices or soft rows, and weights per anchor or per column, and returns one loss
 per anchor; the criterion sums, mines and normalizes.
 
-Dimensions: B batch, A anchors, C columns (classes, and background if any).
+Focal loss for targets that fall off around objects, its values and gradients computed in one pass over the logits.
+
+A heatmap has a column per class in each cell: each step of the formula on all of it costs more than its arithmetic.
+
+Dimensions: B batch, A anchors (cells of a heatmap), C columns (classes, and background if any).
 """
 
 from __future__ import annotations

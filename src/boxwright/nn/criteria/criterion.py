@@ -1,4 +1,7 @@
-"""The interface of criteria: losses for training, and a description for the log."""
+"""The interface of criteria: losses for training, and a description for the log.
+
+Loss terms as values: what was summed, and by what it is divided.
+"""
 
 from __future__ import annotations
 

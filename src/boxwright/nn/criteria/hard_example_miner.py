@@ -1,6 +1,8 @@
 """Hard example mining: training on the anchors with the highest losses.
 
-Dimensions: B batch, A anchors, M the maximum of examples per image.
+Greedy suppression for hard example mining, which keeps thousands of boxes per image at thresholds near 1.
+
+Dimensions: B batch, A anchors or boxes, M the maximum of examples per image.
 """
 
 from __future__ import annotations

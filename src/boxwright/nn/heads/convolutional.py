@@ -1,6 +1,8 @@
 """SSD's box predictor, with separate convolutions for each level (TF's convolutional_box_predictor).
 
-Dimensions: B batch, C channels, H W grid, S anchors a location.
+The outputs of heads for each anchor, and their layout.
+
+Dimensions: B batch, C channels, H W grid, S anchors a location, A anchors.
 """
 
 from __future__ import annotations

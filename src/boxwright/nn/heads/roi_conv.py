@@ -2,6 +2,11 @@
 
 Each takes a map and one box per cell, and returns features of the same grid.
 
+RoIConv: a convolution whose taps lie in a box rather than around a cell (AlignDet, section 3.3).
+
+Each cell of a map has a box. A K × K kernel samples the centers of the box's K × K bins, as RoIAlign would, in the
+layout of a deformable convolution.
+
 Dimensions: B batch, C channels, H W grid, K taps a side.
 """
 

@@ -1,5 +1,7 @@
 """Feature pyramid network (Lin et al., 2017), as in TF's SSD.
 
+Feature pyramid network as in its paper (Lin et al., 2017, section 3), and in most two-stage detectors.
+
 Dimensions: B batch, C channels, H W grid.
 """
 

@@ -1,6 +1,17 @@
 """Geometry of boxes.
 
-Dimensions: B batch, G A N counts of boxes. Boxes are xyxy, in any one unit.
+Similarities of boxes, for matchers.
+
+Each compares groundtruth boxes with anchors, both xyxy in units of the network's input.
+
+The refined anchors of a detector's second step.
+
+RefineDet, sections 3.2 and 3.3; SRN's selective two-step classification and regression (STC, STR) are the same two
+ideas on some levels only.
+
+Slicing of large computations, which bounds the size of intermediate tensors.
+
+Dimensions: B batch, G A N counts of boxes, C columns of the class head. Boxes are xyxy, in any one unit.
 """
 
 from __future__ import annotations

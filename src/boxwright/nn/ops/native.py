@@ -21,8 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.ops.channel_sums import channel_sums
-
 _INTERFACE = 1  # as in native/level.c
 _OUT, _POINTS = 4, 36  # a tile's outputs along each side; the numbers of a transformed tile
 _PANEL = 32  # output channels that lie together in a packed kernel, as in native/winograd_inference.c
@@ -254,6 +252,12 @@ class _Conv3x3(torch.autograd.Function):
         to_maps, to_kernel = torch.ops.boxwright.conv_3x3_backward.default(gradient, *ctx.saved_tensors, needed[:2])
         to_bias = channel_sums(gradient) if needed[2] else None
         return to_maps if needed[0] else None, to_kernel if needed[1] else None, to_bias
+
+
+def channel_sums(maps: Tensor) -> Tensor:
+    """Return the sums [C] of [B, C, H, W], by a product with ones: on a CPU twice as fast as `sum`."""
+    rows = maps.permute(0, 2, 3, 1).flatten(0, 2)
+    return (rows.new_ones(1, len(rows)) @ rows)[0]
 
 
 def _conv_3x3_packed(maps: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:

@@ -2,6 +2,10 @@
 
 They differ from PyTorch's where it shows: momentum keeps the rate inside the accumulator, Adam adds
 its epsilon before the bias correction, RMSProp adds it under the root.
+
+Weights with a learning rate or decay of their own, by name.
+
+The norm of all gradients together, and clipping by it or by each gradient's own.
 """
 
 from __future__ import annotations

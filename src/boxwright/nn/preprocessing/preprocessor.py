@@ -1,5 +1,9 @@
 """The preprocessor of a detector: resize, scale pixel values, move channels first.
 
+Conversion of arrays, tensors and PIL images to tensors.
+
+Image scaling by OpenCV, for published results that depend on its interpolation.
+
 Dimensions: B batch, H W image, C channels.
 """
 

@@ -4,7 +4,9 @@ The order of the steps determines which detections survive: each class is suppre
 boxes are clipped, those left without area dropped, and the best of all classes kept
 (`multiclass_non_max_suppression` of the TF Object Detection API).
 
-Dimensions: A anchors, K foreground classes, D detections.
+Merging the boxes of one class by voting (Gidaris and Komodakis, 2015, section 5).
+
+Dimensions: A anchors, K foreground classes, D detections, N boxes of one class, V voted.
 """
 
 from __future__ import annotations

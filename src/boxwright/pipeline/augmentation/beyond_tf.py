@@ -1,4 +1,10 @@
-"""`PreprocessingStep`s that TensorFlow's API lacks."""
+"""`PreprocessingStep`s that TensorFlow's API lacks.
+
+`UserAugmentation`: a transform returned by a user's function.
+
+That function runs with the rights of the training process, and only in training: never when a configuration is checked
+or checkpoints are read.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.errors import ConfigError
-from boxwright.data.augmentation.erasing import LargeScaleJitter, RandomErasing, RandomTile
+from boxwright.data.augmentation.erasing import RandomErasing
 from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
 from boxwright.data.augmentation.mosaic import CopyPaste, MixUp, Mosaic
+from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
+from boxwright.data.augmentation.tile import RandomTile
 from boxwright.data.augmentation.transform import SampleProvider, Transform
 from boxwright.data.augmentation.user_transforms import (
     OwnTransform,

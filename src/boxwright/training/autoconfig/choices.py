@@ -1,4 +1,7 @@
-"""Choices that fit the data: input size, run length, batch size, augmentation; docs/data.md has their tables."""
+"""Choices that fit the data: input size, run length, batch size, augmentation; docs/data.md has their tables.
+
+Settings of `boxwright init`.
+"""
 
 from __future__ import annotations
 

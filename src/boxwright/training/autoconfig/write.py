@@ -1,4 +1,7 @@
-"""A configuration in text format: a preset, and the fields that the data change, with reasons as comments."""
+"""A configuration in text format: a preset, and the fields that the data change, with reasons as comments.
+
+Splitting data that have no split: near-duplicates stay together, so that no image is on both sides.
+"""
 
 from __future__ import annotations
 

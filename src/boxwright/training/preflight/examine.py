@@ -1,4 +1,9 @@
-"""All checks of a configuration and its data."""
+"""All checks of a configuration and its data.
+
+The check of what data hold and what of it is used.
+
+The check for fields of a configuration that have no effect, or are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Checks of labels: the label map against the records, class balance, and numbers of objects per image.
 
+Checks of boxes: inside their images, valid, unique, and large enough in the network's input.
+
 Dimensions: N objects.
 """
 

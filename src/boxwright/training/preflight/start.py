@@ -1,4 +1,7 @@
-"""What a run starts from and what it ends with: frozen weights that are random, and the average that is evaluated."""
+"""What a run starts from and what it ends with: frozen weights that are random, and the average that is evaluated.
+
+The check of the weights that a run starts from.
+"""
 
 from __future__ import annotations
 

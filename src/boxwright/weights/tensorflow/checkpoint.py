@@ -1,4 +1,13 @@
-"""TensorFlow's checkpoints of all formats."""
+"""TensorFlow's checkpoints of all formats.
+
+TensorFlow's first checkpoint format: one file, a table of tensor slices by name (`model.ckpt`).
+
+TF-Slim's classifiers use it.
+
+Frozen graphs (`frozen_inference_graph.pb`): a detector's weights, as constants of a TensorFlow graph.
+
+The graph is not run: only constants named like a detector's variables are read.
+"""
 
 from __future__ import annotations
 

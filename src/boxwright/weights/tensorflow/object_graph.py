@@ -2,6 +2,12 @@
 
 A variable with several paths (EfficientDet's backbone is an attribute twice) is stored once, so a path is looked up by
 walking the graph.
+
+The protocol buffers in TensorFlow's checkpoints and graphs, declared without TensorFlow.
+
+Only the fields that are used here are declared; others are ignored.
+
+TensorFlow's `TensorProto`: an array inside a message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Several samples in one image.
 
-Dimensions: N objects.
+Pixels covered by boxes and masks, for all objects at once.
+
+Dimensions: N objects or boxes, H W image.
 """
 
 from __future__ import annotations

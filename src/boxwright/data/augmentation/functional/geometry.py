@@ -27,7 +27,7 @@ _X, _Y = 0, 1
 
 
 class Resize(Protocol):
-    """One of the interpolations in `ops.resize`."""
+    """One of the interpolations in `nn.ops.resize`."""
 
     def __call__(self, image: Tensor, height: int, width: int, *, align_corners: bool = False) -> Tensor:
         """Resize [..., H, W, C] to [..., height, width, C]."""

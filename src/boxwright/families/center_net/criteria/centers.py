@@ -1,5 +1,7 @@
 """The task of centers: a heatmap for each class (Objects as Points, equation 1).
 
+The task of boxes: size and offset at each center (Objects as Points, equations 2 and 3).
+
 Dimensions: B batch, G objects (padded), K classes, P keypoints of a task, H W grid of cells.
 """
 

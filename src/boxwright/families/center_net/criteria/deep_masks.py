@@ -1,6 +1,8 @@
 """The task of DeepMAC's masks (TF's `DeepMACMetaArch.loss`).
 
-Dimensions: B batch, G objects (padded), h w mask.
+Boxes moved at random, on the device (TF's `random_jitter_boxes`; `data/augmentation/labels.py` has it for records).
+
+Dimensions: B batch, G objects (padded), h w mask, N boxes of an image.
 """
 
 from __future__ import annotations

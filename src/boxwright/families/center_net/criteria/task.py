@@ -1,6 +1,8 @@
 """What the tasks of CenterNet share.
 
-Dimensions: B batch, H W grid of cells.
+The task of identities: embeddings at centers are learned by telling all individuals apart (FairMOT, section 3.2).
+
+Dimensions: B batch, H W grid of cells, G objects (padded), T identities.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Keypoints of detected objects (Objects as Points, section 4.2): regressed from the center, then snapped to peaks.
 
-Dimensions: B batch, D detections, P keypoints of a task, n candidates of a keypoint, H W grid of cells.
+The keypoints of several tasks, each of a class, as those of one label map.
+
+Dimensions: B batch, D detections, P keypoints of a task or of the label map, n candidates of a keypoint, H W grid of
+cells, P' keypoints of a task.
 """
 
 from __future__ import annotations

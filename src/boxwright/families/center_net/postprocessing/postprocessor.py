@@ -25,7 +25,7 @@ from boxwright.families.center_net.predictions import STRIDE, CenterPredictions,
 from boxwright.nn.ops.boxes import clip_boxes
 from boxwright.nn.postprocessing.anchor import of_anchors
 from boxwright.nn.postprocessing.nms import Nms
-from boxwright.runtime.litert_session import KEPT, KEYPOINT_OUTPUTS, OUTPUTS
+from boxwright.runtime.litert_session import KEPT, KEPT_WITHOUT_STRIDED, KEYPOINT_OUTPUTS, OUTPUTS
 from boxwright.types import PaddedDetections, RawDetections
 
 
@@ -63,8 +63,8 @@ class CenterNetPostprocessor:
                 f"litert: of a CenterNet boxes and keypoints, as in TensorFlow, not {others[0].replace('_', ' ')}; "
                 "use --format onnx"
             )
-        with_boxes = KEPT if stage.sizes is not None else tuple(n for n in KEPT if n != "detection_boxes_strided")
-        return (*OUTPUTS, *(KEYPOINT_OUTPUTS if self.keypoints else ())), with_boxes
+        named = (*OUTPUTS, *(KEYPOINT_OUTPUTS if self.keypoints else ()))
+        return named, KEPT_WITHOUT_STRIDED if stage.sizes is None else KEPT
 
     @torch.no_grad()
     def decode(self, predictions: CenterPredictions) -> RawDetections:
