@@ -1,14 +1,15 @@
 """What a newcomer's first training is worth: the default command, its recipe's alternatives, and its statistics' start.
 
     BOXWRIGHT_DATA=folder-that-holds-bccd-and-raccoon python benchmarks/first_training.py budgets
-        [--data bccd raccoon] [--minutes 2 6 20] [--seeds 0 1 2] [--weights FILE] [--set FIELD=VALUE …]
+        [--data bccd bccd-50 raccoon shapes …] [--minutes 2 6 20] [--seeds 0 1 2] [--weights FILE] [--set FIELD=VALUE …]
     … python benchmarks/first_training.py variants [NAME …] [--minutes 2]
     … python benchmarks/first_training.py statistics [NAME …] [--backbone efficientnet_lite0.pth]
 
 `budgets` types `boxwright train DATA --minutes M --seed S` as a newcomer would, in a folder of its own, and judges the
-last checkpoint on all held-out images. `variants` changes one thing at a time in the default preset and trains for so
-many steps as the minutes allow by the processor time of a step, from decoded images in memory. `statistics` trains once
-and judges twice: with what moving statistics began with, and without it.
+last checkpoint on the held-out images, at most 300. The number of steps follows from steps that are timed when a run
+begins: leave the machine alone for that minute. `variants` changes one thing at a time in the default preset and trains
+for so many steps as the minutes allow by the processor time of a step, from decoded images in memory. `statistics`
+trains once and judges twice: with what moving statistics began with, and without it.
 
 Each row goes to `results/first-training-….json` as soon as it is there; a row that is there is not made again, so that
 an interrupted command goes on. `figures.py` writes the tables of docs/small_data.md, and `first_training.py plot` its
@@ -37,13 +38,15 @@ from boxwright.types import FoundObjects
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
-from small_data import about, judge, read  # noqa: E402  # a script beside this one
+from first_training_data import DATA  # noqa: E402  # a script beside this one
+from small_data import about, judge, read  # noqa: E402
 from small_data_models import Samples  # noqa: E402
 
 RESULTS = HERE / "results"
 DEFAULT = "preset:ssd_hgnetv2_fpn_small"
 OLD = "preset:ssd_mobilenet_v2_fpn_small"
 _WARM_UPS, _ROUNDS = 2, 5
+_MOST_JUDGED = 300
 Row = dict[str, Any]
 
 
@@ -106,7 +109,15 @@ def trained(config: m.TrainEvalPipelineConfig, data: Samples, seed: int, folder:
         workers=0, device="cpu", seed=seed, preflight=False, evaluate=False, summarize_every_n=0, log_every_n=10**6
     )
     run = bw.train(config, folder, settings, listeners=[], dataset=data)
+    refuse_interrupted(run.step, config)
     return folder / f"ckpt-{run.step}.pt"
+
+
+def refuse_interrupted(step: int, config: m.TrainEvalPipelineConfig) -> None:
+    """Raise SystemExit for a run that ended before its last step, as training does when it is asked to stop."""
+    wanted = config.train_config.num_steps if config.train_config is not None else None
+    if step != wanted:
+        raise SystemExit(f"the run ended at step {step} of {wanted}: not recorded")
 
 
 def seconds_of_a_step(config: m.TrainEvalPipelineConfig, data: Samples) -> float:
@@ -190,32 +201,48 @@ def statistics_rows(names: Sequence[str], backbone: str, root: Path) -> Iterator
 def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
     """Yield a row for each run of the default command that has none yet."""
     for data in given.data:
-        for minutes, seed in ((minutes, seed) for minutes in given.minutes for seed in given.seeds):
-            key = {"data": data, "minutes": minutes, "seed": seed, "weights": Path(given.weights).name}
-            key["set"] = " ".join(given.set)
-            if known("budgets", key):
-                continue
-            with tempfile.TemporaryDirectory() as work:
-                command = [
-                    *(sys.executable, "-m", "boxwright", "train", str(root / data), "--minutes", f"{minutes:g}"),
-                    *("--weights", given.weights, "--seed", str(seed), "--model_dir", f"{work}/model"),
-                    *(word for one in given.set for word in ("--set", one)),
-                ]
-                began = time.monotonic()
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=work)
-                took = time.monotonic() - began
-                detector, config, steps = bw.restore_detector(f"{work}/model")
-                test = _held_out(config)
-                row = judge(found_by(detector, test), test)
-            yield {**key, "steps": steps, "seconds of the command": round(took), **row}
+        keys: list[Row] = [
+            {
+                "data": data,
+                "minutes": minutes,
+                "seed": seed,
+                "weights": Path(given.weights).name,
+                "set": " ".join(given.set),
+            }
+            for minutes in given.minutes
+            for seed in given.seeds
+        ]
+        missing = [key for key in keys if not known("budgets", key)]
+        with tempfile.TemporaryDirectory() as work:
+            folder = DATA[data].prepare(root, Path(work)) if missing else root
+            for key in missing:
+                yield {**key, **run_of_budget(folder, key, given)}
+
+
+def run_of_budget(data: Path, key: Row, given: argparse.Namespace) -> Row:
+    """Run the default command on a folder, and judge what it trained."""
+    with tempfile.TemporaryDirectory() as work:
+        command = [
+            *(sys.executable, "-m", "boxwright", "train", str(data), "--minutes", f"{key['minutes']:g}"),
+            *("--weights", given.weights, "--seed", str(key["seed"]), "--model_dir", f"{work}/model"),
+            *(word for override in given.set for word in ("--set", override)),
+        ]
+        began = time.monotonic()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=work)
+        took = time.monotonic() - began
+        detector, config, steps = bw.restore_detector(f"{work}/model")
+        refuse_interrupted(steps, config)
+        test = _held_out(config)
+        return {"steps": steps, "seconds of the command": round(took), **judge(found_by(detector, test), test)}
 
 
 def _held_out(config: m.TrainEvalPipelineConfig) -> Samples:
-    """Return the held-out images of a run's own split."""
+    """Return the held-out images of a run's own split, at most 300."""
     from boxwright.pipeline.input_reader import build_dataset
 
     dataset = build_dataset(config.eval_input_reader[0], "eval_input_reader")
-    return Samples("held out", dataset.categories, [dataset[number] for number in range(len(dataset))])
+    numbers = range(min(len(dataset), _MOST_JUDGED))
+    return Samples("held out", dataset.categories, [dataset[number] for number in numbers])
 
 
 def _path(kind: str) -> Path:
@@ -247,11 +274,13 @@ def plot(path: Path) -> None:
 
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
-    for data, name in (("bccd", "blood cells"), ("raccoon", "raccoons")):
+    for data, kind in DATA.items():
         rows = [row for row in rows_of("budgets") if row["data"] == data and row["weights"] == "none"]
+        if not rows:
+            continue
         minutes = sorted({row["minutes"] for row in rows})
         medians = [statistics.median(row["AP"] for row in rows if row["minutes"] == one) for one in minutes]
-        (line,) = axes.plot(minutes, medians, marker="o", label=name)
+        (line,) = axes.plot(minutes, medians, marker="o", label=kind.title)
         axes.scatter([row["minutes"] for row in rows], [row["AP"] for row in rows], s=8, color=line.get_color())
     axes.set(xlabel="minutes of training, two cores", ylabel="AP", ylim=(0, None), xlim=(0, None))
     axes.grid(alpha=0.3)
@@ -264,7 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["budgets", "variants", "statistics", "plot"])
     parser.add_argument("names", nargs="*", help="variants or trainings; default: all")
-    parser.add_argument("--data", nargs="+", default=["bccd", "raccoon"], choices=["bccd", "raccoon"])
+    parser.add_argument("--data", nargs="+", default=["bccd", "raccoon"], choices=list(DATA))
     parser.add_argument("--minutes", nargs="+", type=float, default=[2.0, 6.0, 20.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--weights", default="none")

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
+from first_training_data import DATA
+
 Row = dict[str, Any]
-_DATA = {"bccd": "blood cells", "raccoon": "raccoons"}
 
 
 def budgets(results: dict[str, Any]) -> list[str]:
@@ -24,10 +25,10 @@ def budgets(results: dict[str, Any]) -> list[str]:
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for (data, weights, minutes), rows in sorted(
-        groups.items(), key=lambda one: (list(_DATA).index(one[0][0]), *one[0][1:])
+        groups.items(), key=lambda one: (list(DATA).index(one[0][0]), *one[0][1:])
     ):
         cells = [
-            *(_DATA[data], weights, f"{minutes:g}", f"{median(row['steps'] for row in rows):.0f}"),
+            *(DATA[data].title, weights, f"{minutes:g}", f"{median(row['steps'] for row in rows):.0f}"),
             *(_spread(rows, "AP"), _interval(rows), _spread(rows, "AP50"), str(len(rows))),
             f"{median(row['seconds of the command'] for row in rows):.0f}",
         ]
