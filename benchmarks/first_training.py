@@ -1,15 +1,17 @@
 """What a newcomer's first training is worth: the default command, its recipe's alternatives, and its statistics' start.
 
-    BOXWRIGHT_DATA=folder-that-holds-bccd-and-raccoon python benchmarks/first_training.py budgets
+    BOXWRIGHT_DATA=folder-that-holds-bccd-and-raccoon python benchmarks/first_training.py times | budgets
         [--data bccd bccd-50 raccoon shapes …] [--minutes 2 6 20] [--seeds 0 1 2] [--weights FILE] [--set FIELD=VALUE …]
     … python benchmarks/first_training.py variants [NAME …] [--minutes 2]
     … python benchmarks/first_training.py statistics [NAME …] [--backbone efficientnet_lite0.pth]
 
-`budgets` types `boxwright train DATA --minutes M --seed S` as a newcomer would, in a folder of its own, and judges the
-last checkpoint on the held-out images, at most 300. The number of steps follows from steps that are timed when a run
-begins: leave the machine alone for that minute. `variants` changes one thing at a time in the default preset and trains
-for so many steps as the minutes allow by the processor time of a step, from decoded images in memory. `statistics`
-trains once and judges twice: with what moving statistics began with, and without it.
+`times` writes down how many steps a minute has: `boxwright init --minutes` times them, on a machine that does nothing
+else meanwhile. `budgets` types `boxwright train DATA --minutes M --seed S` as a newcomer would, in a folder of its own,
+and judges the last checkpoint on the held-out images, at most 300; where `times` has a row, with the `--epochs` that
+are as many steps in place of `--minutes`, so that other programs make it last longer and change nothing else.
+`variants` changes one thing at a time in the default preset and trains for so many steps as the minutes allow by the
+processor time of a step, from decoded images in memory. `statistics` trains once and judges twice: with what moving
+statistics began with, and without it.
 
 Each row goes to `results/first-training-….json` as soon as it is there; a row that is there is not made again, so that
 an interrupted command goes on. `figures.py` writes the tables of docs/small_data.md, and `first_training.py plot` its
@@ -34,6 +36,9 @@ from typing import Any
 import boxwright as bw
 from boxwright.base.quiet import quiet
 from boxwright.pipeline import messages as m
+from boxwright.pipeline.input_reader import build_dataset
+from boxwright.training.autoconfig.choices import InitSettings
+from boxwright.training.autoconfig.start import start_run
 from boxwright.types import FoundObjects
 
 HERE = Path(__file__).parent
@@ -47,6 +52,7 @@ DEFAULT = "preset:ssd_hgnetv2_fpn_small"
 OLD = "preset:ssd_mobilenet_v2_fpn_small"
 _WARM_UPS, _ROUNDS = 2, 5
 _MOST_JUDGED = 300
+_TIMED_MINUTES = 20
 Row = dict[str, Any]
 
 
@@ -198,20 +204,33 @@ def statistics_rows(names: Sequence[str], backbone: str, root: Path) -> Iterator
             yield row
 
 
+def times(given: argparse.Namespace, root: Path) -> Iterator[Row]:
+    """Yield how many steps a minute has, for each data set that has no row yet."""
+    for data in given.data:
+        key = _recipe(data, given)
+        if known("times", key):
+            continue
+        with tempfile.TemporaryDirectory() as work:
+            folder = DATA[data].prepare(root, Path(work))
+            if given.wait:
+                input(f"{data}: press Enter when the machine is idle ")
+            settings = InitSettings(minutes=_TIMED_MINUTES, weights=given.weights)
+            path, _ = start_run(folder, work, settings, overrides=given.set)
+            config = bw.load_config(path, given.set)
+            images = len(build_dataset(config.train_input_reader, "train_input_reader"))
+            steps = config.train_config.num_steps / _TIMED_MINUTES  # type: ignore[union-attr]  # it has one
+            yield {**key, "steps a minute": round(steps, 2), "batch": config.train_config.batch_size, "images": images}  # type: ignore[union-attr]
+
+
+def _recipe(data: str, given: argparse.Namespace) -> Row:
+    return {"data": data, "weights": Path(given.weights).name, "set": " ".join(given.set)}
+
+
 def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
     """Yield a row for each run of the default command that has none yet."""
     for data in given.data:
-        keys: list[Row] = [
-            {
-                "data": data,
-                "minutes": minutes,
-                "seed": seed,
-                "weights": Path(given.weights).name,
-                "set": " ".join(given.set),
-            }
-            for minutes in given.minutes
-            for seed in given.seeds
-        ]
+        recipe = _recipe(data, given)
+        keys = [{**recipe, "minutes": minutes, "seed": seed} for minutes in given.minutes for seed in given.seeds]
         missing = [key for key in keys if not known("budgets", key)]
         with tempfile.TemporaryDirectory() as work:
             folder = DATA[data].prepare(root, Path(work)) if missing else root
@@ -219,11 +238,21 @@ def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
                 yield {**key, **run_of_budget(folder, key, given)}
 
 
+def _length(key: Row) -> tuple[str, str]:
+    """Return the option that says how long to train: epochs if the time of a step was measured, else minutes."""
+    for row in rows_of("times"):
+        if all(row[name] == key[name] for name in ("data", "weights", "set")):
+            steps = int(row["steps a minute"] * key["minutes"])
+            # Half a step less, so that rounding up gives this many.
+            return "--epochs", repr((steps - 0.5) * row["batch"] / row["images"])
+    return "--minutes", f"{key['minutes']:g}"
+
+
 def run_of_budget(data: Path, key: Row, given: argparse.Namespace) -> Row:
     """Run the default command on a folder, and judge what it trained."""
     with tempfile.TemporaryDirectory() as work:
         command = [
-            *(sys.executable, "-m", "boxwright", "train", str(data), "--minutes", f"{key['minutes']:g}"),
+            *(sys.executable, "-m", "boxwright", "train", str(data), *_length(key)),
             *("--weights", given.weights, "--seed", str(key["seed"]), "--model_dir", f"{work}/model"),
             *(word for override in given.set for word in ("--set", override)),
         ]
@@ -238,8 +267,6 @@ def run_of_budget(data: Path, key: Row, given: argparse.Namespace) -> Row:
 
 def _held_out(config: m.TrainEvalPipelineConfig) -> Samples:
     """Return the held-out images of a run's own split, at most 300."""
-    from boxwright.pipeline.input_reader import build_dataset
-
     dataset = build_dataset(config.eval_input_reader[0], "eval_input_reader")
     numbers = range(min(len(dataset), _MOST_JUDGED))
     return Samples("held out", dataset.categories, [dataset[number] for number in numbers])
@@ -291,7 +318,7 @@ def plot(path: Path) -> None:
 def main() -> None:
     """Make the rows that are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["budgets", "variants", "statistics", "plot"])
+    parser.add_argument("kind", choices=["times", "budgets", "variants", "statistics", "plot"])
     parser.add_argument("names", nargs="*", help="variants or trainings; default: all")
     parser.add_argument("--data", nargs="+", default=["bccd", "raccoon"], choices=list(DATA))
     parser.add_argument("--minutes", nargs="+", type=float, default=[2.0, 6.0, 20.0])
@@ -299,12 +326,15 @@ def main() -> None:
     parser.add_argument("--weights", default="none")
     parser.add_argument("--set", action="append", default=[], help="as boxwright train's")
     parser.add_argument("--backbone", default="", help="the file of EfficientNet-Lite0's weights")
+    parser.add_argument("--wait", action="store_true", help="times: wait for Enter before steps are timed")
     given = parser.parse_args()
     if given.kind == "plot":
         plot(HERE.parent / "docs" / "first_training.svg")
         return
     root = Path(os.environ["BOXWRIGHT_DATA"])
-    if given.kind == "budgets":
+    if given.kind == "times":
+        rows = times(given, root)
+    elif given.kind == "budgets":
         rows = budgets(given, root)
     elif given.kind == "variants":
         rows = variants(given.names or list(VARIANTS), given.minutes[0], given.seeds[0], root)

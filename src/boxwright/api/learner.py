@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from boxwright.api.own import Config, Overrides, copied_config, use_own_data, use_own_detector
+from boxwright.api.own import Config, copied_config, use_own_data, use_own_detector
 from boxwright.base.device import usable_device
 from boxwright.base.distributed import ALONE
 from boxwright.base.errors import BoxwrightError
@@ -23,6 +23,7 @@ from boxwright.data.own_dataset import Collection
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset
+from boxwright.pipeline.load import Overrides
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.training import build_training
 from boxwright.training import step as training_step

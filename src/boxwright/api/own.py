@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import as_here
@@ -13,7 +12,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
 from boxwright.data.own_dataset import Collection, as_dataset
 from boxwright.nn.detector import Detector
-from boxwright.pipeline.load import load_config
+from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import (
     DetectionModel,
     ExperimentalModel,
@@ -25,7 +24,6 @@ from boxwright.pipeline.overrides import with_overrides
 from boxwright.pipeline.tf_overrides import apply_tf_overrides
 
 Config = str | Path | TrainEvalPipelineConfig
-Overrides = Sequence[str] | Mapping[str, Any]
 
 
 def copied_config(config: Config, overrides: Overrides = ()) -> TrainEvalPipelineConfig:

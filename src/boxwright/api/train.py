@@ -6,7 +6,6 @@ A progress bar for training from Python in a terminal or a notebook.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
@@ -22,7 +21,7 @@ from boxwright.base.settings import with_options
 from boxwright.data.dataset import Dataset
 from boxwright.data.own_dataset import Collection
 from boxwright.nn.detector import Detector
-from boxwright.pipeline.load import load_config
+from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.run_length import set_num_steps
 from boxwright.training.autoconfig.choices import InitSettings
@@ -104,7 +103,7 @@ def train(
     data: str | Path | None = None,
     model: str | None = None,
     epochs: float | None = None,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    overrides: Overrides = (),
     **options: Unpack[TrainOptions],
 ) -> Run:
     """Train a detector, resuming from an earlier run in the same folder.
@@ -182,7 +181,7 @@ def _configuration(
     data: str | Path | None,
     init: InitSettings,
     folder: Path,
-    overrides: Sequence[str] | Mapping[str, Any],
+    overrides: Overrides,
 ) -> TrainEvalPipelineConfig:
     """Return the configuration to train, a copy that the caller may change."""
     if (config is None) == (data is None):
@@ -190,7 +189,7 @@ def _configuration(
     if data is not None:
         from boxwright.training.autoconfig.start import start_run
 
-        written, choices = start_run(data, folder, init)
+        written, choices = start_run(data, folder, init, overrides=overrides)
         for choice in choices:
             _LOG.info("%s: %s (%s)", choice.what, choice.chosen, choice.why)
         return load_config(written, overrides)

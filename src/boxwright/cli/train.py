@@ -162,7 +162,7 @@ def train_command(
     _refuse_unsupported(flags)
     if words.epochs is not None and flags.num_train_steps is not None:
         raise ConfigError("--epochs and --num_train_steps set the same field; remove one")
-    path, folder = _prepare_configuration(data, pipeline_config_path, model_dir, model, words, settings)
+    path, folder = _prepare_configuration(data, pipeline_config_path, model_dir, model, words, settings, set_ or [])
     if data is not None and words.batch == "auto":  # chosen when the configuration was written
         words = replace(words, batch="")
     config = _configured(path, words, flags, set_ or [], settings.device)
@@ -197,6 +197,7 @@ def _prepare_configuration(
     model: str,
     words: FieldOptions,
     settings: RunSettings,
+    changes: list[str],
 ) -> tuple[Path, Path]:
     """Return the configuration and the run's folder; for data, a configuration is written into the folder first."""
     if (data is None) == (config is None):
@@ -240,7 +241,7 @@ def _prepare_configuration(
         most_lost=words.most_lost,
     )
     folder = model_dir or Path("model")
-    path, choices = start_run(str(data), folder, init, progress_of)
+    path, choices = start_run(str(data), folder, init, progress_of, changes)
     print_choices(choices)
     console.print(f"configuration: {path}", markup=False)
     return path, folder

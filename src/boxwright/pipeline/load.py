@@ -25,6 +25,9 @@ from boxwright.pipeline.overrides import apply_override
 from boxwright.pipeline.run_length import scale_rates, stretch_preset
 from boxwright.pipeline.tf_overrides import apply_tf_overrides
 
+# Changes as `FIELD=VALUE` or pieces of text format, or by TensorFlow's names.
+Overrides = Sequence[str] | Mapping[str, Any]
+
 
 def lay_over(changes: Message, base: Message) -> None:
     """Change a message to what another says; what that leaves out stays.
@@ -98,7 +101,7 @@ def finish_loading(config: TrainEvalPipelineConfig) -> None:
         train.clear(name)
 
 
-def load_config(path: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> TrainEvalPipelineConfig:
+def load_config(path: str | Path, overrides: Overrides = ()) -> TrainEvalPipelineConfig:
     """Read a pipeline configuration.
 
     Args:

@@ -24,6 +24,8 @@ from boxwright.pipeline.input_reader import build_dataset
 from boxwright.training import rehearsal
 from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config, start_run
+from boxwright.training.batch_size import fitting_batch
+from boxwright.training.rehearsal import Rehearsal
 from tests import forked
 from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
 
@@ -269,6 +271,32 @@ def test_minutes_choose_the_length(tmp_path: Path) -> None:
     assert config.train_config.num_steps == 50  # the least
     with pytest.raises(bw.ConfigError, match="epochs and minutes"):
         init_config(tmp_path / "data", tmp_path / "b.config", InitSettings(minutes=1, epochs=1))
+
+
+def test_steps_are_timed_with_the_changes_that_the_run_will_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train DATA --minutes 2 --set …`: another network has another time, and takes other weights."""
+    timed: list[m.TrainEvalPipelineConfig] = []
+
+    def timing(config: m.TrainEvalPipelineConfig, batch_size: int, device: str) -> tuple[int, Rehearsal]:
+        timed.append(config)
+        return fitting_batch(config, batch_size, device)
+
+    monkeypatch.setattr("boxwright.training.autoconfig.start.fitting_batch", timing)
+    data, change = yolo(tmp_path / "data"), "model.ssd.feature_extractor.fpn.additional_layer_depth=16"
+    settings = InitSettings(imgsz="64", minutes=0.001)
+    path, _ = start_run(data, tmp_path / "run", settings, overrides=[change])
+    assert [config.model.ssd.feature_extractor.fpn.additional_layer_depth for config in timed] == [16]  # type: ignore[union-attr]
+    assert "additional_layer_depth" not in path.read_text()
+    bw.train(path, tmp_path / "run", overrides=[change, "train_config.num_steps=1"], workers=0, preflight=False)
+    settings = replace(settings, minutes=None, steps=False, weights=str(tmp_path / "run"))
+    reasons = []
+    for overrides in ([], [change]):
+        _, choices = start_run(data, tmp_path / f"from-{len(overrides)}", settings, overrides=overrides)
+        reasons += [choice.why for choice in choices if choice.what == "weights"]
+    assert reasons[0].startswith("they do not fit this network")
+    assert reasons[1].startswith("a detector's")
 
 
 def test_data_without_an_object(tmp_path: Path) -> None:

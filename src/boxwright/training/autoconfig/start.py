@@ -24,7 +24,7 @@ from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import reader_of
-from boxwright.pipeline.load import load_config
+from boxwright.pipeline.load import Overrides, load_config
 from boxwright.training.autoconfig.choices import (
     DEFAULT_PRESET,
     NO_WEIGHTS,
@@ -95,6 +95,7 @@ def init_config(
     *,
     force: bool = False,
     progress: Progress | None = None,
+    overrides: Overrides = (),
 ) -> WrittenConfiguration:
     """Write a configuration that trains on data, with a label map and, if the data have none, a split.
 
@@ -103,6 +104,8 @@ def init_config(
     Args:
         data: A folder or file of a format that `recognize` knows.
         out: The configuration; the other files are written beside it, with its name as a prefix.
+        overrides: Changes with which the run will load the configuration: weights and times of steps are those of the
+            changed network. They are not written.
 
     Raises:
         CheckpointError: If there are no weights where the settings say.
@@ -129,7 +132,7 @@ def init_config(
     recognized = recognize(data, **asdict(settings.reading))
     opened = _open(recognized, stem, settings, progress)
     header = _header(data, settings)
-    text, choices = _fitted(opened, base, preset, header, settings)
+    text, choices = _fitted(opened, base, preset, header, settings, overrides)
     files = {**opened.files, out: text}
     for path, content in files.items() if not force else ():
         if is_file(path) and path.read_bytes() != content.encode():
@@ -141,9 +144,16 @@ def init_config(
 
 
 def start_run(
-    data: str | Path, folder: str | Path, settings: InitSettings = _DEFAULTS, progress: Progress | None = None
+    data: str | Path,
+    folder: str | Path,
+    settings: InitSettings = _DEFAULTS,
+    progress: Progress | None = None,
+    overrides: Overrides = (),
 ) -> tuple[Path, tuple[Choice, ...]]:
     """Write a configuration for data into a run's folder, unless an earlier call did; return `init.config` and choices.
+
+    Args:
+        overrides: As for `init_config`.
 
     Raises:
         ConfigError: If the existing configuration was written for other data or another preset.
@@ -161,7 +171,7 @@ def start_run(
         raise ConfigError(
             f"{folder} contains a run of another configuration; name another folder with --model_dir, or out="
         )
-    started = init_config(data, path, settings, progress=progress)
+    started = init_config(data, path, settings, progress=progress, overrides=overrides)
     return started.config, started.choices
 
 
@@ -257,12 +267,17 @@ def _split_choice(split: Split) -> Choice:
 
 
 def _fitted(
-    data: _OpenedData, base: m.TrainEvalPipelineConfig, preset: str, header: str, settings: InitSettings
+    data: _OpenedData,
+    base: m.TrainEvalPipelineConfig,
+    preset: str,
+    header: str,
+    settings: InitSettings,
+    overrides: Overrides,
 ) -> tuple[str, list[Choice]]:
     """Return the configuration's text, and the choices made for it."""
     plan, choices = _first_plan(data, base, preset, header, settings)
     with tempfile.TemporaryDirectory() as folder:
-        config = _loaded(plan, data.files, Path(folder))
+        config = _loaded(plan, data.files, Path(folder), overrides)
         if settings.weights:
             start, choice = _start_from(settings.weights, config, data)
             plan = _plan_for_batch_size(replace(plan, start=start), preset, plan.batch_size, data, settings)
@@ -271,7 +286,8 @@ def _fitted(
             plan, anchors = _with_anchors(plan, config, data)
             choices += [anchors] if anchors else []
         if settings.steps or settings.minutes is not None:
-            plan, choice = _tried(plan, _loaded(plan, data.files, Path(folder)), preset, data, settings)
+            config = _loaded(plan, data.files, Path(folder), overrides)
+            plan, choice = _tried(plan, config, preset, data, settings)
             choices.append(choice)
         else:
             why = "as requested" if settings.batch_size() else "not tried"
@@ -395,7 +411,7 @@ def _fine_tuning_choice(plan: Plan) -> Choice:
     return Choice("fine-tuning", "a recipe of its own", ", ".join(parts))
 
 
-def _loaded(plan: Plan, files: dict[Path, str], folder: Path) -> m.TrainEvalPipelineConfig:
+def _loaded(plan: Plan, files: dict[Path, str], folder: Path, overrides: Overrides) -> m.TrainEvalPipelineConfig:
     """Return a plan's configuration, read back from a temporary folder as a run would read it."""
     plan = replace(plan, train=copy.deepcopy(plan.train), held_out=copy.deepcopy(plan.held_out))
     for path, content in files.items():
@@ -405,7 +421,7 @@ def _loaded(plan: Plan, files: dict[Path, str], folder: Path) -> m.TrainEvalPipe
         if reader.sample_list:
             reader.sample_list = str(folder / Path(reader.sample_list).name)
     write_whole(folder / "pipeline.config", config_text(plan))
-    return load_config(folder / "pipeline.config")
+    return load_config(folder / "pipeline.config", overrides)
 
 
 def _with_anchors(plan: Plan, config: m.TrainEvalPipelineConfig, data: _OpenedData) -> tuple[Plan, Choice | None]:
