@@ -37,8 +37,6 @@ import boxwright as bw
 from boxwright.base.quiet import quiet
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_dataset
-from boxwright.training.autoconfig.choices import InitSettings
-from boxwright.training.autoconfig.start import start_run
 from boxwright.types import FoundObjects
 
 HERE = Path(__file__).parent
@@ -207,29 +205,26 @@ def statistics_rows(names: Sequence[str], backbone: str, root: Path) -> Iterator
 def times(given: argparse.Namespace, root: Path) -> Iterator[Row]:
     """Yield how many steps a minute has, for each data set that has no row yet."""
     for data in given.data:
-        key = _recipe(data, given)
-        if known("times", key):
+        if known("times", {"data": data, "weights": given.weights}):
             continue
         with tempfile.TemporaryDirectory() as work:
             folder = DATA[data].prepare(root, Path(work))
             if given.wait:
                 input(f"{data}: press Enter when the machine is idle ")
-            settings = InitSettings(minutes=_TIMED_MINUTES, weights=given.weights)
-            path, _ = start_run(folder, work, settings, overrides=given.set)
-            config = bw.load_config(path, given.set)
+            command = [*(sys.executable, "-m", "boxwright", "init", str(folder), "--out", f"{work}/init.config")]
+            command += ["--minutes", str(_TIMED_MINUTES), "--weights", given.weights]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=work)
+            config = bw.load_config(f"{work}/init.config")
             images = len(build_dataset(config.train_input_reader, "train_input_reader"))
-            steps = config.train_config.num_steps / _TIMED_MINUTES  # type: ignore[union-attr]  # it has one
-            yield {**key, "steps a minute": round(steps, 2), "batch": config.train_config.batch_size, "images": images}  # type: ignore[union-attr]
-
-
-def _recipe(data: str, given: argparse.Namespace) -> Row:
-    return {"data": data, "weights": Path(given.weights).name, "set": " ".join(given.set)}
+            train = config.train_config or m.TrainConfig()
+            steps = {"steps a minute": train.num_steps / _TIMED_MINUTES, "batch": train.batch_size, "images": images}
+            yield {"data": data, "weights": Path(given.weights).name, **steps}
 
 
 def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
     """Yield a row for each run of the default command that has none yet."""
     for data in given.data:
-        recipe = _recipe(data, given)
+        recipe = {"data": data, "weights": Path(given.weights).name, "set": " ".join(given.set)}
         keys = [{**recipe, "minutes": minutes, "seed": seed} for minutes in given.minutes for seed in given.seeds]
         missing = [key for key in keys if not known("budgets", key)]
         with tempfile.TemporaryDirectory() as work:
@@ -241,7 +236,7 @@ def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
 def _length(key: Row) -> tuple[str, str]:
     """Return the option that says how long to train: epochs if the time of a step was measured, else minutes."""
     for row in rows_of("times"):
-        if all(row[name] == key[name] for name in ("data", "weights", "set")):
+        if (row["data"], row["weights"], "") == (key["data"], key["weights"], key["set"]):
             steps = int(row["steps a minute"] * key["minutes"])
             # Half a step less, so that rounding up gives this many.
             return "--epochs", repr((steps - 0.5) * row["batch"] / row["images"])

@@ -10,7 +10,7 @@ from boxwright.training.rehearsal import DryRunReport, rehearse
 
 
 def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "auto") -> tuple[int, DryRunReport]:
-    """Try steps of one and two images, and return the largest batch that should fit.
+    """Try steps of one and two images and, if it should fit, of `most`; return the largest batch that fits.
 
     Args:
         device: On which, as for `device.usable_device`.
@@ -24,11 +24,9 @@ def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "aut
     tried = copy.deepcopy(config)
     if tried.train_config is None:
         raise ConfigError("train_config is not set; there is no batch to fit")
-    # A rehearsal tries 1, 2 and the configured size; memory is predicted from the first two, so no larger batch is
-    # tried.
-    tried.train_config.batch_size = 2
+    tried.train_config.batch_size = max(most, 2)
     measured = rehearse(tried, device)
-    return fitting(measured, most), measured
+    return fitting(measured, most // 2 if measured.killed or measured.split else most), measured
 
 
 def fitting(measured: DryRunReport, most: int) -> int:

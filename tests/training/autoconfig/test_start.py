@@ -25,7 +25,7 @@ from boxwright.training import rehearsal
 from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config, start_run
 from boxwright.training.batch_size import fitting_batch
-from boxwright.training.rehearsal import Rehearsal
+from boxwright.training.rehearsal import DryRunReport
 from tests import forked
 from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
 
@@ -279,7 +279,7 @@ def test_steps_are_timed_with_the_changes_that_the_run_will_have(
     """`train DATA --minutes 2 --set …`: another network has another time, and takes other weights."""
     timed: list[m.TrainEvalPipelineConfig] = []
 
-    def timing(config: m.TrainEvalPipelineConfig, batch_size: int, device: str) -> tuple[int, Rehearsal]:
+    def timing(config: m.TrainEvalPipelineConfig, batch_size: int, device: str) -> tuple[int, DryRunReport]:
         timed.append(config)
         return fitting_batch(config, batch_size, device)
 
