@@ -1,14 +1,13 @@
 """What a newcomer's first training is worth: the default command, its recipe's alternatives, and its statistics' start.
 
-    BOXWRIGHT_DATA=folder-that-holds-bccd-and-raccoon python benchmarks/first_training.py times | budgets
+    BOXWRIGHT_DATA=folder-that-holds-bccd-and-raccoon python benchmarks/first_training.py budgets
         [--data bccd bccd-50 raccoon shapes …] [--minutes 2 6 20] [--seeds 0 1 2] [--weights FILE] [--set FIELD=VALUE …]
     … python benchmarks/first_training.py variants [NAME …] [--minutes 2]
     … python benchmarks/first_training.py statistics [NAME …] [--backbone efficientnet_lite0.pth]
 
-`times` writes down how many steps a minute has: `boxwright init --minutes` times them, on a machine that does nothing
-else meanwhile. `budgets` types `boxwright train DATA --minutes M --seed S` as a newcomer would, in a folder of its own,
-and judges the last checkpoint on the held-out images, at most 300; where `times` has a row, with the `--epochs` that
-are as many steps in place of `--minutes`, so that other programs make it last longer and change nothing else.
+`budgets` types `boxwright train DATA --minutes M --seed S` as a newcomer would, in a folder of its own, and judges the
+last checkpoint on the held-out images, at most 300. `--steps_a_minute`, what `boxwright init --minutes` counts on a
+machine that does nothing else, gives runs as many steps (by `--epochs`) whatever else the machine does meanwhile.
 `variants` changes one thing at a time in the default preset and trains for so many steps as the minutes allow by the
 processor time of a step, from decoded images in memory. `statistics` trains once and judges twice: with what moving
 statistics began with, and without it.
@@ -37,6 +36,8 @@ import boxwright as bw
 from boxwright.base.quiet import quiet
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_dataset
+from boxwright.training.autoconfig.choices import InitSettings
+from boxwright.training.autoconfig.start import init_config
 from boxwright.types import FoundObjects
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ DEFAULT = "preset:ssd_hgnetv2_fpn_small"
 OLD = "preset:ssd_mobilenet_v2_fpn_small"
 _WARM_UPS, _ROUNDS = 2, 5
 _MOST_JUDGED = 300
-_TIMED_MINUTES = 20
+_BATCH = 8  # what `init` chooses on a CPU
 Row = dict[str, Any]
 
 
@@ -202,25 +203,6 @@ def statistics_rows(names: Sequence[str], backbone: str, root: Path) -> Iterator
             yield row
 
 
-def times(given: argparse.Namespace, root: Path) -> Iterator[Row]:
-    """Yield how many steps a minute has, for each data set that has no row yet."""
-    for data in given.data:
-        if known("times", {"data": data, "weights": given.weights}):
-            continue
-        with tempfile.TemporaryDirectory() as work:
-            folder = DATA[data].prepare(root, Path(work))
-            if given.wait:
-                input(f"{data}: press Enter when the machine is idle ")
-            command = [*(sys.executable, "-m", "boxwright", "init", str(folder), "--out", f"{work}/init.config")]
-            command += ["--minutes", str(_TIMED_MINUTES), "--weights", given.weights]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=work)
-            config = bw.load_config(f"{work}/init.config")
-            images = len(build_dataset(config.train_input_reader, "train_input_reader"))
-            train = config.train_config or m.TrainConfig()
-            steps = {"steps a minute": train.num_steps / _TIMED_MINUTES, "batch": train.batch_size, "images": images}
-            yield {"data": data, "weights": Path(given.weights).name, **steps}
-
-
 def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
     """Yield a row for each run of the default command that has none yet."""
     for data in given.data:
@@ -233,21 +215,15 @@ def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
                 yield {**key, **run_of_budget(folder, key, given)}
 
 
-def _length(key: Row) -> tuple[str, str]:
-    """Return the option that says how long to train: epochs if the time of a step was measured, else minutes."""
-    for row in rows_of("times"):
-        if (row["data"], row["weights"], "") == (key["data"], key["weights"], key["set"]):
-            steps = int(row["steps a minute"] * key["minutes"])
-            # Half a step less, so that rounding up gives this many.
-            return "--epochs", repr((steps - 0.5) * row["batch"] / row["images"])
-    return "--minutes", f"{key['minutes']:g}"
-
-
 def run_of_budget(data: Path, key: Row, given: argparse.Namespace) -> Row:
     """Run the default command on a folder, and judge what it trained."""
+    length = ("--minutes", f"{key['minutes']:g}")
+    if given.steps_a_minute:
+        # Half a step less, so that rounding up gives this many.
+        length = ("--epochs", repr((int(given.steps_a_minute * key["minutes"]) - 0.5) * _BATCH / _images(data)))
     with tempfile.TemporaryDirectory() as work:
         command = [
-            *(sys.executable, "-m", "boxwright", "train", str(data), *_length(key)),
+            *(sys.executable, "-m", "boxwright", "train", str(data), *length),
             *("--weights", given.weights, "--seed", str(key["seed"]), "--model_dir", f"{work}/model"),
             *(word for override in given.set for word in ("--set", override)),
         ]
@@ -257,7 +233,16 @@ def run_of_budget(data: Path, key: Row, given: argparse.Namespace) -> Row:
         detector, config, steps = bw.restore_detector(f"{work}/model")
         refuse_interrupted(steps, config)
         test = _held_out(config)
-        return {"steps": steps, "seconds of the command": round(took), **judge(found_by(detector, test), test)}
+        timed = {"steps a minute": given.steps_a_minute} if given.steps_a_minute else {}
+        return {"steps": steps, "seconds of the command": round(took), **timed, **judge(found_by(detector, test), test)}
+
+
+def _images(data: Path) -> int:
+    """Return how many images `init` leaves to learn from."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = init_config(data, f"{folder}/init.config", InitSettings(steps=False))
+        config = bw.load_config(started.config)
+        return len(build_dataset(config.train_input_reader, "train_input_reader"))
 
 
 def _held_out(config: m.TrainEvalPipelineConfig) -> Samples:
@@ -313,7 +298,7 @@ def plot(path: Path) -> None:
 def main() -> None:
     """Make the rows that are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["times", "budgets", "variants", "statistics", "plot"])
+    parser.add_argument("kind", choices=["budgets", "variants", "statistics", "plot"])
     parser.add_argument("names", nargs="*", help="variants or trainings; default: all")
     parser.add_argument("--data", nargs="+", default=["bccd", "raccoon"], choices=list(DATA))
     parser.add_argument("--minutes", nargs="+", type=float, default=[2.0, 6.0, 20.0])
@@ -321,15 +306,13 @@ def main() -> None:
     parser.add_argument("--weights", default="none")
     parser.add_argument("--set", action="append", default=[], help="as boxwright train's")
     parser.add_argument("--backbone", default="", help="the file of EfficientNet-Lite0's weights")
-    parser.add_argument("--wait", action="store_true", help="times: wait for Enter before steps are timed")
+    parser.add_argument("--steps_a_minute", type=float, default=0, help="in place of timing steps when a run begins")
     given = parser.parse_args()
     if given.kind == "plot":
         plot(HERE.parent / "docs" / "first_training.svg")
         return
     root = Path(os.environ["BOXWRIGHT_DATA"])
-    if given.kind == "times":
-        rows = times(given, root)
-    elif given.kind == "budgets":
+    if given.kind == "budgets":
         rows = budgets(given, root)
     elif given.kind == "variants":
         rows = variants(given.names or list(VARIANTS), given.minutes[0], given.seeds[0], root)
