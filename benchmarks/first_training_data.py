@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from boxwright.data.convert import write_tfrecords
+from boxwright.data.dataset import Dataset
 from boxwright.data.shapes import SHAPES, ShapesDataset
 from boxwright.types import Sample
 
@@ -81,6 +82,7 @@ def fifty_of(root: Path, folder: Path) -> Path:
 
 def made_up(folder: Path, kind: str) -> Path:
     """Return a folder with a TFRecord of 3,000 made-up pictures: ordinary, tiny or rare."""
+    pictures: Dataset
     match kind:
         case "tiny":
             # Objects of 7 to 24 pixels in pictures of 320×240.
