@@ -91,7 +91,7 @@ def test_families(name: str) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
 @pytest.mark.parametrize("scope", ["classification", "transfer"])
-def test_files(tmp_path: Path, ending: str, scope: str) -> None:
+def test_files(tmp_path: Path, ending: str, scope: str, caplog: pytest.LogCaptureFixture) -> None:
     theirs, path = classifier("efficientnet_lite0"), tmp_path / f"efficientnet_lite0.{ending}"
     if ending == "pth":
         torch.save(theirs.state_dict(), path)
@@ -99,6 +99,7 @@ def test_files(tmp_path: Path, ending: str, scope: str) -> None:
         save_file(theirs.state_dict(), path)
     detector = detector_of("timm/efficientnet_lite0")
     report = bw.load_weights(detector, path, scope)  # type: ignore[arg-type]
+    assert not [record for record in caplog.records if record.name.startswith("timm")], "a line of unexpected keys"
     assert {name.split(".")[0] for name in report.restored} == {"backbone"}
     assert {name.split(".")[0] for name in report.kept} == {"neck", "head"}
     assert {name.split(".")[0] for name in report.unused} == {"conv_head", "bn2", "classifier"}

@@ -12,6 +12,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError, first_line
+from boxwright.base.quiet import quiet
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 
 Weights = Mapping[str, Tensor]
@@ -41,8 +42,9 @@ def _fetch(name: str) -> Weights:
     import timm
 
     try:
-        # With features_only, as the backbone is made: the names are then its own.
-        return timm.create_model(name, pretrained=True, features_only=True).state_dict()
+        # With features_only, as the backbone is made: the names are then its own. It warns of the classifier's tensors.
+        with quiet():
+            return timm.create_model(name, pretrained=True, features_only=True).state_dict()
     except Exception as error:  # three libraries are involved, each with its own exceptions
         cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
         raise CheckpointError(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.errors import CheckpointError
+from boxwright.base.quiet import quiet
 from boxwright.families.shared.source_weights import Names, SourceWeights, conv_norm_names, unchanged
 from boxwright.nn.backbones.efficientnet import EfficientNet, MBConv
 from boxwright.nn.backbones.hgnetv2 import HgNetV2
@@ -189,7 +190,8 @@ def _converted(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     def read(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         given: dict[str, Any] = {"state_dict": dict(tensors)}
-        network = timm.create_model(name, pretrained=True, features_only=True, pretrained_cfg_overlay=given)
+        with quiet():  # timm warns of the classifier's tensors, which features do not have
+            network = timm.create_model(name, pretrained=True, features_only=True, pretrained_cfg_overlay=given)
         return dict(network.state_dict())
 
     floats = {key: value for key, value in state.items() if value.is_floating_point()}
