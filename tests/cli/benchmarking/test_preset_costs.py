@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights, MaskRCNN_ResNet50_FPN_Weights
 
-from boxwright.cli.benchmarking.preset_costs import PresetCost, read_costs, write_costs
-from boxwright.cli.benchmarking.presets import count_preset
+from boxwright.cli.benchmarking.preset_costs import PresetCost, count_preset, read_costs, write_costs
 from boxwright.config.preset import preset_names
 
 OWN_INITIALIZERS = True  # how many regions are computed follows from the weights
