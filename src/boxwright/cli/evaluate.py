@@ -10,8 +10,7 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli.console import ap_line, console, count_progress, importing, print_evaluation, suggest
-from boxwright.cli.options import CheckpointOption
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.report.settings import ReportSettings

@@ -12,7 +12,7 @@ import typer
 
 from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.options import require_checkpoint
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:

@@ -1,9 +1,13 @@
-"""Command options generated from settings, which define name, default and help in one place."""
+"""Command options generated from settings, which define name, default and help in one place; checks of a command's input.
+
+The checks are made before anything heavy is imported.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import glob
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +17,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from boxwright.base.errors import CheckpointError, DataError
+from boxwright.base.files import is_file, is_folder
 from boxwright.cli.words import OTHER_NAMES
 
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
@@ -28,6 +34,22 @@ def source_path(text: str) -> Path:
 
     address = hub_address(text)
     return Path(text) if address is None else fetch(address)
+
+
+def require_checkpoint(path: Path) -> None:
+    """Raise a CheckpointError if no file, folder or checkpoint prefix of that name exists.
+
+    If the folder has other checkpoints, the reader lists them later.
+    """
+    exists = is_file(f"{path}.index") or is_file(path) or is_folder(path)
+    if not exists and not (is_folder(path.parent) and any(path.parent.glob("*ckpt-*"))):
+        raise CheckpointError(f"{path}: no such folder or checkpoint")
+
+
+def require_data(source: str) -> None:
+    """Raise a DataError if nothing matches a path or glob; `name@10` is left to the reader."""
+    if "@" not in source and not is_file(source) and not is_folder(source) and not glob.glob(source):
+        raise DataError(f"no file matches {source!r}")
 
 
 CheckpointOption = Annotated[

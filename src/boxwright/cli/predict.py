@@ -15,8 +15,7 @@ import typer
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.cli.console import console, importing, suggest
-from boxwright.cli.options import CheckpointOption
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.inference.settings import CollectionSettings, PredictionSettings
 from boxwright.runtime.devices import CPU

@@ -27,11 +27,10 @@ from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE, draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
 from boxwright.inference.finders import finder_with
-from boxwright.inference.reidentification import NO_TRACK
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
 from boxwright.inference.stages import Stage, Stages, StageTimes
-from boxwright.inference.tracking import Tracker
+from boxwright.inference.tracking import NO_TRACK, Tracker
 from boxwright.inference.video import open_video_for_writing
 from boxwright.types import Categories, Finder, FoundObjects
 

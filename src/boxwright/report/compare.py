@@ -14,8 +14,7 @@ import numpy as np
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import make_folder, unfinished, write_whole
-from boxwright.report.analysis import Analysis, analyze
-from boxwright.report.bootstrap import Interval, interval
+from boxwright.report.analysis import Analysis, Interval, analyze, interval
 from boxwright.report.events import event_columns, mean_curve
 from boxwright.report.matching import mean_ap
 from boxwright.report.outcomes import NOTHING, TYPES, Outcomes

@@ -14,12 +14,11 @@ import numpy as np
 
 from boxwright.report.analysis import Analysis
 from boxwright.report.calibration import FittedCalibration, Reliability, reliability, scored
-from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, mean_curve
+from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, IMAGES_A_PART, has_shapes, mean_curve
 from boxwright.report.explained import Part, ranked
 from boxwright.report.matching import THRESHOLDS
 from boxwright.report.outcomes import TYPES, confusion
 from boxwright.report.pictures import Photos
-from boxwright.report.shapes import IMAGES_A_PART, has_shapes
 from boxwright.report.sources import Source
 from boxwright.report.suspects import suspects
 from boxwright.report.tables import Tables

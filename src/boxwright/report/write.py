@@ -35,10 +35,13 @@ from boxwright.report.events import (
     CLASSES_A_PART,
     EVENTS_A_PART,
     FIRST,
+    IMAGES_A_PART,
     curve_part,
     event_columns,
+    has_shapes,
     image_columns,
     image_severity,
+    shape_part,
     worst_first,
 )
 from boxwright.report.explained import Part, explain
@@ -46,7 +49,6 @@ from boxwright.report.factors import factors_of
 from boxwright.report.page import remove_parts, write_data, write_page
 from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
 from boxwright.report.settings import ReportSettings
-from boxwright.report.shapes import IMAGES_A_PART, has_shapes, shape_part
 from boxwright.report.sources import Source
 from boxwright.report.suspects import as_coco, suspects
 from boxwright.report.tables import Indices, Tables

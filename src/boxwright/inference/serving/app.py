@@ -30,10 +30,17 @@ from boxwright.evaluation.results import keypoints_of_classes, large_values
 from boxwright.inference.serving import open_inference_protocol as v2
 from boxwright.inference.serving import tensorflow_protocol as tf
 from boxwright.inference.serving.batcher import QueueFull, Row
-from boxwright.inference.serving.browsers import Browsers
 from boxwright.inference.serving.decoders import DecodedRequest, Decoders
-from boxwright.inference.serving.guard import Counters, Guard, error_response
-from boxwright.inference.serving.held import BudgetedResponse, MemoryBudget, MemoryReservation, answer_bytes
+from boxwright.inference.serving.guard import (
+    Browsers,
+    BudgetedResponse,
+    Counters,
+    Guard,
+    MemoryBudget,
+    MemoryReservation,
+    answer_bytes,
+    error_response,
+)
 from boxwright.inference.serving.model import Models, ModelVersion, ServedModel
 from boxwright.inference.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.inference.serving.settings import ServerSettings

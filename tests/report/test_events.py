@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.report.events import has_shapes, outline, shape_part
 from boxwright.report.matching import match
 from boxwright.report.outcomes import outcomes_of
 from boxwright.report.settings import ReportSettings
-from boxwright.report.shapes import has_shapes, outline, shape_part
 from boxwright.report.sources import source_of_files
 from boxwright.report.write import write_report
 from tests.report import made
