@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import glob
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperCommand
 
 from boxwright.base.errors import CheckpointError, DataError
-from boxwright.base.files import is_file, is_folder
 from boxwright.cli.words import OTHER_NAMES
 
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
@@ -41,14 +40,16 @@ def require_checkpoint(path: Path) -> None:
 
     If the folder has other checkpoints, the reader lists them later.
     """
-    exists = is_file(f"{path}.index") or is_file(path) or is_folder(path)
-    if not exists and not (is_folder(path.parent) and any(path.parent.glob("*ckpt-*"))):
+    exists = os.path.isfile(f"{path}.index") or os.path.isfile(path) or os.path.isdir(path)
+    if not exists and not (os.path.isdir(path.parent) and any(path.parent.glob("*ckpt-*"))):
         raise CheckpointError(f"{path}: no such folder or checkpoint")
 
 
 def require_data(source: str) -> None:
     """Raise a DataError if nothing matches a path or glob; `name@10` is left to the reader."""
-    if "@" not in source and not is_file(source) and not is_folder(source) and not glob.glob(source):
+    import glob
+
+    if "@" not in source and not os.path.isfile(source) and not os.path.isdir(source) and not glob.glob(source):
         raise DataError(f"no file matches {source!r}")
 
 
