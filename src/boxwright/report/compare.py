@@ -19,7 +19,7 @@ from boxwright.report.events import event_columns, mean_curve
 from boxwright.report.matching import mean_ap
 from boxwright.report.outcomes import NOTHING, TYPES, Outcomes
 from boxwright.report.page import write_data, write_page
-from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
+from boxwright.report.pictures import Photos, Progress, copy_photos
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import Source
 from boxwright.report.tables import Indices, Tables
@@ -120,7 +120,8 @@ def write_comparison(
     with unfinished(out, "a comparison") as folder:
         make_folder(folder / "data")
         shown = {"gained": comparison.gained[:_SHOWN], "lost": comparison.lost[:_SHOWN]}
-        photos = _photos(first, np.concatenate(list(shown.values())), folder, settings, progress)
+        changed = first.tables.objects.images[np.concatenate(list(shown.values()))]
+        photos = copy_photos(first.images, first.tables, changed, folder, settings, progress)
         write_data(folder, "comparison", _data(comparison, shown, photos))
         write_page(folder, "compare.html", _content(first, second, comparison))
         rows = {"metrics": comparison.metrics, "classes": comparison.classes}
@@ -134,14 +135,6 @@ def _numbers(row: Difference) -> dict[str, Any]:
     values = {"first": row.first, "second": row.second}
     known = {name: None if np.isnan(value) else value for name, value in values.items()}
     return {"name": row.name, **known, "difference": row.difference.to_list(), "verdict": row.verdict}
-
-
-def _photos(source: Source, objects: Indices, folder: Path, settings: ReportSettings, progress: Progress) -> Photos:
-    if source.images is None:
-        return without_photos(len(source.tables.ids))
-    copied = np.zeros(len(source.tables.ids), np.bool_)
-    copied[source.tables.objects.images[objects]] = True
-    return copy_photos(source.images, source.tables, copied, folder, settings, progress)
 
 
 def _content(first: Source, second: Source, comparison: Comparison) -> dict[str, Any]:

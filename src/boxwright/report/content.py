@@ -136,7 +136,10 @@ def page_content(
         "tide_ap": analysis.tide.average_precision,
         "causes": first,
         "most_gain": most,
-        "factors": {name: [part for part in parts if part.factor == name] for name in _factor_names(parts)},
+        "factors": {
+            name: [part for part in parts if part.factor == name]
+            for name in dict.fromkeys(part.factor for part in parts)
+        },
         "reliability": judged,
         "fitted": fitted,
         "suspects": len(suspects(tables, analysis.outcomes)),
@@ -157,10 +160,6 @@ def page_content(
             "classes": [{key: _plain(value) for key, value in row.items()} for row in classes],
         },
     }
-
-
-def _factor_names(parts: list[Part]) -> list[str]:
-    return list(dict.fromkeys(part.factor for part in parts))
 
 
 def _reliability_data(judged: Reliability, fitted: FittedCalibration | None) -> dict[str, Any]:
@@ -265,11 +264,9 @@ def _class_precision(source: Source, kind: str, name: str) -> float | None:
 def _chosen(chosen: ChosenThreshold | None) -> dict[str, Any] | None:
     if chosen is None:
         return None
-    halves = {name: {key: _plain(value) for key, value in vars(getattr(chosen, name)).items()} for name in _HALVES}
-    return {"threshold": chosen.threshold, **halves}
-
-
-_HALVES = ("chosen_on", "judged_on")
+    halves = {"chosen_on": chosen.chosen_on, "judged_on": chosen.judged_on}
+    plain = {name: {key: _plain(value) for key, value in vars(half).items()} for name, half in halves.items()}
+    return {"threshold": chosen.threshold, **plain}
 
 
 def _errors(analysis: Analysis) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ from boxwright.report.events import (
 from boxwright.report.explained import Part, explain
 from boxwright.report.factors import factors_of
 from boxwright.report.page import remove_parts, write_data, write_page
-from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
+from boxwright.report.pictures import Photos, Progress, copy_photos
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import Source
 from boxwright.report.suspects import as_coco, suspects
@@ -165,7 +165,9 @@ def write_report(
         make_folder(folder / "data")
         _remove_former(folder)
         analysis = analyze(source.tables)
-        photos = _photos(source, analysis, folder, settings, progress)
+        worst = np.argsort(-image_severity(source.tables, analysis.outcomes), kind="stable")
+        copied = worst[: settings.max_pictures]
+        photos = copy_photos(source.images, source.tables, copied, folder, settings, progress)
         _write_events(analysis, photos, folder)
         _write_curves(analysis, folder)
         _write_suspects(analysis, folder)
@@ -181,17 +183,6 @@ def write_report(
         write_page(folder, "report.html", content)
         write_whole(folder / "report.json", json.dumps(content["numbers"], indent=2) + "\n")
     return Path(out) / "index.html"
-
-
-def _photos(source: Source, analysis: Analysis, folder: Path, settings: ReportSettings, progress: Progress) -> Photos:
-    """Copy the images with the worst errors."""
-    tables = source.tables
-    if source.images is None:
-        return without_photos(len(tables.ids))
-    worst = np.argsort(-image_severity(tables, analysis.outcomes), kind="stable")
-    copied = np.zeros(len(tables.ids), np.bool_)
-    copied[worst[: settings.max_pictures]] = True
-    return copy_photos(source.images, tables, copied, folder, settings, progress)
 
 
 def _write_events(analysis: Analysis, photos: Photos, folder: Path) -> None:
