@@ -122,17 +122,12 @@ def _evaluate(
         write_evaluation(evaluation, results, folder, step, rate, about)
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))
-    console.print(_title(step, rate))
+    console.print(f"evaluation at step {step}" + ("" if rate is None else f", learning rate {rate:g}"))
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     suggest("predict", "IMAGES", "--model_dir", model_dir)
     console.print(ap_line(evaluation.metrics))
     return folder
-
-
-def _title(step: int, learning_rate: float | None) -> str:
-    rate = "" if learning_rate is None else f", learning rate {learning_rate:g}"
-    return f"evaluation at step {step}{rate}"
 
 
 def _configuration(model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False) -> Configuration:

@@ -192,19 +192,13 @@ class _JsonList:
 def _rows(image_id: str, frame: Frame, detections: FoundObjects) -> list[dict[str, Any]]:
     of_video = {} if frame.time is None else {"frame": frame.number, "time": round(frame.time, 4)}
     rows = detection_rows(detections, image_id, detections.categories)
-    tracks = (
-        [{}] * len(detections)
-        if detections.tracks is None
-        else [{"track_id": number} for number in _numbers(detections.tracks)]
-    )
+    tracks: list[Row] = [{} for _ in rows]
+    if detections.tracks is not None:
+        tracks = [{"track_id": None if track == NO_TRACK else track} for track in detections.tracks.tolist()]
     return [
         {**row, **large, "file_name": frame.source, "category_name": name, **of_video, **track}
         for row, large, name, track in zip(rows, large_values(detections), detections.names(), tracks, strict=True)
     ]
-
-
-def _numbers(tracks: NDArray[np.int64]) -> list[int | None]:
-    return [None if track == NO_TRACK else track for track in tracks.tolist()]
 
 
 _DEFAULTS = PredictionSettings()

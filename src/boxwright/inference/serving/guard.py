@@ -195,7 +195,8 @@ class Guard:
         except ClientDisconnect:
             status = _GONE
         except Exception as error:  # no traceback leaves the server
-            _LOG.error("a request failed: %s", _line(error))
+            text = " ".join(str(error).split())[:1000]
+            _LOG.error("a request failed: %s", f"{type(error).__name__}: {text}")
             _LOG.debug("traceback:", exc_info=error)
             # The head of an answer is sent: uvicorn can only break the connection.
             if status:
@@ -220,11 +221,6 @@ class Guard:
             if not hmac.compare_digest(given, b"Bearer " + self._key):
                 return error_response(401, "an API key is required: Authorization: Bearer …")
         return None
-
-
-def _line(error: Exception) -> str:
-    """Return an error's type and text in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
 
 
 def _route(path: str) -> str:
