@@ -36,6 +36,17 @@ def refused(found: subprocess.CompletedProcess[str]) -> str:
     return found.stderr
 
 
+def end_of_main() -> None:
+    """Run the program until it ends with status 1, and put back what it does on SIGTERM."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 1
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     (tmp_path / "photos").mkdir()
@@ -215,10 +226,4 @@ def test_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         raise MemoryError
 
     monkeypatch.setattr(module, "app", app)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as caught:
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert caught.value.code == 1
+    end_of_main()
