@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.data.coco import CocoDataset
-from boxwright.report.tables import Tables, tables_of
+from boxwright.report.tables import Tables, read_tables
 
 Rows = list[dict[str, Any]]
 
@@ -61,7 +61,7 @@ def write(folder: Path, content: dict[str, Any], rows: Rows) -> tuple[Path, Path
 
 def tables(folder: Path, content: dict[str, Any], rows: Rows) -> Tables:
     truth_file, results = write(folder, content, rows)
-    return tables_of(CocoDataset(truth_file, None, allow_paths_outside=True), results)
+    return read_tables(CocoDataset(truth_file, None, allow_paths_outside=True), results)
 
 
 def random_boxes(random: np.random.Generator, count: int, size: tuple[int, int]) -> NDArray[np.float64]:

@@ -58,13 +58,15 @@ class Reidentification:
         """
         if detections.tracks is None or detections.embeddings is None:
             raise ValueError("expected tracks and embeddings")
-        tracks, rows = detections.tracks.tolist(), detections.embeddings.astype(np.float64)
+        tracks, labels = detections.tracks.tolist(), detections.labels.tolist()
+        rows = detections.embeddings.astype(np.float64)
         self._known = {number: known for number, known in self._known.items() if seconds - known.seen <= REMEMBERED_S}
         here = {self._numbers[track] for track in tracks if track in self._numbers}
         lost = [number for number, known in self._known.items() if number not in here and seconds - known.seen > LOST_S]
         new = [row for row, track in enumerate(tracks) if track != NO_TRACK and track not in self._numbers]
         pairs = sorted(
-            ((self._similarity(detections, row, number), row, number) for row in new for number in lost), reverse=True
+            ((self._similarity(rows[row], labels[row], number), row, number) for row in new for number in lost),
+            reverse=True,
         )
         for similarity, row, number in pairs:
             taken = tracks[row] in self._numbers or number in here
@@ -72,19 +74,18 @@ class Reidentification:
                 self._numbers[tracks[row]] = number
                 here.add(number)
         numbers = [track if track == NO_TRACK else self._numbers.setdefault(track, track) for track in tracks]
-        for number, label, embedding in zip(numbers, detections.labels.tolist(), rows, strict=True):
+        for number, label, embedding in zip(numbers, labels, rows, strict=True):
             if number != NO_TRACK:
                 before = self._known.get(number)
                 total = embedding if before is None else before.total + embedding
                 self._known[number] = _Identity(label, total, seconds)
         return replace(detections, tracks=np.array(numbers, np.int64))
 
-    def _similarity(self, detections: FoundObjects, row: int, number: int) -> float:
+    def _similarity(self, embedding: NDArray[np.float64], label: int, number: int) -> float:
         """Return the cosine of an object's embedding and a lost one's mean; -1 for another class."""
         known = self._known[number]
-        if detections.embeddings is None or known.label != detections.labels[row]:
+        if known.label != label:
             return -1.0
-        embedding = detections.embeddings[row].astype(np.float64)
         norms = float(np.linalg.norm(embedding) * np.linalg.norm(known.total))
         return float(embedding @ known.total) / max(norms, 1e-12)
 

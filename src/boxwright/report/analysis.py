@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from boxwright.report.matching import ClassCurve, Matching, average_precisions, class_curves, match, mean_ap
-from boxwright.report.outcomes import Outcomes, outcomes_of
+from boxwright.report.outcomes import Outcomes, compute_outcomes
 from boxwright.report.tables import Floats, Tables
 from boxwright.report.thresholds import ChosenThreshold, choose
 from boxwright.report.tide import Tide, tide
@@ -128,6 +128,6 @@ def analyze(tables: Tables) -> Analysis:
         chosen=chosen,
         by_class=[choose([curve], images) for curve in curves],
         threshold=threshold,
-        outcomes=outcomes_of(tables, matching, threshold),
+        outcomes=compute_outcomes(tables, matching, threshold),
         tide=tide(tables),
     )

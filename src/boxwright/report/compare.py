@@ -22,7 +22,7 @@ from boxwright.report.page import write_data, write_page
 from boxwright.report.pictures import Photos, Progress, copy_photos
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import Source
-from boxwright.report.tables import Indices, Tables
+from boxwright.report.tables import Floats, Indices, Tables
 from boxwright.report.thresholds import GRID, score_curve
 from boxwright.report.write import silent
 
@@ -80,17 +80,19 @@ def compare(first: Tables, second: Tables) -> Comparison:
     drawn = after.drawn[:draws] - before.drawn[:draws]
     metrics = []
     for name, part in _METRICS.items():
-        values = [mean_ap(analysis.values[:, part]) for analysis in (before, after)]
         spread = np.array([mean_ap(draw[:, part]) for draw in drawn])
-        metrics.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
+        metrics.append(_difference(name, mean_ap(before.values[:, part]), mean_ap(after.values[:, part]), spread))
     classes = []
     for number, name in enumerate(first.class_names):
         values = [float(analysis.values[number].mean()) for analysis in (before, after)]
-        spread = drawn[:, number].mean(axis=1)
-        classes.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
+        classes.append(_difference(name, *values, drawn[:, number].mean(axis=1)))
     detected_before, detected_after = _detected_objects(before.outcomes), _detected_objects(after.outcomes)
     gained, lost = np.setdiff1d(detected_after, detected_before), np.setdiff1d(detected_before, detected_after)
     return Comparison(before, after, metrics, classes, gained, lost)
+
+
+def _difference(name: str, first: float, second: float, drawn: Floats) -> Difference:
+    return Difference(name, first, second, interval(second - first, drawn))
 
 
 def _detected_objects(outcomes: Outcomes) -> Indices:

@@ -14,13 +14,12 @@ import numpy as np
 
 from boxwright.report.analysis import Analysis
 from boxwright.report.calibration import FittedCalibration, Reliability, reliability, scored
-from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, IMAGES_A_PART, has_shapes, mean_curve
+from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, IMAGES_A_PART, has_shapes, mean_curve, suspects
 from boxwright.report.explained import Part, ranked
 from boxwright.report.matching import THRESHOLDS
 from boxwright.report.outcomes import TYPES, confusion
 from boxwright.report.pictures import Photos
 from boxwright.report.sources import Source
-from boxwright.report.suspects import suspects
 from boxwright.report.tables import Tables
 from boxwright.report.thresholds import GRID, ChosenThreshold, score_curve
 from boxwright.runtime.optional import installed_versions

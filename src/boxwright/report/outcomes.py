@@ -41,7 +41,7 @@ class Outcomes:
         return len(self.images)
 
 
-def outcomes_of(tables: Tables, matching: Matching, threshold: float) -> Outcomes:
+def compute_outcomes(tables: Tables, matching: Matching, threshold: float) -> Outcomes:
     """Return the events of the detections of at least a score, at an overlap of 0.5."""
     detections, objects = tables.found, tables.objects
     kept = np.flatnonzero(matching.counted[0] & (detections.scores >= threshold))

@@ -107,7 +107,7 @@ class Tables:
         return np.array([category.label for category in self.categories], np.int64)
 
 
-def tables_of(dataset: CocoDataset, detections: str | Path) -> Tables:
+def read_tables(dataset: CocoDataset, detections: str | Path) -> Tables:
     """Return the tables of a data set's truth and of COCO's file of results.
 
     Raises:
