@@ -84,8 +84,8 @@ def compare(first: Tables, second: Tables) -> Comparison:
         metrics.append(_difference(name, mean_ap(before.values[:, part]), mean_ap(after.values[:, part]), spread))
     classes = []
     for number, name in enumerate(first.class_names):
-        values = [float(analysis.values[number].mean()) for analysis in (before, after)]
-        classes.append(_difference(name, *values, drawn[:, number].mean(axis=1)))
+        ap_before, ap_after = (float(analysis.values[number].mean()) for analysis in (before, after))
+        classes.append(_difference(name, ap_before, ap_after, drawn[:, number].mean(axis=1)))
     detected_before, detected_after = _detected_objects(before.outcomes), _detected_objects(after.outcomes)
     gained, lost = np.setdiff1d(detected_after, detected_before), np.setdiff1d(detected_before, detected_after)
     return Comparison(before, after, metrics, classes, gained, lost)
