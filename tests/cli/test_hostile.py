@@ -175,23 +175,18 @@ def test_a_name_that_is_no_text(shapes_data: Path, tmp_path: Path) -> None:
     assert "no such file" in refused(command("config", "check", f"{folder}/none"))
 
 
+TRAIN = ("train", "--config", "{config}", "--model_dir", "{tmp}/m")
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["inspect", "{voc}", "--sheet", "x.txt"],
-        ["train", "--config", "{config}", "--model_dir", "{tmp}/m", "--seed", "-1"],
-        ["train", "--config", "{config}", "--model_dir", "{tmp}/m", "--seed", str(2**64)],
-        ["train", "--config", "{config}", "--model_dir", "{tmp}/m", "--device", "meta"],
-        ["train", "--config", "{config}", "--model_dir", "{tmp}/m", "--set", "eval_input_reader[²].name=x"],
-        [
-            "train",
-            "--config",
-            "{config}",
-            "--model_dir",
-            "{tmp}/m",
-            "--set",
-            "train_config.fine_tune_checkpoint=\udcff",
-        ],
+        [*TRAIN, "--seed", "-1"],
+        [*TRAIN, "--seed", str(2**64)],
+        [*TRAIN, "--device", "meta"],
+        [*TRAIN, "--set", "eval_input_reader[²].name=x"],
+        [*TRAIN, "--set", "train_config.fine_tune_checkpoint=\udcff"],
         ["config", "check", "{tmp}"],
         ["config", "check", "{tmp}/none"],
         ["evaluate", "--model_dir", "{tmp}/none"],

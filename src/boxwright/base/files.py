@@ -23,13 +23,12 @@ except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 _HEAD = 512
-_MARKS = (
+_MARKS: tuple[tuple[bytes | tuple[bytes, ...], str], ...] = (
     (
         b"version https://git-lfs.github.com/spec/",
         "a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`",
     ),
-    (b"<!doctype html", "a web page, not the file that its name says; download it again"),
-    (b"<html", "a web page, not the file that its name says; download it again"),
+    ((b"<!doctype html", b"<html"), "a web page, not the file that its name says; download it again"),
     (b"<?xml", "an XML text, such as a server's error, not the file that its name says; download it again"),
 )
 

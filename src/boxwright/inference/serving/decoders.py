@@ -218,7 +218,8 @@ class Decoders:
             if why:
                 self._replace(child, why)
             else:
-                _make_small(child.file)
+                if os.fstat(child.file).st_size > _KEPT_BYTES:  # free the memory of a large request
+                    os.ftruncate(child.file, 0)
                 self._give(child)
         if "status" in answer:
             raise _refused(answer)
@@ -348,12 +349,6 @@ async def _copied(copy: Callable[[int, memoryview], None], file: int, data: memo
 
     # With a duplicate descriptor, never cancelled: the file may be closed before the thread is done.
     await asyncio.shield(asyncio.to_thread(in_a_thread, os.dup(file)))
-
-
-def _make_small(file: int) -> None:
-    """Free the memory of a large request."""
-    if os.fstat(file).st_size > _KEPT_BYTES:
-        os.ftruncate(file, 0)
 
 
 def _fill(file: int, data: memoryview) -> None:
