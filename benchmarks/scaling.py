@@ -152,7 +152,7 @@ def evaluation(size: int, work: Path, *, computing: bool) -> Callable[[], float]
 
 def predictions(size: int, work: Path, *, resuming: bool) -> Callable[[], None]:
     """Detect in the images of records, by a detector that takes no time, and write the rows; or find them there."""
-    from boxwright.inference.collections import units_of
+    from boxwright.inference.collections import list_units
     from boxwright.inference.finders import ImageDetector, ModelSource
     from boxwright.inference.settings import PredictionSettings
     from boxwright.inference.shards import Job, begin, run_unit, unfinished_units
@@ -169,7 +169,7 @@ def predictions(size: int, work: Path, *, resuming: bool) -> Callable[[], None]:
 
     def write() -> None:
         job = Job(ModelSource(Path("run"), PredictionSettings()), str(out))
-        units = units_of([f"{folder}/a.record-*"], 1024)
+        units = list_units([f"{folder}/a.record-*"], 1024)
         begin(job, units, "made up")
         for unit in unfinished_units(job, units):
             for _ in run_unit(unit, job, model):

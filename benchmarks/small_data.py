@@ -42,7 +42,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.label_map import load_label_map
 from boxwright.data.voc import VocDataset
 from boxwright.evaluation.metrics.coco import CocoMetrics
-from boxwright.report.bootstrap import MOST_DRAWS, ap_interval, bootstrap
+from boxwright.report.analysis import MOST_DRAWS, ap_interval, bootstrap
 from boxwright.report.matching import average_precisions, class_curves, match
 from boxwright.report.tables import DetectionTable, ObjectTable, Tables
 from boxwright.runtime.measure import measure

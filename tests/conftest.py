@@ -79,7 +79,11 @@ def _cache_in_tmp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_power_cuts() -> Iterator[None]:
-    """Wait for no disk: what this process wrote is there for the next one without, and it was a tenth of the time."""
+    """Wait for no disk, which took a tenth of the time.
+
+    It cannot matter: only a power cut loses what was written and not flushed, and no test cuts the power; a process that
+    is killed loses none of it. Tests of an fsync that fails put their own in this one's place.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -87,7 +91,11 @@ def _no_power_cuts() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _quick_pngs() -> Iterator[None]:
-    """Compress PNGs, which are the same pictures however small, in a fifth of the time: a third of a short run's."""
+    """Compress PNGs in a fifth of the time, which was a third of a short run's.
+
+    It cannot matter: PNG loses nothing at any level, so that each picture that is read back is the same. Only its file is
+    larger.
+    """
     plain = Image.Image.save
 
     def save(self: Image.Image, file: Any, format: str | None = None, **options: Any) -> None:
@@ -144,6 +152,7 @@ def nothing_drawn() -> Iterator[None]:
 def _quick_initializers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Draw first weights quickly: real configurations' took a twelfth of the tests' time.
 
+    It cannot matter where any first weights do: for shapes, files, and losses that are compared with one another.
     A module whose OWN_INITIALIZERS is set draws them as other processes do, with which it compares; one whose
     WEIGHTS_ARE_LOADED is set draws none, as it replaces them all.
     """

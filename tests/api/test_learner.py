@@ -14,16 +14,11 @@ from torch import Tensor
 import boxwright as bw
 from boxwright.data.shapes import ShapesDataset
 from boxwright.weights.store import find_checkpoint
-from tests.api.models import SmallRun, demo_config, small_run
+from tests.api.models import SmallRun, demo_config
 
 FAST: dict[str, Any] = {"device": "cpu", "workers": 0, "log_every_n": 1}
 BATCH = 4
 OVERRIDES = (f"train_config.batch_size={BATCH}",)
-
-
-@pytest.fixture(scope="module")
-def run() -> SmallRun:
-    return small_run()
 
 
 @pytest.fixture

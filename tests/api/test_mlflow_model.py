@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
-from tests.api.models import SmallRun, small_run
+from tests.api.models import SmallRun
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,6 @@ def mlflow() -> Any:
 @pytest.fixture(scope="module")
 def mlflow_model(mlflow: Any) -> Any:
     return importlib.import_module("boxwright.api.mlflow_model")
-
-
-@pytest.fixture(scope="module")
-def run() -> SmallRun:
-    return small_run()
 
 
 @pytest.fixture

@@ -16,12 +16,7 @@ import torch
 from PIL import Image
 
 import boxwright as bw
-from tests.api.models import DATA, STEPS, SmallRun, small_run
-
-
-@pytest.fixture(scope="module")
-def run() -> SmallRun:
-    return small_run()
+from tests.api.models import DATA, STEPS, SmallRun
 
 
 @pytest.fixture(scope="module", params=["folder", "best", "onnx"])

@@ -15,17 +15,12 @@ import boxwright as bw
 from boxwright.api.push_to_hub import CardContent, model_card
 from boxwright.weights.hub import HubAddress, hub_address
 from tests.api.hub_server import TOKEN, Hub, hub_server
-from tests.api.models import SmallRun, small_run
+from tests.api.models import SmallRun
 
 # Of the hub's client, in Git's transfer of large files.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 FILES = {"README.md", "config.json", "label_map.pbtxt", "model.safetensors", "pipeline.config"}
-
-
-@pytest.fixture(scope="module")
-def run() -> SmallRun:
-    return small_run()
 
 
 @pytest.fixture

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from boxwright.cli.main import main
 from boxwright.data.example_messages import Example
 from boxwright.data.image_io import encode_png
 from boxwright.data.tfrecord import write_records
 from tests.center_nets import CENTER_NET, KEYPOINT_LABEL_MAP, with_every_task, with_masks
+from tests.cli.test_hostile import end_of_main
 
 CLASSES = 'item { id: 1 name: "circle" } item { id: 2 name: "square" }'
 TRAIN = """train_config { batch_size: 1 num_steps: 1
@@ -44,13 +43,7 @@ train_input_reader {{ label_map_path: "{folder}/data.pbtxt" {reader}
 def said(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """Return what a command that fails says, as one line."""
     monkeypatch.setattr("sys.argv", ["boxwright", *words])
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert ended.value.code == 1
+    end_of_main()
     output = capsys.readouterr()
     assert "Traceback" not in output.out + output.err
     return " ".join((output.out + output.err).split())

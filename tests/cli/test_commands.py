@@ -26,6 +26,11 @@ def run(*arguments: object, status: int = 0) -> str:
     return captured.get() + result.output
 
 
+def train(config: Path, model_dir: Path, steps: int, *more: object) -> str:
+    words = ("--config", config, "--model_dir", model_dir, "--num_train_steps", steps, "--workers", 0)
+    return run("train", *words, *more)
+
+
 @pytest.mark.parametrize("format", ["text", "yaml", "json"])
 def test_config_show(small_config: Path, tmp_path: Path, format: str) -> None:
     first = run("config", "show", small_config, "--format", format, "--set", "train_config.batch_size=9")
@@ -70,33 +75,13 @@ def test_train_evaluate_predict(
     model_dir, kept = tmp_path / "model", list[str]()
     for command in ("evaluate", "predict"):
         monkeypatch.setattr(f"boxwright.cli.{command}.prepare_inference", lambda name=command, **_: kept.append(name))
-    output = run(
-        "train",
-        "--pipeline_config_path",
-        small_config,
-        "--model_dir",
-        model_dir,
-        "--num_train_steps",
-        2,
-        "--workers",
-        0,
-    )
+    words = ("--pipeline_config_path", small_config, "--model_dir", model_dir, "--num_train_steps", 2, "--workers", 0)
+    output = run("train", *words)
     assert "saved" in output
     assert "evaluation at step 2" in output
-    again = run("train", "--config", small_config, "--model_dir", model_dir, "--num_train_steps", 2, "--workers", 0)
+    again = train(small_config, model_dir, 2)
     assert "already trained for 2 of 2 steps" in again
-    more = run(
-        "train",
-        "--config",
-        small_config,
-        "--model_dir",
-        model_dir,
-        "--num_train_steps",
-        3,
-        "--workers",
-        0,
-        "--no-evaluate",
-    )
+    more = train(small_config, model_dir, 3, "--no-evaluate")
     assert "resuming from" in more
     output = run(
         "evaluate", "--model_dir", model_dir, "--out", tmp_path / "eval", "--set", "eval_config.num_visualizations=3"
@@ -110,17 +95,8 @@ def test_train_evaluate_predict(
     for row in json.loads((tmp_path / "eval" / "detections.json").read_text()):
         assert set(row) == {"image_id", "category_id", "bbox", "score"}
     images = sorted((shapes_data / "voc" / "JPEGImages").glob("*.jpg"))
-    output = run(
-        "predict",
-        images[0],
-        shapes_data / "voc" / "JPEGImages",
-        "--model_dir",
-        model_dir,
-        "--out",
-        tmp_path / "p",
-        "--min_score",
-        0,
-    )
+    words = (images[0], images[0].parent, "--model_dir", model_dir, "--out", tmp_path / "p", "--min_score", 0)
+    output = run("predict", *words)
     assert f"in {len(images) + 1} images" in output
     assert len(list((tmp_path / "p").glob("*.jpg"))) == len(images) + 1
     rows = json.loads((tmp_path / "p" / "detections.json").read_text())
@@ -202,68 +178,42 @@ def test_errors_are_one_line_and_status_one(
 
 def test_weights_go_to_tensorflow_and_come_back(mobilenet_config: Path, shapes_data: Path, tmp_path: Path) -> None:
     """A run, converted, stands for itself: configuration and classes lie beside the checkpoint."""
-    run(
-        "train",
-        "--config",
-        str(mobilenet_config),
-        "--model_dir",
-        str(tmp_path / "m"),
-        "--num_train_steps",
-        "2",
-        "--workers",
-        "0",
-        "--no-evaluate",
-    )
+    train(mobilenet_config, tmp_path / "m", 2, "--no-evaluate")
     out = tmp_path / "out"
-    assert "at step 2" in run("export", str(tmp_path / "m"), str(out / "ckpt-2"))
+    assert "at step 2" in run("export", tmp_path / "m", out / "ckpt-2")
     assert {path.name for path in out.iterdir()} >= {"ckpt-2.index", "checkpoint", "pipeline.config", "label_map.pbtxt"}
-    ours = run("evaluate", "--model_dir", str(tmp_path / "m"), "--out", str(tmp_path / "e1"), "--workers", "0")
-    theirs = run("evaluate", "--checkpoint", str(out / "ckpt-2"), "--out", str(tmp_path / "e2"), "--workers", "0")
+    ours = run("evaluate", "--model_dir", tmp_path / "m", "--out", tmp_path / "e1", "--workers", "0")
+    theirs = run("evaluate", "--checkpoint", out / "ckpt-2", "--out", tmp_path / "e2", "--workers", "0")
     assert ours.splitlines()[-1] == theirs.splitlines()[-1]
     assert (tmp_path / "e1" / "detections.json").read_text() == (tmp_path / "e2" / "detections.json").read_text()
-    images = str(shapes_data / "voc" / "JPEGImages")
-    run("predict", images, "--checkpoint", str(out), "--out", str(tmp_path / "p"), "--min_score", "0")
+    images = shapes_data / "voc" / "JPEGImages"
+    run("predict", images, "--checkpoint", out, "--out", tmp_path / "p", "--min_score", "0")
     assert len(list((tmp_path / "p").glob("*"))) > 6
-    run("export", str(out / "ckpt-2"), str(tmp_path / "w.safetensors"))
+    run("export", out / "ckpt-2", tmp_path / "w.safetensors")
     assert (tmp_path / "w.safetensors").stat().st_size > 10000
     for arguments, wanted in (
-        ((str(tmp_path / "m"), str(out)), "is a folder; name a checkpoint in it"),
-        ((str(out / "ckpt-9"), str(tmp_path / "x")), "no such folder or checkpoint; there is ckpt-2"),
+        ((tmp_path / "m", out), "is a folder; name a checkpoint in it"),
+        ((out / "ckpt-9", tmp_path / "x"), "no such folder or checkpoint; there is ckpt-2"),
     ):
         with pytest.raises(BoxwrightError, match=wanted):
-            RUNNER.invoke(app, ["export", *arguments], catch_exceptions=False)
+            RUNNER.invoke(app, ["export", *map(str, arguments)], catch_exceptions=False)
 
 
 def test_records_beside_checkpoints_are_records(shapes_data: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mixed"
     shutil.copytree(shapes_data, folder)
     (folder / "ckpt-1.index").write_bytes(b"whatever")
-    run(
-        "convert",
-        str(folder / "train.record@2"),
-        str(tmp_path / "o.json"),
-        "--label-map",
-        str(folder / "label_map.pbtxt"),
-    )
+    run("convert", folder / "train.record@2", tmp_path / "o.json", "--label-map", folder / "label_map.pbtxt")
     assert (tmp_path / "o.json").is_file()
 
 
 def test_a_checkpoint_alone_is_evaluated_by_what_it_carries(small_config: Path, tmp_path: Path) -> None:
-    run(
-        "train",
-        "--config",
-        str(small_config),
-        "--model_dir",
-        str(tmp_path / "m"),
-        "--num_train_steps",
-        "1",
-        "--no-evaluate",
-    )
+    train(small_config, tmp_path / "m", 1, "--no-evaluate")
     alone = tmp_path / "solo" / "deep"
     alone.mkdir(parents=True)
     shutil.copy(tmp_path / "m" / "ckpt-1.pt", alone / "x.pt")
     (tmp_path / "solo" / "pipeline.config").write_text("model { }")
-    assert "AP " in run("evaluate", "--checkpoint", str(alone / "x.pt"), "--set", "eval_config.num_visualizations=1")
+    assert "AP " in run("evaluate", "--checkpoint", alone / "x.pt", "--set", "eval_config.num_visualizations=1")
 
 
 def _options() -> list[tuple[str, Any]]:

@@ -245,6 +245,11 @@ def test_measuring_against_torchvision(of_tensorflow: Path, tmp_path: Path) -> N
     assert "cannot be trained" in run("benchmark", "x.onnx", "--train", fails=True)
 
 
+def run_tensorflows_exporter(project: Path, out: Path, *more: object, fails: bool = False) -> str:
+    words = ("--pipeline_config_path", project / "pipeline.config", "--trained_checkpoint_dir", project / "training")
+    return run("exporter_main_v2", *words, "--output_directory", out, *more, fails=fails)
+
+
 def test_tensorflows_exporter_says_and_writes_what_tensorflows_does(
     file: Path, of_tensorflow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,42 +260,24 @@ def test_tensorflows_exporter_says_and_writes_what_tensorflows_does(
         return verify(exported_detector().detector, path, images)
 
     monkeypatch.setattr(exporting, "export", copied)
-    common = (
-        "--pipeline_config_path",
-        of_tensorflow / "pipeline.config",
-        "--trained_checkpoint_dir",
-        of_tensorflow / "training",
-    )
     out = tmp_path / "exported"
-    told = run("exporter_main_v2", *common, "--output_directory", out, "--images", of_tensorflow / "photos")
+    told = run_tensorflows_exporter(of_tensorflow, out, "--images", of_tensorflow / "photos")
     assert "there is no saved_model/" in told
-    assert {path.name for path in out.iterdir()} == {
-        "pipeline.config",
-        "label_map.pbtxt",
-        "detector.onnx",
-        "checkpoint",
-    }
-    again = run("exporter_main_v2", *common, "--output_directory", out, fails=True)
+    written = {path.name for path in out.iterdir()}
+    assert written == {"pipeline.config", "label_map.pbtxt", "detector.onnx", "checkpoint"}
+    again = run_tensorflows_exporter(of_tensorflow, out, fails=True)
     assert "already contains an export" in again
 
 
 @pytest.mark.slow  # the test above
 def test_tensorflows_exporter(of_tensorflow: Path, tmp_path: Path) -> None:
-    common = (
-        "--pipeline_config_path",
-        of_tensorflow / "pipeline.config",
-        "--trained_checkpoint_dir",
-        of_tensorflow / "training",
-    )
     out = tmp_path / "exported"
-    refused = run("exporter_main_v2", *common, "--output_directory", out, "--use_side_inputs=true", fails=True)
+    refused = run_tensorflows_exporter(of_tensorflow, out, "--use_side_inputs=true", fails=True)
     assert "--use_side_inputs: use boxwright export --context" in refused
     assert not out.exists()
-    told = run(
-        "exporter_main_v2", *common, "--output_directory", out, "--input_type", "tf_example", "--use_side_inputs=false",
-        "--config_override", "model { ssd { post_processing { batch_non_max_suppression { iou_threshold: 0.4 } } } }",
-        "--images", of_tensorflow / "photos",
-    )  # fmt: skip
+    change = "model { ssd { post_processing { batch_non_max_suppression { iou_threshold: 0.4 } } } }"
+    words = ("--input_type", "tf_example", "--use_side_inputs=false", "--config_override", change)
+    told = run_tensorflows_exporter(of_tensorflow, out, *words, "--images", of_tensorflow / "photos")
     assert "there is no saved_model/" in told
     assert "ONNX has no decoder" in told
     names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
@@ -302,7 +289,7 @@ def test_tensorflows_exporter(of_tensorflow: Path, tmp_path: Path) -> None:
     metadata = read_metadata(out / "detector.onnx")
     assert metadata.suppression["iou_threshold"] == pytest.approx(0.4)
     assert (metadata.step, metadata.input["type"]) == (5, "tf_example")
-    again = run("exporter_main_v2", *common, "--output_directory", out, fails=True)
+    again = run_tensorflows_exporter(of_tensorflow, out, fails=True)
     assert "already contains an export" in again
 
 

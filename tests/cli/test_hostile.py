@@ -36,6 +36,17 @@ def refused(found: subprocess.CompletedProcess[str]) -> str:
     return found.stderr
 
 
+def end_of_main() -> None:
+    """Run the program until it ends with status 1, and put back what it does on SIGTERM."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 1
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     (tmp_path / "photos").mkdir()
@@ -164,23 +175,18 @@ def test_a_name_that_is_no_text(shapes_data: Path, tmp_path: Path) -> None:
     assert "no such file" in refused(command("config", "check", f"{folder}/none"))
 
 
+TRAIN = ("train", "--config", "{config}", "--model_dir", "{tmp}/m")
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["inspect", "{voc}", "--sheet", "x.txt"],
-        ["train", "--config", "{config}", "--model_dir", "{tmp}/m", "--seed", "-1"],
-        ["train", "--config", "{config}", "--model_dir", "{tmp}/m", "--seed", str(2**64)],
-        ["train", "--config", "{config}", "--model_dir", "{tmp}/m", "--device", "meta"],
-        ["train", "--config", "{config}", "--model_dir", "{tmp}/m", "--set", "eval_input_reader[²].name=x"],
-        [
-            "train",
-            "--config",
-            "{config}",
-            "--model_dir",
-            "{tmp}/m",
-            "--set",
-            "train_config.fine_tune_checkpoint=\udcff",
-        ],
+        [*TRAIN, "--seed", "-1"],
+        [*TRAIN, "--seed", str(2**64)],
+        [*TRAIN, "--device", "meta"],
+        [*TRAIN, "--set", "eval_input_reader[²].name=x"],
+        [*TRAIN, "--set", "train_config.fine_tune_checkpoint=\udcff"],
         ["config", "check", "{tmp}"],
         ["config", "check", "{tmp}/none"],
         ["evaluate", "--model_dir", "{tmp}/none"],
@@ -215,10 +221,4 @@ def test_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         raise MemoryError
 
     monkeypatch.setattr(module, "app", app)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as caught:
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert caught.value.code == 1
+    end_of_main()

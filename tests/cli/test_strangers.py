@@ -137,18 +137,8 @@ def test_help_shows_names_whole() -> None:
 @pytest.mark.slow
 def test_the_log_without_a_terminal(small_config: Path, tmp_path: Path) -> None:
     """As under nohup or in a container."""
-    arguments = [
-        "train",
-        "--config",
-        small_config,
-        "--model_dir",
-        tmp_path / "m",
-        "--log_every_n",
-        "2",
-        "--workers",
-        "0",
-    ]
-    status, output = run(*arguments, "--no_evaluate")
+    words = ("--config", small_config, "--model_dir", tmp_path / "m", "--log_every_n", "2", "--workers", "0")
+    status, output = run("train", *words, "--no_evaluate")
     assert status == 0
     steps = [line.split()[1] for line in output.splitlines() if line.startswith("step ")]
     assert steps == ["1/6", "6/6"], "a line every half a minute, beside the first and the last"

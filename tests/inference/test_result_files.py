@@ -18,7 +18,7 @@ from pycocotools.coco import COCO
 from boxwright.data.coco import CocoDataset
 from boxwright.data.image_io import decode_image, encode_png
 from boxwright.inference.predict import ResultFiles
-from boxwright.inference.shards import parquet_bytes, row_of
+from boxwright.inference.shards import parquet_bytes, to_row
 from boxwright.inference.sources import Frame
 from boxwright.types import Categories, Category, FoundObjects
 
@@ -130,14 +130,14 @@ def test_rows_and_annotations_have_masks_surfaces_and_embeddings(tmp_path: Path)
 
 
 def test_parquet_rows_have_surfaces_and_embeddings() -> None:
-    row = row_of("a", LARGE)
+    row = to_row("a", LARGE)
     (table,) = pq.read_table(pa.BufferReader(parquet_bytes([row], {}))).to_pylist()
     assert np.array(table["embeddings"]) == pytest.approx(np.array([[0.6, 0.8], [1, 0], [0, -1]]))
     assert decode_image(table["surfaces"][0], "surface")[0, 0].tolist() == [2, 255, 51]
-    bare = row_of("a", FOUND)
+    bare = to_row("a", FOUND)
     assert (bare["surfaces"], bare["embeddings"]) == (None, None)
 
 
 def test_parquet_rows_have_keypoints() -> None:
-    assert row_of("a", FOUND)["keypoints"][1] == pytest.approx([10, 11, 0.3])
-    assert row_of("a", replace(FOUND, keypoints=None))["keypoints"] is None
+    assert to_row("a", FOUND)["keypoints"][1] == pytest.approx([10, 11, 0.3])
+    assert to_row("a", replace(FOUND, keypoints=None))["keypoints"] is None

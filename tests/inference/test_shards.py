@@ -26,7 +26,7 @@ from boxwright.base.worker_pools import over_processes, over_ray
 from boxwright.data.image_io import encode_png
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
-from boxwright.inference.collections import Unit, items_of, units_of
+from boxwright.inference.collections import Unit, list_units, read_items
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.shards import PLAN, Job, Part, begin, finished, run_unit, unfinished_units, worker
 from boxwright.inference.stores import Store
@@ -56,7 +56,7 @@ def job(out: Path | str, **more: Any) -> Job:
 
 
 def run(job: Job, words: list[str], workers: int = 1) -> list[dict[str, Any]]:
-    units = units_of(words, job.part_size)
+    units = list_units(words, job.part_size)
     model = job.model.open()
     begin(job, units, model.weights)
     todo = unfinished_units(job, units)
@@ -144,10 +144,10 @@ def test_parquet_of_paths_and_columns(images: Path, tmp_path: Path) -> None:
     rows = run(job(tmp_path / "out"), [str(tmp_path / "p.parquet")])
     assert [row["error"] is None for row in rows] == [True] * COUNT + [False] * 2
     assert "no image in this row" in rows[-1]["error"]
-    (item,) = items_of(units_of([str(tmp_path / "p.parquet")], 5)[0], "nothing")
+    (item,) = read_items(list_units([str(tmp_path / "p.parquet")], 5)[0], "nothing")
     assert "no column 'nothing'" in item.error
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "n.parquet")
-    (item,) = items_of(units_of([str(tmp_path / "n.parquet")], 5)[0])
+    (item,) = read_items(list_units([str(tmp_path / "n.parquet")], 5)[0])
     assert "no image column found" in item.error
 
 
@@ -186,7 +186,7 @@ def test_nothing_and_strange_things(tmp_path: Path) -> None:
         ("none", "no such"),
     ):
         with pytest.raises(DataError, match=message):
-            units_of([word], 5)
+            list_units([word], 5)
 
 
 def test_workers_make_the_same_rows(images: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_workers_make_the_same_rows(images: Path, tmp_path: Path) -> None:
 
 def test_a_unit_does_not_list_the_folder(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of many units would list the files of all: by the square of their number."""
-    begin(job(tmp_path / "out"), (units := units_of([str(images)], 5)), "")
+    begin(job(tmp_path / "out"), (units := list_units([str(images)], 5)), "")
     with monkeypatch.context() as patched:
         patched.setattr(Store, "names", lambda store: pytest.fail("the folder was listed"))
         made = make(job(tmp_path / "out", part_size=2), units)
@@ -221,10 +221,10 @@ KILLED = """
 import sys
 from pathlib import Path
 from tests.inference.test_shards import job
-from boxwright.inference.collections import units_of
+from boxwright.inference.collections import list_units
 from boxwright.inference.shards import begin, run_unit, unfinished_units
 work = job(sys.argv[1])
-units = units_of(sys.argv[2:], 5)
+units = list_units(sys.argv[2:], 5)
 begin(work, units, "blobs")
 model = work.model.open()
 for unit in unfinished_units(work, units):
@@ -292,7 +292,7 @@ def test_an_object_store_is_read_and_written(bucket: str, images: Path, tmp_path
     for path in sources:
         Store(f"{bucket}/in").write(path.name, path.read_bytes())
     work = job(f"{bucket}/out/results.parquet")
-    units = units_of([f"{bucket}/in"], 5)
+    units = list_units([f"{bucket}/in"], 5)
     model = work.model.open()
     begin(work, units, model.weights)
     make(work, unfinished_units(work, units)[:2])
@@ -306,8 +306,8 @@ def test_an_object_store_is_read_and_written(bucket: str, images: Path, tmp_path
     assert table.num_rows == 4 * COUNT
     assert len(set(table.column("id").to_pylist())) == 4 * COUNT
     with pytest.raises(DataError, match="no image"):
-        units_of([f"{bucket}/nothing"], 5)
-    (item,) = items_of(units_of([f"{bucket}/none.png"], 5)[0])
+        list_units([f"{bucket}/nothing"], 5)
+    (item,) = read_items(list_units([f"{bucket}/none.png"], 5)[0])
     assert item.error
 
 
@@ -325,7 +325,7 @@ def test_ray_makes_the_same_rows_on_two_nodes(images: Path, tmp_path: Path, monk
         cluster.add_node(num_cpus=1)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         work = job(tmp_path / "b")
-        units = units_of([str(images)], 5)
+        units = list_units([str(images)], 5)
         model = work.model.open()
         begin(work, units, model.weights)
         parts = list(over_ray(partial(worker, work), units[:2], 2))

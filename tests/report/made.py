@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from boxwright.data.coco import CocoDataset
 from boxwright.report.tables import Tables, read_tables
 
 Rows = list[dict[str, Any]]
@@ -59,7 +60,8 @@ def write(folder: Path, content: dict[str, Any], rows: Rows) -> tuple[Path, Path
 
 
 def tables(folder: Path, content: dict[str, Any], rows: Rows) -> Tables:
-    return read_tables(*write(folder, content, rows))
+    truth_file, results = write(folder, content, rows)
+    return read_tables(CocoDataset(truth_file, None, allow_paths_outside=True), results)
 
 
 def random_boxes(random: np.random.Generator, count: int, size: tuple[int, int]) -> NDArray[np.float64]:

@@ -13,8 +13,16 @@ from typer.testing import CliRunner
 from boxwright.cli.main import app
 from boxwright.data.coco import CocoDataset
 from boxwright.data.survey import survey_dataset
-from boxwright.report.data_collection import DataCollector, DataTables
-from boxwright.report.data_report import ASPECTS, CELLS, SIDES, count, places, write_data_report
+from boxwright.report.data_report import (
+    ASPECTS,
+    CELLS,
+    SIDES,
+    DataCollector,
+    DataTables,
+    count,
+    places,
+    write_data_report,
+)
 from boxwright.report.settings import ReportSettings
 from boxwright.types import Categories, Category
 from tests.report import made

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from boxwright.report.explained import Part, explain, ranked
-from boxwright.report.factors import factors_of
+from boxwright.report.factors import compute_factors
 from boxwright.report.matching import average_precisions, class_curves, match, mean_ap
 from boxwright.report.pictures import Photos, without_photos
 from boxwright.report.tables import Indices, Tables
@@ -18,7 +18,7 @@ from tests.report import made
 
 def parts_of(tables: Tables, photos: Photos | None = None, anchors: Indices | None = None) -> list[Part]:
     matching = match(tables)
-    factors = factors_of(tables, photos or without_photos(len(tables.ids)), anchors)
+    factors = compute_factors(tables, photos or without_photos(len(tables.ids)), anchors)
     return explain(tables, matching, class_curves(tables, matching), factors, most_draws=20)
 
 

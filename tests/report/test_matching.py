@@ -11,7 +11,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from boxwright.report.bootstrap import ap_interval, bootstrap, image_draws
+from boxwright.report.analysis import ap_interval, bootstrap, image_draws
 from boxwright.report.matching import average_precisions, class_curves, match, mean_ap, sampled_precision
 from tests.report import made
 

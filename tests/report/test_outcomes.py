@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from boxwright.report.events import suspects, to_coco
 from boxwright.report.matching import class_curves, match
-from boxwright.report.outcomes import TYPES, confusion, outcomes_of
-from boxwright.report.suspects import as_coco, suspects
+from boxwright.report.outcomes import TYPES, compute_outcomes, confusion
 from boxwright.report.thresholds import choose, score_curve
 from tests.report import made
 
@@ -21,7 +21,7 @@ def test_events_and_matrix_by_hand(tmp_path: Path) -> None:
     content = made.truth([(300, 300)], [(0, 0, A), (0, 0, B), (0, 1, C)], ["cat", "dog"])
     rows = [(0, 0, A, 0.9), (0, 1, B, 0.8), (0, 1, (10, 200, 20, 20), 0.7), (0, 1, C, 0.2)]
     tables = made.tables(tmp_path, content, made.found(rows))
-    events = outcomes_of(tables, match(tables), 0.5)
+    events = compute_outcomes(tables, match(tables), 0.5)
     assert [TYPES[kind] for kind in events.types] == ["right", "classification", "background", "missed"]
     assert events.objects.tolist() == [0, 1, -1, 2]
     assert events.found.tolist() == [0, 1, 2, -1]
@@ -33,7 +33,7 @@ def test_events_and_matrix_by_hand(tmp_path: Path) -> None:
 def test_every_object_and_detection_is_in_one_event(seed: int, tmp_path: Path) -> None:
     tables = made.tables(tmp_path, *made.messy(seed))
     matching = match(tables)
-    events = outcomes_of(tables, matching, 0.3)
+    events = compute_outcomes(tables, matching, 0.3)
     objects, found = events.objects[events.objects >= 0], events.found[events.found >= 0]
     assert sorted(objects) == np.flatnonzero(~tables.objects.crowd).tolist()
     assert sorted(found) == np.flatnonzero(matching.counted[0] & (tables.found.scores >= 0.3)).tolist()
@@ -88,7 +88,7 @@ def test_images_of_label_errors_have_numbers(tmp_path: Path) -> None:
             content["images"][number]["id"] = content["annotations"][number]["image_id"] = identity
         rows[0]["image_id"] = ids[1]
         tables = made.tables(tmp_path, content, rows)
-        outcomes = outcomes_of(tables, match(tables), 0.5)
-        found = as_coco(tables, outcomes, suspects(tables, outcomes))
+        outcomes = compute_outcomes(tables, match(tables), 0.5)
+        found = to_coco(tables, outcomes, suspects(tables, outcomes))
         assert [image["id"] for image in found["images"]] == [row["image_id"] for row in found["annotations"]]
         assert found["images"] == [{"id": expected, "file_name": "2.jpg", "width": 300, "height": 300}]

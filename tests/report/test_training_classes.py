@@ -10,7 +10,7 @@ from boxwright.config.load import parse_message
 from boxwright.data.coco import CocoDataset
 from boxwright.data.convert import write_tfrecords
 from boxwright.pipeline import messages as m
-from boxwright.report.factors import factors_of
+from boxwright.report.factors import compute_factors
 from boxwright.report.pictures import without_photos
 from boxwright.report.write import training_objects
 from boxwright.types import Categories, Category
@@ -59,7 +59,7 @@ def test_what_is_rare_in_training_is_rare(tmp_path: Path) -> None:
     tables = made.tables(tmp_path, content, [])
     known = {
         factor.name: factor.objects.tolist()
-        for factor in factors_of(tables, without_photos(1), None, np.array([20, 1, 0]))
+        for factor in compute_factors(tables, without_photos(1), None, np.array([20, 1, 0]))
     }
     assert known["class frequency in training"] == [2, 0]
     assert "class frequency" not in known

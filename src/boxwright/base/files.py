@@ -1,6 +1,7 @@
 """Reading files, and writing them atomically, with errors that name the file.
 
-Diagnosing a file that is not what its name says, by the few ways in which downloads go wrong.
+Locks on files are released by the system when the process that holds them ends for any reason. A file that is not what
+its name says is diagnosed by the few ways in which downloads go wrong.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from boxwright.base.errors import BoxwrightError, DataError, OutputError, shortened
-from boxwright.base.locks import closed_in_children, lock
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
 
 _HEAD = 512
-_MARKS = (
+_MARKS: tuple[tuple[bytes | tuple[bytes, ...], str], ...] = (
     (
         b"version https://git-lfs.github.com/spec/",
         "a Git LFS pointer, not the file itself; fetch the file with `git lfs pull`",
     ),
-    (b"<!doctype html", "a web page, not the file that its name says; download it again"),
-    (b"<html", "a web page, not the file that its name says; download it again"),
+    ((b"<!doctype html", b"<html"), "a web page, not the file that its name says; download it again"),
     (b"<?xml", "an XML text, such as a server's error, not the file that its name says; download it again"),
 )
 
@@ -168,6 +172,41 @@ def make_folder(path: str | Path) -> Path:
     except (OSError, ValueError) as error:
         raise OutputError(f"{shown(path)}: this folder cannot be created: {cause(error)}") from None
     return Path(path)
+
+
+def lock(descriptor: int) -> str | None:
+    """Lock an open file until it is closed; raise BlockingIOError if another process holds the lock.
+
+    Returns:
+        None if locked; else why it cannot be: the file system's reason, or "" if the system has no file locks.
+    """
+    if fcntl is None:
+        return ""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+@contextmanager
+def closed_in_children(descriptor: int) -> Iterator[None]:
+    """Close an open file at the end, and in every process forked until then, which would also hold its lock."""
+    held = True
+
+    def close() -> None:
+        if held:
+            os.close(descriptor)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=close)
+    try:
+        yield
+    finally:
+        held = False  # from here on the descriptor may be reused
+        os.close(descriptor)
 
 
 @contextmanager

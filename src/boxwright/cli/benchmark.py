@@ -13,7 +13,7 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.cli.console import console, count_progress
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.options import require_checkpoint
 from boxwright.config.preset import PREFIX
 from boxwright.runtime.formats import EXPORTS
 

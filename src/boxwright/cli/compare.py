@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from boxwright.cli.console import console, progress_of
+from boxwright.cli.console import console, show_progress
 from boxwright.report.settings import ReportSettings
 
 
@@ -24,7 +24,7 @@ def compare_command(
     sources = source_of_evaluation(first), source_of_evaluation(second)
     if sources[0].problem:
         console.print(f"no pictures: {sources[0].problem}", markup=False)
-    comparison = write_comparison(sources, out, settings, lambda items, title: progress_of(title, items))
+    comparison = write_comparison(sources, out, settings, show_progress)
     for row in comparison.metrics:
         change = row.difference
         console.print(

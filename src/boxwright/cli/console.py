@@ -63,6 +63,11 @@ def progress_of(what: str, items: Iterable[int]) -> Iterable[int]:
     return count_progress(what)(items)
 
 
+def show_progress(items: Iterable[int], title: str) -> Iterable[int]:
+    """Return items that show their progress under a title, for callers that name the items first."""
+    return progress_of(title, items)
+
+
 def metrics_table(metrics: dict[str, float]) -> Table:
     """Return metrics as a table."""
     from rich.table import Column, Table

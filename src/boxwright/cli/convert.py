@@ -13,7 +13,7 @@ from boxwright.base.read_settings import LABELS_ARE, ReadSettings, labels_are_of
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.inspect import print_account
-from boxwright.cli.paths import require_data
+from boxwright.cli.options import require_data
 from boxwright.data.tool_files import Tool
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, suggest
+from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, show_progress, suggest
 from boxwright.cli.process import prepare_training
 from boxwright.cli.train import ProgressListener
 
@@ -111,7 +111,7 @@ def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Pa
     opened = open_evaluation(OpenModel(model_dir, detector, step), config, settings)
     about = about_evaluation(opened.model, settings, config_path)
     with ImageResults(folder) as results:
-        evaluation = evaluate(opened, lambda items, title: count_progress(title)(items), results.add)
+        evaluation = evaluate(opened, show_progress, results.add)
         write_evaluation(evaluation, results, folder, step, about=about)
     write_whole(folder / "pipeline.config", dump_message(config))
     return evaluation

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from boxwright.base.drawing import contact_sheet
 from boxwright.base.files import write_whole
@@ -18,10 +17,6 @@ from boxwright.data.image_io import encode_png
 from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline.load import load_config
-
-if TYPE_CHECKING:
-    pass
-
 
 _SIZE = (128, 128)  # the network's input
 

@@ -71,7 +71,7 @@ def doctor_command(
         findings += _examine_data(config, _reading(settings, reading), depth, progress)
     fatal = any(finding.verdict == "fatal" for finding in findings)
     if settings.as_json:
-        console.print_json(json.dumps([_row(finding) for finding in findings]))
+        console.print_json(json.dumps([asdict(finding) for finding in findings]))
     else:
         _print(findings)
     if fix is not None:
@@ -173,10 +173,6 @@ def _suggest_next(config: Path, changes: list[str] | None, *, fatal: bool) -> No
     else:
         repeated = [word for change in changes or [] for word in ("--set", change)]
         suggest("train", "--pipeline_config_path", config, "--model_dir", "model", *repeated)
-
-
-def _row(finding: Finding) -> dict[str, Any]:
-    return {"check": finding.check, "verdict": finding.verdict, "found": finding.found, "remedy": finding.remedy}
 
 
 def _print(findings: list[Finding]) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.console import ap_line, console, count_progress, importing, print_evaluation, suggest
-from boxwright.cli.options import CheckpointOption
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.console import ap_line, console, importing, print_evaluation, show_progress, suggest
+from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.report.settings import ReportSettings
@@ -119,27 +117,17 @@ def _evaluate(
         if settings.engine:
             evaluation = evaluate_by_workers(model_dir, config, opened, results.add)
         else:
-            evaluation = evaluate(opened, _progress, results.add)
+            evaluation = evaluate(opened, show_progress, results.add)
         about = about_evaluation(opened.model, settings, configuration.path, opened.runtime)
         write_evaluation(evaluation, results, folder, step, rate, about)
     if folder.resolve() != model_dir.resolve():  # a run's folder has that of its training
         write_whole(folder / "pipeline.config", dump_message(config))
-    console.print(_title(step, rate))
+    console.print(f"evaluation at step {step}" + ("" if rate is None else f", learning rate {rate:g}"))
     print_evaluation(evaluation)
     console.print(f"metrics, detections and {len(evaluation.pictures)} pictures: {folder}", markup=False)
     suggest("predict", "IMAGES", "--model_dir", model_dir)
     console.print(ap_line(evaluation.metrics))
     return folder
-
-
-def _title(step: int, learning_rate: float | None) -> str:
-    rate = "" if learning_rate is None else f", learning rate {learning_rate:g}"
-    return f"evaluation at step {step}{rate}"
-
-
-def _progress(items: Iterable[int], title: str) -> Iterable[int]:
-    wrapped: Iterable[int] = count_progress(title)(items)
-    return wrapped
 
 
 def _configuration(model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False) -> Configuration:

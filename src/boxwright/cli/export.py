@@ -12,7 +12,7 @@ import typer
 
 from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.options import require_checkpoint
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def export_command(
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     source, target = _named(source, target, model_dir)
     require_checkpoint(source)
-    chosen = format or _choose_format(target)
+    # Other names than those of the table are prefixes of TF2 checkpoints.
+    by_name = Format.ONNX if target is None else _SUFFIXES.get(target.suffix, Format.TENSORFLOW)
+    chosen = format or by_name
     if chosen in _REFUSED:
         raise ExportError(f"--format {chosen.value}: {_REFUSED[chosen]}")
     if verify is None and chosen in _WEIGHTS:
@@ -218,11 +220,6 @@ def _named(source: Path | None, target: Path | None, model_dir: Path | None) -> 
     if source is None:
         raise ExportError("name what to export: a run's folder or a checkpoint, as in boxwright export model")
     return source, target
-
-
-def _choose_format(target: Path | None) -> Format:
-    """Return the format that a file name stands for; other names are prefixes of TF2 checkpoints."""
-    return Format.ONNX if target is None else _SUFFIXES.get(target.suffix, Format.TENSORFLOW)
 
 
 def comparison_pictures(

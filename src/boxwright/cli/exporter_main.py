@@ -11,7 +11,7 @@ import typer
 from boxwright.base.errors import ExportError, OutputError
 from boxwright.cli.console import console
 from boxwright.cli.export import comparison_pictures, print_report
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.options import require_checkpoint
 from boxwright.exporters.settings import ExporterFlags
 
 

@@ -11,7 +11,7 @@ import typer
 
 from boxwright.base.read_settings import ReadSettings
 from boxwright.cli.console import console, progress_of, suggest
-from boxwright.cli.paths import require_data
+from boxwright.cli.options import require_data
 from boxwright.training.autoconfig.choices import InitSettings
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from boxwright.base.errors import DataError
 from boxwright.base.read_settings import ReadSettings
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
-from boxwright.cli.paths import require_data
+from boxwright.cli.options import require_data
 from boxwright.runtime.formats import EXPORTS
 
 if TYPE_CHECKING:
@@ -119,8 +119,7 @@ def _survey(dataset: Dataset, name: str, pictures: int, report: Path | None) -> 
     if report is None:
         return survey_dataset(dataset, num_pictures=pictures, progress=count_progress("inspect"))
     from boxwright.base.files import make_folder, unfinished
-    from boxwright.report.data_collection import DataCollector
-    from boxwright.report.data_report import write_data_report
+    from boxwright.report.data_report import DataCollector, write_data_report
     from boxwright.report.page import remove_parts
     from boxwright.report.settings import ReportSettings
 

@@ -1,4 +1,7 @@
-"""Command options generated from settings, which define name, default and help in one place."""
+"""Command options generated from settings, which define name, default and help in one place; checks of a command's input.
+
+The checks are made before anything heavy is imported.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import dataclasses
 import difflib
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -13,6 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from boxwright.base.errors import CheckpointError, DataError
 from boxwright.cli.words import OTHER_NAMES
 
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
@@ -28,6 +33,24 @@ def source_path(text: str) -> Path:
 
     address = hub_address(text)
     return Path(text) if address is None else fetch(address)
+
+
+def require_checkpoint(path: Path) -> None:
+    """Raise a CheckpointError if no file, folder or checkpoint prefix of that name exists.
+
+    If the folder has other checkpoints, the reader lists them later.
+    """
+    exists = os.path.isfile(f"{path}.index") or os.path.isfile(path) or os.path.isdir(path)
+    if not exists and not (os.path.isdir(path.parent) and any(path.parent.glob("*ckpt-*"))):
+        raise CheckpointError(f"{path}: no such folder or checkpoint")
+
+
+def require_data(source: str) -> None:
+    """Raise a DataError if nothing matches a path or glob; `name@10` is left to the reader."""
+    import glob
+
+    if "@" not in source and not os.path.isfile(source) and not os.path.isdir(source) and not glob.glob(source):
+        raise DataError(f"no file matches {source!r}")
 
 
 CheckpointOption = Annotated[

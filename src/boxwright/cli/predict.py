@@ -15,8 +15,7 @@ import typer
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.cli.console import console, importing, suggest
-from boxwright.cli.options import CheckpointOption
-from boxwright.cli.paths import require_checkpoint
+from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.inference.settings import CollectionSettings, PredictionSettings
 from boxwright.runtime.devices import CPU
@@ -162,7 +161,7 @@ def _print_profile(done: PredictionCounts) -> None:
 def _predict_many(words: list[str], model: ModelSource, out: str, many: CollectionSettings) -> None:
     """Detect in very many images; resume where an earlier run stopped."""
     from boxwright.base.worker_pools import engine_of
-    from boxwright.inference.collections import units_of
+    from boxwright.inference.collections import list_units
     from boxwright.inference.shards import Job, begin, finished, run_unit, unfinished_units, worker
     from boxwright.inference.stores import require_pyarrow
 
@@ -171,7 +170,7 @@ def _predict_many(words: list[str], model: ModelSource, out: str, many: Collecti
     # Workers share the CPUs; a single process leaves the number to its runtime.
     threads = max((os.cpu_count() or 1) // many.workers, 1) if many.workers > 1 else 0
     job = Job(model, out, many.part_size, many.batch_size, many.column, threads)
-    units = units_of(words, many.part_size)
+    units = list_units(words, many.part_size)
     require_checkpoint(model.path)
     _import_pytorch(model.path)
     opened = model.open()

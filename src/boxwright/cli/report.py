@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.console import console, progress_of
+from boxwright.cli.console import console, show_progress
 from boxwright.report.settings import ReportSettings
 
 if TYPE_CHECKING:
@@ -66,5 +66,5 @@ def print_report(source: Source, folder: Path, settings: ReportSettings) -> None
 
     if source.problem:
         console.print(f"no pictures: {source.problem}", markup=False)
-    index = write_report(source, folder, settings, lambda items, title: progress_of(title, items))
+    index = write_report(source, folder, settings, show_progress)
     console.print(f"report: {index} (open it in a browser)", markup=False)

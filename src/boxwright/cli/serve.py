@@ -77,13 +77,8 @@ def _check_names(names: list[str], models: int) -> None:
     if len(set(names)) < len(names):
         raise ConfigError(f"--name: two models have one name: {', '.join(names)}")
     for name in names:
-        _check_name(name)
-
-
-def _check_name(name: str) -> None:
-    """Raise a ConfigError for a name that is not a single URL path segment."""
-    if name in ("", ".", "..") or any(not char.isprintable() or char.isspace() or char in "/\\?#%" for char in name):
-        raise ConfigError(f"--name {name!r}: expected a name valid in a URL, without / \\ ? # % and spaces")
+        if name in ("", ".", "..") or any(not c.isprintable() or c.isspace() or c in "/\\?#%" for c in name):
+            raise ConfigError(f"--name {name!r}: expected a name valid in a URL, without / \\ ? # % and spaces")
 
 
 def _check_certificate(certfile: Path | None, keyfile: Path | None) -> None:

@@ -127,7 +127,7 @@ def exported_for_serving(source: Path, settings: ServerSettings, folder: Path) -
         BoxwrightError: If it cannot be opened or exported, or its export differs from it.
     """
     from boxwright.api.export import export_model
-    from boxwright.cli.paths import require_checkpoint
+    from boxwright.cli.options import require_checkpoint
     from boxwright.exporters.export import FORMATS
     from boxwright.runtime.metadata_reader import read_metadata
     from boxwright.runtime.sessions import require_device

@@ -226,7 +226,7 @@ def _prepare_configuration(
         from boxwright.training.autoconfig.start import start_run
     from boxwright.cli.console import progress_of
     from boxwright.cli.init import print_choices
-    from boxwright.cli.paths import require_data
+    from boxwright.cli.options import require_data
 
     require_data(str(data))
     init = InitSettings(

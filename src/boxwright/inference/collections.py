@@ -52,7 +52,7 @@ class Unit:
     addresses: tuple[str, ...]
 
 
-def units_of(words: Sequence[str], size: int) -> list[Unit]:
+def list_units(words: Sequence[str], size: int) -> list[Unit]:
     """Return the deterministic division of the user's input into units: image files first, then containers, by name.
 
     Args:
@@ -76,7 +76,7 @@ def units_of(words: Sequence[str], size: int) -> list[Unit]:
     return [Unit(number, kind, addresses) for number, (kind, addresses) in enumerate(groups)]
 
 
-def items_of(unit: Unit, column: str = "") -> Iterator[Item]:
+def read_items(unit: Unit, column: str = "") -> Iterator[Item]:
     """Yield a unit's images in order. What cannot be read becomes an item with an error; nothing is raised.
 
     Args:

@@ -224,16 +224,14 @@ def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
         detections = detect([image])
         for first in range(0, len(windows), _AT_ONCE):
             detections += detect([window.of(image) for window in windows[first : first + _AT_ONCE]])
-        return merge(_views(detections, [Window(0, 0, height, width), *windows], (height, width)))
+        size, windows = (height, width), [Window(0, 0, height, width), *windows]
+        views = [
+            View(_moved(objects, window, size), _cut(objects, window, size))
+            for objects, window in zip(detections, windows, strict=True)
+        ]
+        return merge(views)
 
     return find
-
-
-def _views(by_window: list[FoundObjects], windows: list[Window], size: tuple[int, int]) -> list[View]:
-    return [
-        View(_moved(detections, window, size), _cut(detections, window, size))
-        for detections, window in zip(by_window, windows, strict=True)
-    ]
 
 
 def _moved(detections: FoundObjects, window: Window, size: tuple[int, int]) -> FoundObjects:

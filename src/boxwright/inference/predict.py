@@ -27,11 +27,10 @@ from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE, draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
 from boxwright.inference.finders import finder_with
-from boxwright.inference.reidentification import NO_TRACK
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
 from boxwright.inference.stages import Stage, Stages, StageTimes
-from boxwright.inference.tracking import Tracker
+from boxwright.inference.tracking import NO_TRACK, Tracker
 from boxwright.inference.video import open_video_for_writing
 from boxwright.types import Categories, Finder, FoundObjects
 
@@ -193,19 +192,13 @@ class _JsonList:
 def _rows(image_id: str, frame: Frame, detections: FoundObjects) -> list[dict[str, Any]]:
     of_video = {} if frame.time is None else {"frame": frame.number, "time": round(frame.time, 4)}
     rows = detection_rows(detections, image_id, detections.categories)
-    tracks = (
-        [{}] * len(detections)
-        if detections.tracks is None
-        else [{"track_id": number} for number in _numbers(detections.tracks)]
-    )
+    tracks: list[Row] = [{} for _ in rows]
+    if detections.tracks is not None:
+        tracks = [{"track_id": None if track == NO_TRACK else track} for track in detections.tracks.tolist()]
     return [
         {**row, **large, "file_name": frame.source, "category_name": name, **of_video, **track}
         for row, large, name, track in zip(rows, large_values(detections), detections.names(), tracks, strict=True)
     ]
-
-
-def _numbers(tracks: NDArray[np.int64]) -> list[int | None]:
-    return [None if track == NO_TRACK else track for track in tracks.tolist()]
 
 
 _DEFAULTS = PredictionSettings()

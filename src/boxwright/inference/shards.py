@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.data.image_io import decode_image
 from boxwright.evaluation.results import keypoints_of_classes, surface_picture
-from boxwright.inference.collections import Item, Unit, items_of
+from boxwright.inference.collections import Item, Unit, read_items
 from boxwright.inference.finders import ImageDetector, ModelSource, finder_with
 from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store, open_parquet
@@ -54,7 +54,7 @@ from boxwright.types.categories import ids
 Row = dict[str, Any]
 
 
-def row_of(id: str, detections: FoundObjects | None, error: str = "") -> Row:
+def to_row(id: str, detections: FoundObjects | None, error: str = "") -> Row:
     """Return an image's row; `detections` is None if the image could not be read."""
     if detections is None:
         return {"id": id, "error": error}
@@ -220,7 +220,7 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
     existing_parts = list(itertools.takewhile(store.has, (_part(unit, number) for number in itertools.count())))
     # A unit's images have a fixed order, so that the rows written tell where to continue.
     skipped = sum(_counted(store, name).rows for name in existing_parts)
-    items = itertools.islice(items_of(unit, job.column), skipped, None)
+    items = itertools.islice(read_items(unit, job.column), skipped, None)
     about = {
         "weights": model.weights,
         "min_score": job.model.settings.least_score,
@@ -282,7 +282,7 @@ def _decoded(item: Item) -> tuple[Item, NDArray[np.uint8] | None, str]:
 def _detected(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: Finder) -> Iterator[Row]:
     detections = iter(detect([image for _, image, _ in batch if image is not None]))
     for item, image, error in batch:
-        yield row_of(item.id, None if image is None else next(detections), error)
+        yield to_row(item.id, None if image is None else next(detections), error)
 
 
 def _batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -55,42 +55,28 @@ class ImageSource:
         return 1
 
     def frames(self) -> Iterator[Frame]:
-        """Yield the picture, with its EXIF orientation applied."""
-        yield Frame(read_image(Path(self.name), upright=True), self.name)
+        """Yield the picture."""
+        yield Frame(self.read(), self.name)
+
+    def read(self) -> NDArray[np.uint8]:
+        """Return the picture, with its EXIF orientation applied."""
+        return read_image(Path(self.name), upright=True)
 
 
-@dataclass(frozen=True, eq=False)
-class ArraySource:
+class ArraySource(ImageSource):
     """An image that NumPy stored, of any number of channels."""
 
-    name: str
-    live = False
-    moving = False
-
-    def count(self) -> int | None:
-        """Return the number of pictures."""
-        return 1
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield the picture."""
-        yield Frame(read_array(self.name), self.name)
+    def read(self) -> NDArray[np.uint8]:
+        """Return the picture."""
+        return read_array(self.name)
 
 
-@dataclass(frozen=True, eq=False)
-class WebImageSource:
+class WebImageSource(ImageSource):
     """An image on a web server."""
 
-    name: str
-    live = False
-    moving = False
-
-    def count(self) -> int | None:
-        """Return the number of pictures."""
-        return 1
-
-    def frames(self) -> Iterator[Frame]:
-        """Yield the picture, with its EXIF orientation applied."""
-        yield Frame(decode_image(fetch_image(self.name), self.name, upright=True), self.name)
+    def read(self) -> NDArray[np.uint8]:
+        """Return the picture, with its EXIF orientation applied."""
+        return decode_image(fetch_image(self.name), self.name, upright=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +137,7 @@ class CameraSource:
             camera.release()
 
 
-Source = ImageSource | ArraySource | WebImageSource | VideoSource | CameraSource
+Source = ImageSource | VideoSource | CameraSource
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:

@@ -14,16 +14,15 @@ import numpy as np
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import make_folder, unfinished, write_whole
-from boxwright.report.analysis import Analysis, analyze
-from boxwright.report.bootstrap import Interval, interval
+from boxwright.report.analysis import Analysis, Interval, analyze, interval
 from boxwright.report.events import event_columns, mean_curve
 from boxwright.report.matching import mean_ap
 from boxwright.report.outcomes import NOTHING, TYPES, Outcomes
 from boxwright.report.page import write_data, write_page
-from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
+from boxwright.report.pictures import Photos, Progress, copy_photos
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import Source
-from boxwright.report.tables import Indices, Tables
+from boxwright.report.tables import Floats, Indices, Tables
 from boxwright.report.thresholds import GRID, score_curve
 from boxwright.report.write import silent
 
@@ -81,17 +80,19 @@ def compare(first: Tables, second: Tables) -> Comparison:
     drawn = after.drawn[:draws] - before.drawn[:draws]
     metrics = []
     for name, part in _METRICS.items():
-        values = [mean_ap(analysis.values[:, part]) for analysis in (before, after)]
         spread = np.array([mean_ap(draw[:, part]) for draw in drawn])
-        metrics.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
+        metrics.append(_difference(name, mean_ap(before.values[:, part]), mean_ap(after.values[:, part]), spread))
     classes = []
     for number, name in enumerate(first.class_names):
-        values = [float(analysis.values[number].mean()) for analysis in (before, after)]
-        spread = drawn[:, number].mean(axis=1)
-        classes.append(Difference(name, values[0], values[1], interval(values[1] - values[0], spread)))
+        ap_before, ap_after = (float(analysis.values[number].mean()) for analysis in (before, after))
+        classes.append(_difference(name, ap_before, ap_after, drawn[:, number].mean(axis=1)))
     detected_before, detected_after = _detected_objects(before.outcomes), _detected_objects(after.outcomes)
     gained, lost = np.setdiff1d(detected_after, detected_before), np.setdiff1d(detected_before, detected_after)
     return Comparison(before, after, metrics, classes, gained, lost)
+
+
+def _difference(name: str, first: float, second: float, drawn: Floats) -> Difference:
+    return Difference(name, first, second, interval(second - first, drawn))
 
 
 def _detected_objects(outcomes: Outcomes) -> Indices:
@@ -121,7 +122,8 @@ def write_comparison(
     with unfinished(out, "a comparison") as folder:
         make_folder(folder / "data")
         shown = {"gained": comparison.gained[:_SHOWN], "lost": comparison.lost[:_SHOWN]}
-        photos = _photos(first, np.concatenate(list(shown.values())), folder, settings, progress)
+        changed = first.tables.objects.images[np.concatenate(list(shown.values()))]
+        photos = copy_photos(first.images, first.tables, changed, folder, settings, progress)
         write_data(folder, "comparison", _data(comparison, shown, photos))
         write_page(folder, "compare.html", _content(first, second, comparison))
         rows = {"metrics": comparison.metrics, "classes": comparison.classes}
@@ -135,14 +137,6 @@ def _numbers(row: Difference) -> dict[str, Any]:
     values = {"first": row.first, "second": row.second}
     known = {name: None if np.isnan(value) else value for name, value in values.items()}
     return {"name": row.name, **known, "difference": row.difference.to_list(), "verdict": row.verdict}
-
-
-def _photos(source: Source, objects: Indices, folder: Path, settings: ReportSettings, progress: Progress) -> Photos:
-    if source.images is None:
-        return without_photos(len(source.tables.ids))
-    copied = np.zeros(len(source.tables.ids), np.bool_)
-    copied[source.tables.objects.images[objects]] = True
-    return copy_photos(source.images, source.tables, copied, folder, settings, progress)
 
 
 def _content(first: Source, second: Source, comparison: Comparison) -> dict[str, Any]:

@@ -14,14 +14,12 @@ import numpy as np
 
 from boxwright.report.analysis import Analysis
 from boxwright.report.calibration import FittedCalibration, Reliability, reliability, scored
-from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, mean_curve
+from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, IMAGES_A_PART, has_shapes, mean_curve, suspects
 from boxwright.report.explained import Part, ranked
 from boxwright.report.matching import THRESHOLDS
 from boxwright.report.outcomes import TYPES, confusion
 from boxwright.report.pictures import Photos
-from boxwright.report.shapes import IMAGES_A_PART, has_shapes
 from boxwright.report.sources import Source
-from boxwright.report.suspects import suspects
 from boxwright.report.tables import Tables
 from boxwright.report.thresholds import GRID, ChosenThreshold, score_curve
 from boxwright.runtime.optional import installed_versions
@@ -137,7 +135,10 @@ def page_content(
         "tide_ap": analysis.tide.average_precision,
         "causes": first,
         "most_gain": most,
-        "factors": {name: [part for part in parts if part.factor == name] for name in _factor_names(parts)},
+        "factors": {
+            name: [part for part in parts if part.factor == name]
+            for name in dict.fromkeys(part.factor for part in parts)
+        },
         "reliability": judged,
         "fitted": fitted,
         "suspects": len(suspects(tables, analysis.outcomes)),
@@ -158,10 +159,6 @@ def page_content(
             "classes": [{key: _plain(value) for key, value in row.items()} for row in classes],
         },
     }
-
-
-def _factor_names(parts: list[Part]) -> list[str]:
-    return list(dict.fromkeys(part.factor for part in parts))
 
 
 def _reliability_data(judged: Reliability, fitted: FittedCalibration | None) -> dict[str, Any]:
@@ -266,11 +263,9 @@ def _class_precision(source: Source, kind: str, name: str) -> float | None:
 def _chosen(chosen: ChosenThreshold | None) -> dict[str, Any] | None:
     if chosen is None:
         return None
-    halves = {name: {key: _plain(value) for key, value in vars(getattr(chosen, name)).items()} for name in _HALVES}
-    return {"threshold": chosen.threshold, **halves}
-
-
-_HALVES = ("chosen_on", "judged_on")
+    halves = {"chosen_on": chosen.chosen_on, "judged_on": chosen.judged_on}
+    plain = {name: {key: _plain(value) for key, value in vars(half).items()} for name, half in halves.items()}
+    return {"threshold": chosen.threshold, **plain}
 
 
 def _errors(analysis: Analysis) -> list[dict[str, Any]]:

@@ -1,18 +1,24 @@
-"""Events, images and curves as JSON for a page: columns, in parts that it loads when they are needed.
+"""Events, images, curves, masks and keypoints as JSON for a page, in parts that it loads when they are needed.
 
-Dimensions: E events, I images, K classes.
+Detections of high scores that disagree with the truth are likely errors of the annotations.
+
+Dimensions: E events, I images, K classes, H W image.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.base.errors import DataError
+from boxwright.data.coco import coco_category
+from boxwright.data.coco_masks import decode_mask
 from boxwright.report.analysis import Analysis
 from boxwright.report.matching import sampled_precision
-from boxwright.report.outcomes import NOTHING, Outcomes
+from boxwright.report.outcomes import NOTHING, TYPES, Outcomes
 from boxwright.report.pictures import Photos
 from boxwright.report.tables import Floats, Indices, Tables
 from boxwright.report.tide import MISSED
@@ -109,3 +115,113 @@ def mean_curve(analysis: Analysis) -> list[Any]:
     """Return the mean of the classes' precision at 101 recalls, at each overlap; empty without objects."""
     known = [curve for curve in map(sampled_precision, analysis.curves) if not np.isnan(curve).any()]
     return np.stack(known).mean(axis=0).round(4).tolist() if known else []
+
+
+# Images whose shapes a page loads together.
+IMAGES_A_PART = 50
+# Outlines may be off by so many pixels.
+_TOLERANCE = 1.0
+_LEAST_KEYPOINT_SCORE = 0.3
+
+
+def has_shapes(tables: Tables) -> bool:
+    """Return whether an object or a detection has a mask or keypoints."""
+    truth = any(row.get("segmentation") or row.get("keypoints") for row in tables.truth_rows)
+    return truth or bool(tables.found_rows)
+
+
+def shape_part(tables: Tables, outcomes: Outcomes, start: int, stop: int) -> dict[int, dict[str, Any]]:
+    """Return the shapes of the events in some images: event to `truth` and `found`, each with `path` or `points`."""
+    shapes: dict[int, dict[str, Any]] = {}
+    for event in np.flatnonzero((outcomes.images >= start) & (outcomes.images < stop)).tolist():
+        size = tables.sizes[outcomes.images[event]]
+        detection, thing = int(outcomes.found[event]), int(outcomes.objects[event])
+        rows = {
+            "truth": {} if thing == NOTHING else tables.truth_rows[thing],
+            "found": {} if detection == NOTHING else tables.found_rows.get(int(tables.found.rows[detection]), {}),
+        }
+        drawn = {name: _drawn(row, (int(size[0]), int(size[1]))) for name, row in rows.items()}
+        if known := {name: shape for name, shape in drawn.items() if shape}:
+            shapes[event] = known
+    return shapes
+
+
+def _drawn(row: dict[str, Any], size: tuple[int, int]) -> dict[str, Any]:
+    """Return a row's mask as SVG's path, and its visible keypoints as x and y; those it has."""
+    drawn: dict[str, Any] = {}
+    if row.get("segmentation"):
+        try:
+            drawn["path"] = outline(decode_mask(row["segmentation"], size, "a mask"))
+        except DataError:  # of another size than the image: its box is shown
+            return {}
+    points = row.get("keypoints")
+    if isinstance(points, list) and len(points) % 3 == 0 and all(type(value) in (int, float) for value in points):
+        triples = np.array(points, np.float64).reshape(-1, 3)
+        drawn["points"] = triples[triples[:, 2] >= _LEAST_KEYPOINT_SCORE, :2].round(1).tolist()
+    return drawn
+
+
+def outline(mask: NDArray[np.uint8]) -> str:
+    """Return the outlines of a mask, uint8 [H, W], as SVG's path."""
+    contours, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+    simple = [cv2.approxPolyDP(contour, _TOLERANCE, True).reshape(-1, 2) for contour in contours]
+    return "".join("M" + "L".join(f"{x} {y}" for x, y in points.tolist()) + "Z" for points in simple if len(points) > 2)
+
+
+_MOST_SUSPECTS = 500
+# What a confident detection of each type says of the annotations.
+_REASONS = {
+    "classification": "annotated as another class",
+    "background": "nothing is annotated here",
+    "both": "nothing of this class is annotated here",
+    "localization": "the annotated box is another",
+}
+
+
+def suspects(tables: Tables, outcomes: Outcomes) -> Indices:
+    """Return the events that may be errors of the annotations, the highest score first; at most 500."""
+    kinds = [TYPES.index(name) for name in _REASONS]
+    likely = np.flatnonzero(np.isin(outcomes.types, kinds) & (outcomes.found != NOTHING))
+    order = np.argsort(-tables.found.scores[outcomes.found[likely]], kind="stable")
+    return likely[order][:_MOST_SUSPECTS]
+
+
+def to_coco(tables: Tables, outcomes: Outcomes, chosen: Indices) -> dict[str, Any]:
+    """Return events as a COCO data set for an annotation tool: boxes with `score`, `reason` and the object's own id.
+
+    Tools expect images to have numbers: where an id is none, all are counted from 1.
+    """
+    ids = tables.ids if all(isinstance(image_id, int) for image_id in tables.ids) else range(1, len(tables.ids) + 1)
+    images, annotations = set[int](), []
+    for number, event in enumerate(chosen.tolist()):
+        image, detection = int(outcomes.images[event]), int(outcomes.found[event])
+        about = int(outcomes.about[event])
+        images.add(image)
+        x_min, y_min, x_max, y_max = (round(float(coordinate), 3) for coordinate in tables.found.boxes[detection])
+        row: dict[str, Any] = {
+            "id": number + 1,
+            "image_id": ids[image],
+            "category_id": tables.categories.by_label(int(tables.found.labels[detection])).id,
+            "bbox": [x_min, y_min, round(x_max - x_min, 3), round(y_max - y_min, 3)],
+            "area": round((x_max - x_min) * (y_max - y_min), 3),
+            "iscrowd": 0,
+            "score": round(float(tables.found.scores[detection]), 6),
+            "reason": _REASONS[TYPES[int(outcomes.types[event])]],
+        }
+        if about != NOTHING and about < len(tables.truth_rows):
+            row["annotated_id"] = tables.truth_rows[about].get("id")
+        annotations.append(row)
+    rows = [
+        {
+            "id": ids[image],
+            "file_name": tables.names[image],
+            "width": int(tables.sizes[image, 1]),
+            "height": int(tables.sizes[image, 0]),
+        }
+        for image in sorted(images)
+    ]
+    return {
+        "images": rows,
+        "annotations": annotations,
+        "categories": [coco_category(category) for category in tables.categories],
+    }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from boxwright.report.bootstrap import Interval, draws_for, image_draws, interval
+from boxwright.report.analysis import Interval, draws_for, image_draws, interval
 from boxwright.report.factors import Factor
 from boxwright.report.matching import RECALLS, ClassCurve, Matching, mean_ap
 from boxwright.report.tables import Bools, Floats, Tables

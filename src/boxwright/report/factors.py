@@ -53,7 +53,7 @@ def nearest_objects(tables: Tables) -> Indices:
     return nearest
 
 
-def factors_of(
+def compute_factors(
     tables: Tables, photos: Photos, anchors: Indices | None = None, training: Indices | None = None
 ) -> list[Factor]:
     """Return all factors that are known.

@@ -12,7 +12,7 @@ import numpy as np
 from boxwright.evaluation.metrics.matching import overlaps
 from boxwright.report.matching import Matching
 from boxwright.report.tables import Indices, Tables
-from boxwright.report.tide import MISSED, NAMES, RIGHT, TideSettings, error_types
+from boxwright.report.tide import FOUND, MISSED, NAMES, RIGHT, error_types
 
 NOTHING = -1
 # Types of events, by number: a right detection, then TIDE's errors.
@@ -41,7 +41,7 @@ class Outcomes:
         return len(self.images)
 
 
-def outcomes_of(tables: Tables, matching: Matching, threshold: float) -> Outcomes:
+def compute_outcomes(tables: Tables, matching: Matching, threshold: float) -> Outcomes:
     """Return the events of the detections of at least a score, at an overlap of 0.5."""
     detections, objects = tables.found, tables.objects
     kept = np.flatnonzero(matching.counted[0] & (detections.scores >= threshold))
@@ -82,7 +82,7 @@ def _wrong_types(tables: Tables, wrong: Indices, objects: Indices, used: np.ndar
         return np.full(len(wrong), NAMES.index("background")), np.full(len(wrong), NOTHING)
     overlap = overlaps(tables.found.boxes[wrong], tables.objects.boxes[objects])
     same = tables.found.labels[wrong][:, None] == tables.objects.labels[objects][None, :]
-    types, about = error_types(overlap, same, used, TideSettings())
+    types, about = error_types(overlap, same, used)
     return types, np.where(about == RIGHT, NOTHING, objects[about])
 
 
@@ -92,7 +92,7 @@ def _pairs(tables: Tables, wrong: Indices, unfound: Indices) -> dict[int, int]:
     Their classes differ, or they would have been matched.
     """
     overlap = overlaps(tables.found.boxes[wrong], tables.objects.boxes[unfound])
-    rows, columns = np.nonzero(overlap >= TideSettings().found)
+    rows, columns = np.nonzero(overlap >= FOUND)
     pairs: dict[int, int] = {}
     taken: set[int] = set()
     for number in np.argsort(-overlap[rows, columns], kind="stable").tolist():

@@ -22,7 +22,7 @@ from boxwright.base.files import make_folder
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import encode_jpeg
 from boxwright.report.settings import ReportSettings
-from boxwright.report.tables import Bools, Floats, Tables
+from boxwright.report.tables import Floats, Indices, Tables
 from boxwright.training.preflight.images import Fingerprints, near_groups
 
 Progress = Callable[[Iterable[int], str], Iterable[int]]
@@ -70,13 +70,22 @@ def without_photos(images: int) -> Photos:
 
 
 def copy_photos(
-    dataset: Dataset, tables: Tables, copied: Bools, folder: Path, settings: ReportSettings, progress: Progress
+    dataset: Dataset | None,
+    tables: Tables,
+    chosen: Indices,
+    folder: Path,
+    settings: ReportSettings,
+    progress: Progress,
 ) -> Photos:
     """Read all images, copy some into `pictures` of the folder, and measure all.
 
     Args:
-        copied: bool [I]; which images are copied.
+        dataset: The data that have the images; None if they cannot be read.
+        chosen: The indices of images to copy.
     """
+    if dataset is None:
+        return without_photos(len(tables.ids))
+    copied = set(chosen.tolist())
     make_folder(folder / "pictures")
     count = len(tables.ids)
 
@@ -89,7 +98,7 @@ def copy_photos(
         if image is None or image.shape[:2] != tuple(tables.sizes[index]):
             size = "none" if image is None else f"{image.shape[1]}×{image.shape[0]}"
             return f"{tables.names[index]}: expected the image that was evaluated, found {size}: the data have changed"
-        name = f"pictures/{index:06d}.jpg" if copied[index] else ""
+        name = f"pictures/{index:06d}.jpg" if index in copied else ""
         return copy_and_measure(image, folder, name, settings.picture_side)
 
     with ThreadPoolExecutor(settings.threads) as pool:

@@ -16,7 +16,7 @@ from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.report.tables import Tables, tables_of
+from boxwright.report.tables import Tables, read_tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ def source_of_evaluation(folder: str | Path) -> Source:
     images, problem = _evaluated_images(config, about.get("settings") or {})
     return Source(
         title=str(about.get("model") or folder),
-        tables=tables_of(dataset, folder / "detections.json"),
+        tables=read_tables(dataset, folder / "detections.json"),
         metrics={name: value for name, value in metrics.items() if name not in ("step", "learning_rate")},
         about=about,
         config=config,
@@ -74,7 +74,7 @@ def source_of_files(truth: str | Path, detections: str | Path, image_folder: str
         DataError: If they are not COCO's, or do not belong together.
     """
     dataset = CocoDataset(truth, image_folder, num_keypoints=None, allow_paths_outside=True)
-    tables = tables_of(dataset, detections)
+    tables = read_tables(dataset, detections)
     first = dataset.folder / tables.names[0]
     problem = "" if is_file(first) else f"{shown(first)} is missing; name the images' folder with --image_folder"
     about = {"detections": str(detections), "truth": str(truth)}

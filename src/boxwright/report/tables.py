@@ -27,22 +27,18 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class ObjectTable:
-    """All objects, image by image.
+class _BoxTable:
+    """Boxes, image by image, as columns.
 
     Attributes:
         images: int64 [N]; the index of the image.
         labels: int64 [N].
         boxes: float64 [N, 4], xyxy in pixels of the image.
-        areas: float64 [N]; of the mask where the truth has one.
-        crowd: bool [N]; whether the box stands for many objects, and does not count.
     """
 
     images: Indices
     labels: Indices
     boxes: Floats
-    areas: Floats
-    crowd: Bools
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,28 +48,29 @@ class ObjectTable:
 
 
 @dataclass(frozen=True, eq=False)
-class DetectionTable:
+class ObjectTable(_BoxTable):
+    """All objects, image by image.
+
+    Attributes:
+        areas: float64 [N]; of the mask where the truth has one.
+        crowd: bool [N]; whether the box stands for many objects, and does not count.
+    """
+
+    areas: Floats
+    crowd: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionTable(_BoxTable):
     """All detections, image by image; within an image best first, ties as in the file.
 
     Attributes:
-        images: int64 [D]; the index of the image.
-        labels: int64 [D].
-        boxes: float64 [D, 4], xyxy in pixels of the image.
         scores: float64 [D].
         rows: int64 [D]; the index of the row in the file.
     """
 
-    images: Indices
-    labels: Indices
-    boxes: Floats
     scores: Floats
     rows: Indices
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, chosen: Any) -> Self:
-        return type(self)(**{column.name: getattr(self, column.name)[chosen] for column in fields(self)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,32 +106,13 @@ class Tables:
         """The classes' labels, int64 [K], ascending."""
         return np.array([category.label for category in self.categories], np.int64)
 
-    def select(self, chosen: Bools) -> Tables:
-        """Return the tables of some images, bool [I]; images keep their indices."""
-        return Tables(
-            self.categories,
-            self.ids,
-            self.names,
-            self.sizes,
-            self.places,
-            self.objects[chosen[self.objects.images]],
-            self.found[chosen[self.found.images]],
-            [],
-            self.found_rows,
-        )
 
-
-def read_tables(truth: str | Path, detections: str | Path, image_folder: str | Path | None = None) -> Tables:
-    """Read COCO's files of truth and of results.
+def read_tables(dataset: CocoDataset, detections: str | Path) -> Tables:
+    """Return the tables of a data set's truth and of COCO's file of results.
 
     Raises:
         DataError: If they are not COCO's, or detections are of images or classes that the truth lacks.
     """
-    return tables_of(CocoDataset(truth, image_folder, allow_paths_outside=True), detections)
-
-
-def tables_of(dataset: CocoDataset, detections: str | Path) -> Tables:
-    """Return the tables of a data set's truth and of COCO's file of results."""
     samples, heads, truth_rows = [], [], []
     for index in range(len(dataset)):
         head, annotations = dataset.rows(index)

@@ -26,16 +26,10 @@ CLASSIFICATION, LOCALIZATION, BOTH, DUPLICATE, BACKGROUND, MISSED = range(6)
 NAMES = ("classification", "localization", "both", "duplicate", "background", "missed")
 RIGHT = -1
 _MOST = 100
+# From the first overlap with an object on a detection finds it; below the second it has nothing to do with it.
+FOUND, _NEAR = 0.5, 0.1
 # As the package divides; some of COCO's, of linspace, differ in the last bit, by which they pass over an equal recall.
 _RECALLS = np.arange(101) / 100
-
-
-@dataclass(frozen=True)
-class TideSettings:
-    """Overlaps with an object: from `found` a detection finds it, below `near` it has nothing to do with it."""
-
-    found: float = 0.5
-    near: float = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,51 +41,46 @@ class ImageErrors:
         ignored: bool [D]; whether a detection is in a crowd, and does not count.
         objects: int64 [D]; the object that a detection finds, or would find without its error; -1 for none.
         taken: int64 [G]; the detection that finds each object; -1 for none.
-        overlap: float64 [D]; the largest with any object.
     """
 
     types: Indices
     ignored: Bools
     objects: Indices
     taken: Indices
-    overlap: Floats
 
 
-def image_errors(
-    detections: DetectionTable, objects: ObjectTable, crowds: ObjectTable, settings: TideSettings
-) -> ImageErrors:
+def image_errors(detections: DetectionTable, objects: ObjectTable, crowds: ObjectTable) -> ImageErrors:
     """Return the errors of one image's detections, best first; `crowds` are not among the objects."""
     overlap = overlaps(detections.boxes, objects.boxes)
     same = detections.labels[:, None] == objects.labels[None, :]
-    matched, taken = _match(overlap * same, settings.found)
-    ignored = (matched < 0) & _in_crowds(detections, crowds, settings.found)
+    matched, taken = _match(overlap * same)
+    ignored = (matched < 0) & _in_crowds(detections, crowds)
     types = np.full(len(detections), BACKGROUND, np.int64)
     near = np.full(len(detections), -1, np.int64)
     if len(objects) and len(detections):
-        types, near = error_types(overlap, same, taken >= 0, settings)
+        types, near = error_types(overlap, same, taken >= 0)
     types[matched >= 0] = RIGHT
-    best = overlap.max(axis=1, initial=0.0)
-    return ImageErrors(types, ignored, np.where(matched >= 0, matched, near), taken, best)
+    return ImageErrors(types, ignored, np.where(matched >= 0, matched, near), taken)
 
 
-def _match(overlap: Floats, least: float) -> tuple[Indices, Indices]:
+def _match(overlap: Floats) -> tuple[Indices, Indices]:
     """Return each detection's object and each object's detection; the first of ties."""
     matched, taken = np.full(overlap.shape[0], -1, np.int64), np.full(overlap.shape[1], -1, np.int64)
     free = overlap.copy()
-    for number in np.flatnonzero(overlap.max(axis=1, initial=0.0) >= least):
+    for number in np.flatnonzero(overlap.max(axis=1, initial=0.0) >= FOUND):
         best = int(free[number].argmax())
-        if free[number, best] >= least:
+        if free[number, best] >= FOUND:
             matched[number], taken[best] = best, number
             free[:, best] = 0
     return matched, taken
 
 
-def _in_crowds(detections: DetectionTable, crowds: ObjectTable, least: float) -> Bools:
-    within = overlaps_of_crowds(detections.boxes, crowds.boxes) > least
+def _in_crowds(detections: DetectionTable, crowds: ObjectTable) -> Bools:
+    within = overlaps_of_crowds(detections.boxes, crowds.boxes) > FOUND
     return np.asarray((within & (detections.labels[:, None] == crowds.labels[None, :])).any(axis=1))
 
 
-def error_types(overlap: Floats, same: Bools, used: Bools, settings: TideSettings) -> tuple[Indices, Indices]:
+def error_types(overlap: Floats, same: Bools, used: Bools) -> tuple[Indices, Indices]:
     """Return the type of error of each detection if it is wrong, and the object that it is about; -1 for none.
 
     Args:
@@ -104,10 +93,10 @@ def error_types(overlap: Floats, same: Bools, used: Bools, settings: TideSetting
     own, other = of_class.argmax(axis=1), of_others.argmax(axis=1)
     # In the package's order: the first that holds.
     conditions = [
-        (of_class[rows, own] >= settings.near) & (of_class[rows, own] <= settings.found),
-        of_others[rows, other] >= settings.found,
-        of_used.max(axis=1) >= settings.found,
-        overlap.max(axis=1) <= settings.near,
+        (of_class[rows, own] >= _NEAR) & (of_class[rows, own] <= FOUND),
+        of_others[rows, other] >= FOUND,
+        of_used.max(axis=1) >= FOUND,
+        overlap.max(axis=1) <= _NEAR,
     ]
     types = np.select(conditions, [LOCALIZATION, CLASSIFICATION, DUPLICATE, BACKGROUND], BOTH)
     near = np.select(
@@ -155,18 +144,21 @@ class _ErrorTotals:
     missed: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def tide(tables: Tables, settings: TideSettings | None = None) -> Tide:
+def tide(tables: Tables) -> Tide:
     """Return the errors of all detections by type."""
     totals = _ErrorTotals()
     for detections, objects, crowds in by_image(tables):
         best = detections[:_MOST]
-        _add(totals, image_errors(best, objects, crowds, settings or TideSettings()), best, objects)
+        _add(totals, image_errors(best, objects, crowds), best, objects)
     average = _mean_ap(totals.points, totals.objects)
     gains = {}
     for number, name in enumerate(NAMES):
         # In binning AP, a fix can lose a little.
         gains[name] = max(_fixed(totals, number) - average, 0.0)
-    perfect = [_scored(point, 1.0 if point.right else 0.0) for point in _errors_first(totals.points)]
+    perfect = [
+        _CurvePoint(float(point.right), point.right, point.type, point.original, point.fixed)
+        for point in _errors_first(totals.points)
+    ]
     gains["false positives"] = _mean_ap(perfect, totals.objects) - average
     left = {label: count - totals.unmatched[label] for label, count in totals.objects.items()}
     gains["false negatives"] = _mean_ap(_errors_first(totals.points), left) - average
@@ -209,10 +201,6 @@ def _add(totals: _ErrorTotals, errors: ImageErrors, detections: DetectionTable, 
 def _errors_first(points: list[_CurvePoint]) -> list[_CurvePoint]:
     """Return the points in the package's order after a fix, which decides among equal scores."""
     return [point for point in points if not point.right] + [point for point in points if point.right]
-
-
-def _scored(point: _CurvePoint, score: float) -> _CurvePoint:
-    return _CurvePoint(score, point.right, point.type, point.original, point.fixed)
 
 
 def _fixed(totals: _ErrorTotals, kind: int) -> float:

@@ -35,21 +35,25 @@ from boxwright.report.events import (
     CLASSES_A_PART,
     EVENTS_A_PART,
     FIRST,
+    IMAGES_A_PART,
     curve_part,
     event_columns,
+    has_shapes,
     image_columns,
     image_severity,
+    shape_part,
+    suspects,
+    to_coco,
     worst_first,
 )
 from boxwright.report.explained import Part, explain
-from boxwright.report.factors import factors_of
+from boxwright.report.factors import compute_factors
 from boxwright.report.page import remove_parts, write_data, write_page
-from boxwright.report.pictures import Photos, Progress, copy_photos, without_photos
+from boxwright.report.pictures import Photos, Progress, copy_photos
 from boxwright.report.settings import ReportSettings
-from boxwright.report.shapes import IMAGES_A_PART, has_shapes, shape_part
 from boxwright.report.sources import Source
-from boxwright.report.suspects import as_coco, suspects
 from boxwright.report.tables import Indices, Tables
+from boxwright.report.thresholds import ChosenThreshold
 from boxwright.runtime.thresholds import Thresholds
 from boxwright.training.preflight.anchors import AnchorLayouts, InputFrame, anchors_of
 from boxwright.training.preflight.records import Record, spread
@@ -163,7 +167,9 @@ def write_report(
         make_folder(folder / "data")
         _remove_former(folder)
         analysis = analyze(source.tables)
-        photos = _photos(source, analysis, folder, settings, progress)
+        worst = np.argsort(-image_severity(source.tables, analysis.outcomes), kind="stable")
+        copied = worst[: settings.max_pictures]
+        photos = copy_photos(source.images, source.tables, copied, folder, settings, progress)
         _write_events(analysis, photos, folder)
         _write_curves(analysis, folder)
         _write_suspects(analysis, folder)
@@ -175,21 +181,10 @@ def write_report(
         content = page_content(source, analysis, photos, causes, fitted)
         write_data(folder, "summary", content["data"])
         if analysis.chosen is not None:
-            write_whole(folder / "thresholds.json", _thresholds(source, analysis))
+            write_whole(folder / "thresholds.json", _thresholds(source, analysis, analysis.chosen))
         write_page(folder, "report.html", content)
         write_whole(folder / "report.json", json.dumps(content["numbers"], indent=2) + "\n")
     return Path(out) / "index.html"
-
-
-def _photos(source: Source, analysis: Analysis, folder: Path, settings: ReportSettings, progress: Progress) -> Photos:
-    """Copy the images with the worst errors."""
-    tables = source.tables
-    if source.images is None:
-        return without_photos(len(tables.ids))
-    worst = np.argsort(-image_severity(tables, analysis.outcomes), kind="stable")
-    copied = np.zeros(len(tables.ids), np.bool_)
-    copied[worst[: settings.max_pictures]] = True
-    return copy_photos(source.images, tables, copied, folder, settings, progress)
 
 
 def _write_events(analysis: Analysis, photos: Photos, folder: Path) -> None:
@@ -205,7 +200,7 @@ def _write_suspects(analysis: Analysis, folder: Path) -> None:
     tables, outcomes = analysis.tables, analysis.outcomes
     chosen = suspects(tables, outcomes)
     write_data(folder, "suspects", event_columns(tables, outcomes, chosen))
-    write_whole(folder / "label_errors.json", json.dumps(as_coco(tables, outcomes, chosen), indent=1) + "\n")
+    write_whole(folder / "label_errors.json", json.dumps(to_coco(tables, outcomes, chosen), indent=1) + "\n")
 
 
 def _write_shapes(analysis: Analysis, folder: Path) -> None:
@@ -230,7 +225,7 @@ def _causes(source: Source, analysis: Analysis, photos: Photos, threads: int) ->
     if source.config is not None:
         anchors = count_anchors(source.config, tables)
         training = training_objects(source.config, tables.categories, threads)
-    factors = factors_of(tables, photos, anchors, training)
+    factors = compute_factors(tables, photos, anchors, training)
     return explain(tables, analysis.matching, analysis.curves, factors)
 
 
@@ -239,9 +234,7 @@ def _write_curves(analysis: Analysis, folder: Path) -> None:
         write_data(folder, f"curves-{number}", curve_part(analysis, start, start + CLASSES_A_PART))
 
 
-def _thresholds(source: Source, analysis: Analysis) -> str:
-    chosen = analysis.chosen
-    assert chosen is not None  # noqa: S101  # the caller asked
+def _thresholds(source: Source, analysis: Analysis, chosen: ChosenThreshold) -> str:
     categories = source.tables.categories
     by_class = {
         category.name: class_threshold.threshold

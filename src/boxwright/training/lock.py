@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from boxwright.base.errors import TrainingError
-from boxwright.base.files import cause, make_folder
-from boxwright.base.locks import closed_in_children, lock
+from boxwright.base.files import cause, closed_in_children, lock, make_folder
 
 LOCK = ".lock"
 # How long the workers of a killed run may keep its lock: they look for their parent every five seconds.

@@ -84,10 +84,12 @@ def status(answer: bytes) -> int:
 
 
 @contextlib.contextmanager
-def served_by_command(*words: str, **more: Any) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
+def served_by_command(
+    *words: str, program: tuple[str, str] = ("-m", "boxwright"), **more: Any
+) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
     """`boxwright serve`, once it answers; killed at the end where it has not ended by then."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "boxwright", "serve", str(exported_detector().file), "--port", "0", *words],
+        [sys.executable, *program, "serve", str(exported_detector().file), "--port", "0", *words],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "COLUMNS": "200"}, **more,
     )  # fmt: skip
     try:

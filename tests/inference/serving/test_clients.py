@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from PIL import Image
 from boxwright.runtime.exported import open_exported
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import pictures
+from tests.inference.serving.running import served_by_command
 
 TRITON = "BOXWRIGHT_TRITON_PYTHON"
 
@@ -28,17 +27,10 @@ TRITON = "BOXWRIGHT_TRITON_PYTHON"
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A server as a user starts it, on a free port."""
-    words = [sys.executable, "-m", "boxwright", "serve", str(exported_detector().file), "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}) as process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-            assert found is not None
-            yield found[0]
-            process.terminate()
-            assert process.wait(60) in (0, 143)
-        finally:
-            process.kill()
+    with served_by_command() as (process, (host, port)):
+        yield f"http://{host}:{port}"
+        process.terminate()
+        assert process.wait(60) in (0, 143)
 
 
 @pytest.fixture(scope="module")

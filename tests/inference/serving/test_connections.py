@@ -1,7 +1,8 @@
-"""Connections that say nothing, say half, or do not listen, and more of them than there is room for."""
+"""Where the server listens; connections that say nothing, say half, or do not listen; and how it ends."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
@@ -16,11 +17,14 @@ import time
 import numpy as np
 import pytest
 import uvicorn
+from fastapi import FastAPI
 
+from boxwright.base.errors import ConfigError
+from boxwright.cli.serving import listening_socket
 from boxwright.inference.serving.server import RateLimitFilter, Server, connection_limit
 from boxwright.inference.serving.settings import ServerSettings
 from tests.inference.serving.running import HEALTH, answer_of, post, served_by_command, serving, status
-from tests.inference.serving.test_server import PICTURES, png
+from tests.inference.serving.test_server import PICTURES, b64, png
 
 QUICK = ServerSettings(timeout_s=2, idle_s=2, port=0)
 
@@ -62,7 +66,7 @@ def test_connections_that_are_silent_or_say_half_are_closed() -> None:
 
 @pytest.mark.slow
 def test_an_answer_that_is_not_read_is_given_up() -> None:
-    body = json.dumps({"instances": [png_b64()] * 8, "output_filter": ["raw_detection_boxes"]}).encode()
+    body = json.dumps({"instances": [b64(PICTURES[0])] * 8, "output_filter": ["raw_detection_boxes"]}).encode()
     with serving(ServerSettings(timeout_s=60, idle_s=1)) as running:
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -72,12 +76,6 @@ def test_an_answer_that_is_not_read_is_given_up() -> None:
         while running.counters.summary().startswith("0 of") or running.server.server_state.connections:
             time.sleep(0.05)  # for ever, where such a connection is held
         deaf.close()
-
-
-def png_b64() -> dict[str, str]:
-    import base64
-
-    return {"b64": base64.b64encode(png(PICTURES[0])).decode()}
 
 
 @pytest.mark.slow
@@ -235,3 +233,74 @@ def test_a_million_chunks_of_a_byte_are_refused() -> None:
         answer = running.ask(chunked(*[b"x"] * 200_000))
         assert status(answer or b"HTTP/1.1 400 reset before it was read") == 400
         assert status(running.ask(HEALTH)) == 200
+
+
+def test_answers_are_sent_at_once() -> None:
+    """With Nagle's algorithm a small answer in two parts waits 40 ms for the client's acknowledgement."""
+
+    async def option() -> int:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with listening_socket("127.0.0.1", 0) as listening:
+            server = await asyncio.start_server(connected, sock=listening)
+            _, writer = await asyncio.open_connection(*listening.getsockname()[:2])
+            value = await found
+            writer.close()
+            server.close()
+        return value
+
+    assert asyncio.run(option()) == 1
+
+
+def test_a_port_in_use_and_a_host_that_is_not_here() -> None:
+    with listening_socket("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            listening_socket("127.0.0.1", port)
+    with pytest.raises(ConfigError, match="cannot listen on 192.0.2.1:0"):
+        listening_socket("192.0.2.1", 0)
+
+
+def test_what_an_open_connection_asks_after_the_end_began_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("boxwright.inference.serving.server._LAST_REQUESTS_S", 120.0)
+    app = FastAPI()
+    asked, ended = threading.Event(), threading.Event()
+
+    @app.get("/")
+    async def root() -> str:
+        asked.set()
+        return "here"
+
+    listening = listening_socket("127.0.0.1", 0)
+    address = listening.getsockname()
+    listening.listen()
+    server = Server(uvicorn.Config(app, log_level="critical"), ServerSettings(), ended.set)
+    running = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    running.start()
+    with (
+        socket.create_connection(address, timeout=120) as first,
+        socket.create_connection(address, timeout=120) as late,
+    ):
+        first.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert asked.wait(120)
+        late.sendall(b"GET / HTTP/1.1\r\n")  # begun before the end
+        server.should_exit = True
+        while True:  # until it listens no more
+            try:
+                socket.create_connection(address, timeout=120).close()
+            except OSError:
+                break
+        assert not ended.is_set()
+        late.sendall(b"Host: here\r\nConnection: close\r\n\r\n")
+        answer = b""
+        while part := late.recv(4096):
+            answer += part
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert answer.endswith(b'"here"')
+    running.join(120)
+    assert ended.is_set()

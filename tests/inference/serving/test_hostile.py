@@ -98,7 +98,7 @@ def zeros(height: int, width: int) -> bytes:
 @pytest.mark.slow
 def test_pixels_of_a_request_are_counted_together() -> None:
     """32 pictures of 50 megapixels, each allowed: refused before any is decoded, so in moments and without memory."""
-    many = [b64_of(zeros(5000, 10000))] * 32
+    many = [b64(zeros(5000, 10000))] * 32
     for client in client_of(exported_detector().file, ServerSettings(timeout_s=120)):
         before = resident_mib(os.getpid())
         answer = client.post(PREDICT, json={"instances": many})
@@ -110,12 +110,6 @@ def test_pixels_of_a_request_are_counted_together() -> None:
         flat = {"inputs": [tensor(shape=[3, 5000, 10000, 3], parameters={"binary_data_size": 0}, data=None)]}
         assert infer(client, flat).status_code == 413
         assert resident_mib(os.getpid()) - before < 200
-
-
-def b64_of(data: bytes) -> dict[str, str]:
-    import base64
-
-    return {"b64": base64.b64encode(data).decode()}
 
 
 @pytest.mark.slow

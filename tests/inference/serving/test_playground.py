@@ -94,7 +94,7 @@ def test_each_model_answers_by_its_name(client: TestClient) -> None:
 
 def test_a_key_guards_the_models_and_not_the_page() -> None:
     for client in served("detector", api_key="secret"):
-        assert [client.get(f"/{name}").status_code for name in ("", *OWN)] == [200] * 4
+        assert [client.get(f"/{name}").status_code for name in ("", "healthz", *OWN)] == [200] * 5
         assert client.get("/models").status_code == client.post("/detect").status_code == 401
         assert client.get("/models", headers={"Authorization": "Bearer secret"}).status_code == 200
         assert client.get("/page").status_code == 401

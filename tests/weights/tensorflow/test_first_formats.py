@@ -360,7 +360,7 @@ def test_the_newest_of_the_first_format(tmp_path: Path) -> None:
 
 
 def test_a_prefix_is_enough_for_a_command(tmp_path: Path) -> None:
-    from boxwright.cli.paths import require_checkpoint
+    from boxwright.cli.options import require_checkpoint
 
     path = write(WEIGHTS, "bundle", tmp_path).with_name("model.ckpt-200")
     require_checkpoint(path)

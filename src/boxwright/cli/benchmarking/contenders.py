@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError
-from boxwright.cli.benchmarking.contender import Contender, Pictures
 from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.measure import Timing, measure
 from boxwright.weights.open_model import open_model
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from boxwright.cli.benchmarking.facts import ModelCosts
+
+
+Pictures = Sequence[NDArray[np.uint8]]
+# From pictures to a function that is called once per round.
+Prepare = Callable[[Pictures], Callable[[], Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """Something that is measured.
+
+    Attributes:
+        prepare: Returns, for pictures, a function that is called once per round.
+        network: The PyTorch network whose operations and memory are counted; None for an exported file, and for another
+            way of running a counted network.
+        look: Returns, for pictures, the network's inference, in which operations are counted.
+    """
+
+    prepare: Prepare
+    network: nn.Module | None = None
+    look: Prepare | None = None
 
 
 def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[str, Contender]:
@@ -54,13 +80,13 @@ def time_contenders(
     for size in sizes:
         # Fewer pictures than a batch holds are repeated.
         given = [pictures[number % len(pictures)] for number in range(size)]
-        calls = {name: one.prepare(given) for name, one in contenders.items()}
+        calls = {name: contender.prepare(given) for name, contender in contenders.items()}
         timings += measure(calls, size, rounds)
-        for name, one in contenders.items():
-            if one.network is not None and name not in counted:
+        for name, contender in contenders.items():
+            if contender.network is not None and name not in counted:
                 from boxwright.cli.benchmarking.facts import facts
 
-                counted[name] = facts(one.network, calls[name], (one.look or one.prepare)(given))
+                counted[name] = facts(contender.network, calls[name], (contender.look or contender.prepare)(given))
     return timings, counted
 
 

@@ -75,7 +75,7 @@ def _peak_mib(run: Run) -> float:
         run()
     events = profile.profiler.kineto_results.events() if profile.profiler and profile.profiler.kineto_results else []
     held = most = 0
-    for event in sorted((one for one in events if one.name() == "[memory]"), key=lambda one: one.start_ns()):
+    for event in sorted((event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns()):
         held += event.nbytes()
         most = max(most, held)
     return most / 2**20

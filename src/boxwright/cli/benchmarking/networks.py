@@ -1,23 +1,35 @@
-"""PyTorch networks as contenders: plain, compiled, in another precision; for inference or training."""
+"""PyTorch networks as contenders: plain, compiled, in another precision, torchvision's; for inference or training.
+
+Training steps are on synthetic ground truth.
+
+Dimensions: B batch, H W image.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+import torchvision
+from torch import Tensor, nn
 
 from boxwright.base.device import set_tf32, usable_device
-from boxwright.cli.benchmarking.contender import Contender, Prepare
+from boxwright.base.errors import ConfigError
+from boxwright.cli.benchmarking.contenders import Contender, Pictures, Prepare
 from boxwright.cli.benchmarking.settings import BenchmarkSettings
-from boxwright.cli.benchmarking.steps import our_step, their_step
-from boxwright.cli.benchmarking.torchvision_detectors import their_detection, torchvision_detector
 from boxwright.config.preset import referred
+from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
+from boxwright.types import Targets
 from boxwright.weights.open_model import open_model
 
+Run = Callable[[], Any]
 _TORCHVISION = "torchvision:"
 
 
@@ -87,3 +99,99 @@ def _device(settings: BenchmarkSettings) -> torch.device:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # the memory of the current one is measured
     return device
+
+
+_OBJECTS = 8
+# Weights must hardly change: a step is slower when values leave the usual range.
+_RATE = 1e-12
+
+
+def our_step(detector: Detector, pictures: Pictures) -> Run:
+    """Return a training step of a Boxwright detector, put in training mode: forward, losses, backward, update.
+
+    Resizing the pictures, uint8 [H, W, 3] of one size, is not part of the step.
+    """
+    detector.train().to(memory_format=torch.channels_last)
+    device = next(detector.parameters()).device
+    with torch.no_grad():
+        inputs, sizes = detector.preprocess(torch.from_numpy(np.stack(pictures)))
+    ones = torch.ones(len(pictures), _OBJECTS)
+    labels = torch.zeros(ones.shape, dtype=torch.int64)
+    targets = Targets(_boxes(len(pictures), *inputs.shape[-2:]), labels, ones, ones > 0).to(device)
+    update = _update(detector)
+    return lambda: update(lambda: LossTerm.sum(detector.criterion(detector.predict(inputs, sizes, targets), targets)))
+
+
+def their_step(model: nn.Module, pictures: Pictures) -> Run:
+    """Return a training step of a torchvision detector on the same objects, including its own transform."""
+    device = next(model.parameters()).device
+    images = _to_unit_tensors(pictures, device)
+    boxes = _boxes(len(images), *images[0].shape[-2:]).to(device)
+    # 0 is torchvision's background.
+    labels = torch.ones(_OBJECTS, dtype=torch.int64, device=device)
+    targets = [{"boxes": image_boxes, "labels": labels} for image_boxes in boxes]
+    update = _update(model.train())
+    return lambda: update(lambda: torch.stack(list(model(images, targets).values())).sum())
+
+
+def _boxes(count: int, height: int, width: int) -> Tensor:
+    """Return synthetic boxes, float [count, 8, 4], xyxy in pixels, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.rand(count, _OBJECTS, 2, 2, generator=generator).sort(dim=2).values
+    # At least a twentieth of each side, and inside the image after the division below.
+    corners[:, :, 1] += 0.05
+    return corners.flatten(2) * torch.tensor([width, height, width, height]) / 1.05
+
+
+def _update(network: nn.Module) -> Callable[[Callable[[], Tensor]], None]:
+    learning = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    device = learning[0].device
+    optimizer = torch.optim.SGD(learning, _RATE, momentum=0.9)
+
+    def update(loss: Callable[[], Tensor]) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss())
+        optimizer.step()
+        # A step only queues its kernels; its time ends when they have run.
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return update
+
+
+def torchvision_detector(name: str) -> nn.Module:
+    """Return a torchvision detector for 91 classes with random weights, in evaluation mode.
+
+    Args:
+        name: Torchvision's name; with `@640` appended, for inputs of that side.
+    """
+    kind, _, side = name.partition("@")
+    known = torchvision.models.list_models(module=torchvision.models.detection)
+    if kind not in known or (side and not side.isdecimal()):
+        raise ConfigError(f"torchvision:{name}: expected NAME or NAME@SIDE, with a name of: {', '.join(known)}")
+    sides = {"min_size": int(side), "max_size": int(side)} if side else {}
+    try:
+        # 91 is the number of torchvision's published detectors: COCO's largest id, 90, and the background.
+        model: nn.Module = torchvision.models.get_model(
+            kind, weights=None, weights_backbone=None, num_classes=91, **sides
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"torchvision:{name}: cannot be built: {error}") from None
+    return model.eval().to(memory_format=torch.channels_last)
+
+
+def their_detection(model: nn.Module, pictures: Pictures) -> Run:
+    """Return a function that detects objects in pictures and copies the detections to the CPU."""
+    device = next(model.parameters()).device
+
+    def run() -> Any:
+        with torch.inference_mode():
+            detections = model.eval()(_to_unit_tensors(pictures, device))
+            return [{name: value.cpu() for name, value in objects.items()} for objects in detections]
+
+    return run
+
+
+def _to_unit_tensors(pictures: Pictures, device: torch.device) -> list[Tensor]:
+    """Return pictures as torchvision takes them: float [3, H, W] in 0..1."""
+    return [torch.from_numpy(picture).to(device).permute(2, 0, 1).float() / 255 for picture in pictures]

@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import ExitStack, asynccontextmanager
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,17 @@ from boxwright.evaluation.results import keypoints_of_classes, large_values
 from boxwright.inference.serving import open_inference_protocol as v2
 from boxwright.inference.serving import tensorflow_protocol as tf
 from boxwright.inference.serving.batcher import QueueFull, Row
-from boxwright.inference.serving.browsers import Browsers
 from boxwright.inference.serving.decoders import DecodedRequest, Decoders
-from boxwright.inference.serving.guard import Counters, Guard, error_response
-from boxwright.inference.serving.held import BudgetedResponse, MemoryBudget, MemoryReservation, answer_bytes
+from boxwright.inference.serving.guard import (
+    Browsers,
+    BudgetedResponse,
+    Counters,
+    Guard,
+    MemoryBudget,
+    MemoryReservation,
+    answer_bytes,
+    error_response,
+)
 from boxwright.inference.serving.model import Models, ModelVersion, ServedModel
 from boxwright.inference.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.inference.serving.settings import ServerSettings
@@ -66,10 +74,10 @@ def add_page(app: FastAPI, models: Models, least_score: float) -> None:
     """
     # Read once: a request never names a path.
     folder = files("boxwright.inference.serving").joinpath("page")
-    pages = {file.name: file.read_bytes() for file in folder.iterdir() if _suffix(file.name) in _TYPES}
+    pages = {file.name: file.read_bytes() for file in folder.iterdir() if Path(file.name).suffix in _TYPES}
 
     def page(name: str) -> Response:
-        return Response(pages[name], headers=_HEADERS, media_type=_TYPES[_suffix(name)])
+        return Response(pages[name], headers=_HEADERS, media_type=_TYPES[Path(name).suffix])
 
     @app.get("/")
     async def index() -> Response:
@@ -83,10 +91,6 @@ def add_page(app: FastAPI, models: Models, least_score: float) -> None:
     async def served() -> Response:
         content = {"models": [_about(model) for model in models], "least_score": least_score}
         return Response(orjson.dumps(content), media_type="application/json")
-
-
-def _suffix(name: str) -> str:
-    return name[name.rfind(".") :]
 
 
 def _about(model: ServedModel) -> dict[str, Any]:

@@ -10,7 +10,6 @@ closed, so also when the server dies.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import json
 import os
 import signal
@@ -35,7 +34,6 @@ from boxwright.inference.serving.requests import BadRequest, parsed_json
 from boxwright.inference.serving.settings import ServerSettings
 
 LENGTH = struct.Struct("<I")
-READY = {"ready": True}
 # A process larger than this after a request is replaced.
 _GROWN_BYTES = 256 * 2**20
 # Only after requests larger than this is the process's size checked.
@@ -81,7 +79,8 @@ def answered(question: dict[str, Any], file: int, settings: ServerSettings) -> b
         pictures, fields = _READERS[question["kind"]](body, question["head"], settings)
         place = 0
         for picture in pictures:
-            place += _written(file, picture, place)
+            write_all(file, np.ascontiguousarray(picture).data.cast("B"), place)
+            place += picture.nbytes
         return orjson.dumps({"sizes": [picture.shape[:2] for picture in pictures], "fields": fields})
     except BadRequest as error:
         refusal = {"status": error.status, "reason": error.reason}
@@ -95,12 +94,11 @@ def answered(question: dict[str, Any], file: int, settings: ServerSettings) -> b
     return json.dumps(refusal).encode()
 
 
-def _written(file: int, picture: NDArray[np.uint8], place: int) -> int:
-    """Write a picture and return its size in bytes; the kernel writes at most 2 GiB per call."""
-    data, done = np.ascontiguousarray(picture).data.cast("B"), 0
+def write_all(file: int, data: memoryview, place: int = 0) -> None:
+    """Write bytes to a place in a file; the kernel writes at most 2 GiB per call."""
+    done = 0
     while done < len(data):
         done += os.pwrite(file, data[done:], place + done)
-    return done
 
 
 def _resident_bytes() -> int:
@@ -139,7 +137,7 @@ def main(arguments: list[str]) -> None:
     settings = ServerSettings(**json.loads(arguments[2]))
     limit_memory(int(settings.decoder_mib * 2**20))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # image libraries' warnings about untrusted input
-    _send(connection, orjson.dumps(READY))
+    _send(connection, orjson.dumps({"ready": True}))
     with suppress(EOFError, ConnectionError):
         while True:
             (size,) = LENGTH.unpack(_received(connection, LENGTH.size))
@@ -157,11 +155,6 @@ def main(arguments: list[str]) -> None:
 def _send(connection: socket.socket, answer: bytes, *, last: bool = False) -> None:
     """Send an answer, preceded by its length and whether it is this process's last."""
     connection.sendall(LENGTH.pack(len(answer)) + (b"\1" if last else b"\0") + answer)
-
-
-def settings_json(settings: ServerSettings) -> str:
-    """Return settings as `main`'s argument."""
-    return json.dumps(dataclasses.asdict(settings))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Dimensions: H W picture.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -19,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.threads import usable_cpus
 from boxwright.base.worker_pools import child_environment, module_command
-from boxwright.inference.serving.decoder_child import LENGTH, settings_json
+from boxwright.inference.serving.decoder_child import LENGTH, write_all
 from boxwright.inference.serving.requests import BadRequest
 from boxwright.inference.serving.settings import ServerSettings
 
@@ -217,7 +218,8 @@ class Decoders:
             if why:
                 self._replace(child, why)
             else:
-                _make_small(child.file)
+                if os.fstat(child.file).st_size > _KEPT_BYTES:  # free the memory of a large request
+                    os.ftruncate(child.file, 0)
                 self._give(child)
         if "status" in answer:
             raise _refused(answer)
@@ -231,9 +233,12 @@ class Decoders:
         )
 
     async def _answer(self, child: _DecoderProcess, question: _DecodeRequest, seconds: float) -> dict[str, Any]:
-        await _copied(_write, child.file, question.body)
+        await _copied(write_all, child.file, memoryview(question.body))
+        message = question.message(seconds)
         async with asyncio.timeout(seconds):
-            answer: dict[str, Any] = orjson.loads(await _exchanged(child, question.message(seconds)))
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(child.connection, LENGTH.pack(len(message)) + message)
+            answer: dict[str, Any] = orjson.loads(await _received(child))
         return answer
 
     def _replace(self, child: _DecoderProcess, why: str) -> None:
@@ -289,7 +294,7 @@ def _started(settings: ServerSettings) -> _DecoderProcess:
     file = _memory_file()
     ours, theirs = socket.socketpair()
     try:
-        own = [str(theirs.fileno()), str(file), settings_json(settings)]
+        own = [str(theirs.fileno()), str(file), json.dumps(asdict(settings))]
         process = subprocess.Popen(
             module_command("boxwright.inference.serving.decoder_child", *own),
             stdin=subprocess.DEVNULL,
@@ -316,11 +321,6 @@ def _memory_file() -> int:
         return os.dup(file.fileno())
 
 
-async def _exchanged(child: _DecoderProcess, message: bytes) -> bytes:
-    await asyncio.get_running_loop().sock_sendall(child.connection, LENGTH.pack(len(message)) + message)
-    return await _received(child)
-
-
 async def _received(child: _DecoderProcess) -> bytes:
     """Return a process's next message; raise ConnectionError if it has ended."""
     loop, parts, whole = asyncio.get_running_loop(), bytearray(), LENGTH.size + 1
@@ -335,7 +335,7 @@ async def _received(child: _DecoderProcess) -> bytes:
     return bytes(parts[LENGTH.size + 1 :])
 
 
-async def _copied(copy: Callable[[int, Any], None], file: int, data: Any) -> None:
+async def _copied(copy: Callable[[int, memoryview], None], file: int, data: memoryview) -> None:
     """Copy into or out of a process's file; small data without a thread."""
     if len(data) <= _QUICK_BYTES:
         copy(file, data)
@@ -349,18 +349,6 @@ async def _copied(copy: Callable[[int, Any], None], file: int, data: Any) -> Non
 
     # With a duplicate descriptor, never cancelled: the file may be closed before the thread is done.
     await asyncio.shield(asyncio.to_thread(in_a_thread, os.dup(file)))
-
-
-def _make_small(file: int) -> None:
-    """Free the memory of a large request."""
-    if os.fstat(file).st_size > _KEPT_BYTES:
-        os.ftruncate(file, 0)
-
-
-def _write(file: int, data: bytes) -> None:
-    view, done = memoryview(data), 0
-    while done < len(view):
-        done += os.pwrite(file, view[done:], done)
 
 
 def _fill(file: int, data: memoryview) -> None:

@@ -1,19 +1,33 @@
-"""Middleware around every request: access checks, metrics, and an answer to any failure."""
+"""Middleware around every request: access checks, metrics, an answer to any failure, and a limit on memory.
+
+Browsers' requests are answered if they come from the server's own page, under a known host name. A page anywhere can
+make a browser send a POST here, and a page whose name was rebound to this address (DNS rebinding) can also read the
+answer. Programs other than browsers choose what they send, and need no such check.
+
+The memory of all requests together is limited: bodies, pictures, and answers until the client has read them.
+"""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import json
 import logging
+import re
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
 
 from fastapi import Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from boxwright.inference.serving.browsers import Browsers
+from boxwright.base.errors import ConfigError
+from boxwright.inference.serving.batcher import Row
+from boxwright.inference.serving.requests import BadRequest
 
 _LOG = logging.getLogger("boxwright.inference.serving")
 _OPEN_TO_ALL = ("/healthz", "/readyz", "/")
@@ -69,6 +83,82 @@ def _total(counter: Counter) -> float:
     return sum(sample.value for sample in samples if sample.name.endswith("_total"))
 
 
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+_FETCHED = (b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
+_DEFAULT_PORTS = ("80", "443")
+_LOOPBACK = ("localhost", "localhost.localdomain", "ip6-localhost")
+
+
+class Browsers:
+    """The host names under which browsers may reach a server."""
+
+    def __init__(self, listening: str, allowed: Iterable[str] = ()) -> None:
+        """Collect the names.
+
+        Args:
+            listening: The address or name that the server listens on.
+            allowed: Additional names, each with or without a port; one string may have several, separated by commas.
+        """
+        self._named = {_plain(name) for names in allowed for name in names.split(",") if name.strip()}
+        if odd := next((name for name in self._named if not _HOST.fullmatch(name)), None):
+            raise ConfigError(
+                f"--allow_host {odd}: expected a name, or a name with a port, such as detect.example.com:8501"
+            )
+        here = socket.gethostname().lower()
+        self._names = {*self._named, *_LOOPBACK, listening.lower(), here, here.partition(".")[0], f"{here}.local"}
+
+    def refusal(self, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
+        """Return why a request is refused; None if it is not.
+
+        Returns:
+            The status and the reason: 400 for an invalid host, 403 for a browser's request from elsewhere.
+        """
+        host = _plain(headers.get(b"host", b"").decode("latin-1"))
+        if host and not _HOST.fullmatch(host):
+            return 400, "the Host header is invalid"
+        origin = headers.get(b"origin")
+        if origin is None and not _is_browser(headers):
+            return None
+        if not self._is_known(host):
+            return 403, f"browsers can use {host[:200]!r} for this server only if --allow_host names it"
+        if origin is not None:
+            page_host = _plain(origin.decode("latin-1").partition("://")[2])
+            if page_host != host and not _is_among(page_host, self._named):
+                return (
+                    403,
+                    f"pages from {page_host[:200] or 'nowhere'!r} can use this server only if --allow_host names it",
+                )
+        return None
+
+    def _is_known(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        try:
+            ipaddress.ip_address(match[1].strip("[]"))
+        except ValueError:
+            return _is_among(host, self._names)
+        return True  # DNS rebinding needs a name: a request to a numeric address cannot have been misdirected
+
+
+def _plain(host: str) -> str:
+    """Return a host as browsers write it: lowercase, without a trailing dot or a default port."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    if not colon or not port.isdigit():
+        return host.strip().lower().removesuffix(".")
+    return name.removesuffix(".") if port in _DEFAULT_PORTS else f"{name.removesuffix('.')}:{port}"
+
+
+def _is_among(host: str, names: set[str]) -> bool:
+    match = _HOST.fullmatch(host)
+    return match is not None and (host in names or match[1] in names)
+
+
+def _is_browser(headers: Mapping[bytes, bytes]) -> bool:
+    # Browsers omit Sec-Fetch-… for plain HTTP to a host name, the case that matters here; they do send User-Agent.
+    return any(name in headers for name in _FETCHED) or headers.get(b"user-agent", b"").startswith(b"Mozilla/")
+
+
 class Guard:
     """The application behind access checks, metrics and error handling."""
 
@@ -105,7 +195,8 @@ class Guard:
         except ClientDisconnect:
             status = _GONE
         except Exception as error:  # no traceback leaves the server
-            _LOG.error("a request failed: %s", _line(error))
+            text = " ".join(str(error).split())[:1000]
+            _LOG.error("a request failed: %s", f"{type(error).__name__}: {text}")
             _LOG.debug("traceback:", exc_info=error)
             # The head of an answer is sent: uvicorn can only break the connection.
             if status:
@@ -132,11 +223,6 @@ class Guard:
         return None
 
 
-def _line(error: Exception) -> str:
-    """Return an error's type and text in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:1000]}"
-
-
 def _route(path: str) -> str:
     """Return a path's metrics label, one of a few: clients choose paths."""
     for start in ("/detect", "/metrics", "/healthz", "/readyz", "/v1/models", "/v2", "/models", "/page/"):
@@ -149,3 +235,80 @@ def error_response(status: int, reason: str, *, close: bool = False) -> Response
     """Return a JSON response with the reason as `error`; `close` ends the connection after it."""
     headers = {"Connection": "close"} if close else None
     return Response(json.dumps({"error": reason}), status, headers, media_type="application/json")
+
+
+# Bytes of a response written at once; the rest waits until the client has read them.
+_PIECE = 256 * 2**10
+# Per number: in an array, and at most in JSON.
+_ARRAY_BYTES, _JSON_BYTES = 4, 13
+
+
+class MemoryBudget:
+    """The memory of all requests in progress."""
+
+    def __init__(self, most_mib: float) -> None:
+        """Start with nothing held, of at most `most_mib`."""
+        self.most, self.bytes = int(most_mib * 2**20), 0
+
+
+class MemoryReservation:
+    """The memory that one request holds until it is answered."""
+
+    def __init__(self, held: MemoryBudget) -> None:
+        """Start with nothing held."""
+        self._held, self._bytes, self._over = held, 0, False
+
+    def add(self, count: int) -> None:
+        """Hold `count` more bytes.
+
+        Raises:
+            BadRequest: If that exceeds the limit by itself or with all other requests, or this request is over.
+        """
+        if count > self._held.most:
+            raise BadRequest(
+                413, f"the request takes more than the {self._held.most / 2**20:g} MiB allowed for all requests"
+            )
+        if self._over or self._held.bytes + count > self._held.most:
+            raise BadRequest(503, "too many requests are in progress; try again")
+        self._bytes += count
+        self._held.bytes += count
+
+    def __enter__(self) -> MemoryReservation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._held.bytes -= self._bytes
+        self._over = True
+
+
+def answer_bytes(rows: Sequence[Row], wanted: Collection[str]) -> int:
+    """Return the most memory that an answer takes: all outputs as arrays, and the returned ones as text.
+
+    Args:
+        wanted: The requested outputs; empty for the default ones.
+    """
+    numbers = {name: value.size * len(rows) for name, value in rows[0].items()}
+    written = [count for name, count in numbers.items() if (name in wanted if wanted else not name.startswith("raw_"))]
+    return _ARRAY_BYTES * sum(numbers.values()) + _JSON_BYTES * sum(written)
+
+
+class BudgetedResponse(Response):
+    """A response whose memory counts as held until it is sent, so that clients who do not read it delay others."""
+
+    def __init__(
+        self, content: bytes, held: ExitStack, media_type: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Take the content, and `held`, which is closed once it is sent."""
+        super().__init__(content, headers=headers, media_type=media_type)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response in pieces."""
+        del scope, receive
+        with self._held:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            body = memoryview(bytes(self.body))
+            for start in range(0, max(len(body), 1), _PIECE):
+                more = start + _PIECE < len(body)
+                piece = bytes(body[start : start + _PIECE])
+                await send({"type": "http.response.body", "body": piece, "more_body": more})

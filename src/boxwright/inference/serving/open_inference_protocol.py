@@ -16,8 +16,14 @@ import orjson
 from numpy.typing import NDArray
 
 from boxwright.inference.serving.batcher import Row
-from boxwright.inference.serving.nested import bytes_of, flat_numbers, picture_of_numbers
-from boxwright.inference.serving.pictures import check_sizes, decode_base64, pictures_of
+from boxwright.inference.serving.pictures import (
+    bytes_of,
+    check_sizes,
+    decode_base64,
+    flat_numbers,
+    picture_of_numbers,
+    pictures_of,
+)
 from boxwright.inference.serving.requests import BadRequest, parsed_json
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.inference.serving.tensorflow_protocol import numbers

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.report.events import has_shapes, outline, shape_part
 from boxwright.report.matching import match
-from boxwright.report.outcomes import outcomes_of
+from boxwright.report.outcomes import compute_outcomes
 from boxwright.report.settings import ReportSettings
-from boxwright.report.shapes import has_shapes, outline, shape_part
 from boxwright.report.sources import source_of_files
 from boxwright.report.write import write_report
 from tests.report import made
@@ -41,7 +41,7 @@ def test_truth_and_detections_have_shapes(tmp_path: Path) -> None:
     rows[1]["segmentation"] = encode_mask(mask[:20, :20])
     tables = made.tables(tmp_path, content, rows)
     assert has_shapes(tables)
-    shapes = shape_part(tables, outcomes_of(tables, match(tables), 0.5), 0, 50)
+    shapes = shape_part(tables, compute_outcomes(tables, match(tables), 0.5), 0, 50)
     assert list(shapes) == [0]
     assert shapes[0]["truth"]["points"] == [[12, 13]]
     assert shapes[0]["found"]["points"] == [[12, 13.5]]

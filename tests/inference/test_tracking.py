@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.inference.reidentification import NO_TRACK, Reidentification
 from boxwright.inference.settings import PredictionSettings
-from boxwright.inference.tracking import Tracker
+from boxwright.inference.tracking import NO_TRACK, Reidentification, Tracker
 from boxwright.types import FoundObjects
 
 A, B = (1.0, 0.0), (0.0, 1.0)

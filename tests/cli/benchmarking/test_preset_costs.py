@@ -1,4 +1,4 @@
-"""The table of what presets cost against detectors that are built anew, and against numbers of the papers."""
+"""What presets and runs cost: the table against detectors that are built anew, numbers of the papers, and by hand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights, MaskRCNN_ResNet50_FPN_Weights
 
-from boxwright.cli.benchmarking.preset_costs import PresetCost, read_costs, write_costs
-from boxwright.cli.benchmarking.presets import count_preset
+from boxwright.cli.benchmarking.facts import facts
+from boxwright.cli.benchmarking.preset_costs import PresetCost, count_preset, read_costs, write_costs
 from boxwright.config.preset import preset_names
+from boxwright.nn.layers import Conv2d
 
 OWN_INITIALIZERS = True  # how many regions are computed follows from the weights
 
@@ -61,3 +63,12 @@ def test_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("boxwright.cli.benchmarking.preset_costs.COSTS", tmp_path / "costs.json")
     assert read_costs() == wanted
     assert list(read_costs()) == ["a", "b"]
+
+
+def test_operations_are_those_of_the_definition() -> None:
+    conv = Conv2d(128, 160, 3, bias=True).requires_grad_(False)
+    inputs = torch.randn(1, 128, 40, 48).to(memory_format=torch.channels_last)
+    found = facts(conv, lambda: conv(inputs), lambda: conv(inputs))
+    assert found.gflops == pytest.approx(2 * 40 * 48 * 128 * 160 * 9 / 1e9)
+    assert found.parameters == 128 * 160 * 9 + 160
+    assert found.peak_mib >= 40 * 48 * 160 * 4 / 2**20
