@@ -31,14 +31,13 @@ from boxwright.data.coordinates import BoxesAre
 from boxwright.data.cvat import read_cvat
 from boxwright.data.dense_pose import coco_lists, coco_points
 from boxwright.data.image_io import read_header, read_image
-from boxwright.data.layouts.json_files import read_json
 from boxwright.data.layouts.places import folder_of
 from boxwright.data.layouts.table import LAYOUTS, Layout, layout_of
 from boxwright.data.located import LocatedPictures
 from boxwright.data.lvis import searched_classes, with_file_names, with_frequencies
 from boxwright.data.notices import Notices
 from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in
-from boxwright.data.reading import checked_sample, finite_number, reading, whole_number
+from boxwright.data.reading import checked_sample, finite_number, read_json, reading, whole_number
 from boxwright.nn.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, Sample
 

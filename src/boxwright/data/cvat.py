@@ -19,8 +19,8 @@ from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import shown, write_whole
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.annotated import AnnotatedDataset
+from boxwright.data.reading import NOT_XML, read_xml
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
-from boxwright.data.xml_files import NOT_XML, read_xml
 from boxwright.nn.ops.run_lengths import encode_window
 
 # The file that CVAT exports, beside a folder of images.

@@ -15,7 +15,7 @@ from boxwright.base.files import is_folder, shown, write_whole
 from boxwright.data.annotated import AnnotatedDataset, AnnotatedObject
 from boxwright.data.image_io import read_header
 from boxwright.data.picture_files import pictures_in
-from boxwright.data.reading import finite_number
+from boxwright.data.reading import finite_number, read_json
 
 FIFTYONE_LABELS = "labels.json"
 _FIRST = re.compile(r'\s*\{\s*("classes"\s*:[^{}]*,\s*)?"labels"\s*:\s*\{')
@@ -27,17 +27,17 @@ def is_fiftyone_text(text: str) -> bool:
     return _FIRST.match(text) is not None and '"images"' not in text
 
 
-def fiftyone_as_coco(content: dict[str, Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
+def read_fiftyone(path: Path, image_folder: Path | None) -> dict[str, Any]:
     """Return FiftyOne's labels as the content of a COCO file; images without labels are left out.
 
     Args:
-        content: What the file holds.
         path: Of the file.
         image_folder: The folder of the images, which labels name without their endings; by default `data` beside it.
 
     Raises:
         DataError: If an image is missing or not readable, or something is not as FiftyOne writes it.
     """
+    content = read_json(path)
     folder = image_folder or path.parent / _FOLDER
     files = _files(folder, path)
     labeled = {key: value for key, value in content["labels"].items() if value is not None}

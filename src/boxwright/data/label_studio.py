@@ -1,4 +1,4 @@
-"""Label Studio's JSON: a list of tasks, whose results have their places in percent of the image.
+"""Label Studio's JSON and JSON-MIN: a list of tasks, whose results have their places in percent of the image.
 
 https://labelstud.io/guide/export and https://labelstud.io/guide/predictions
 """
@@ -18,17 +18,20 @@ from xml.sax.saxutils import quoteattr
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, shown, write_whole
 from boxwright.data.annotated import AnnotatedDataset, AnnotatedImage, AnnotatedObject
-from boxwright.data.reading import finite_number, whole_number
+from boxwright.data.reading import as_list, as_object, finite_number, read_json, whole_number
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
 from boxwright.data.rotated import center_turned_about_corner as turned
 from boxwright.types import Categories
 
 _LOG = logging.getLogger("boxwright")
-SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels")
+_SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels")
 # Label Studio stores an upload under its name after eight characters of its own.
 _UPLOADED = re.compile(r"[0-9a-f]{8}-(?P<name>.+)")
 _FROM, _TO, _DATA = "label", "image", "image"
 _TASKS = re.compile(r"\s*\[\s*\{")
+# Other kinds of labels in JSON-MIN, and what it has of its own.
+_MIN_OTHERS = ("brushlabels", "keypointlabels", "choices")
+_MIN_KEYS = ("annotation_id", "annotator")
 LOCAL_FILES = "/data/local-files/?d="
 
 
@@ -37,21 +40,58 @@ def is_label_studio_text(text: str) -> bool:
     return _TASKS.match(text) is not None and any(f'"{key}"' in text for key in ("data", "result", "predictions"))
 
 
-def label_studio_as_coco(tasks: list[Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
+def is_json_min_text(text: str) -> bool:
+    """Return whether a JSON file is Label Studio's JSON-MIN, by its beginning."""
+    if not _TASKS.match(text) or '"result"' in text or '"data"' in text:
+        return False
+    return any(f'"{key}"' in text for key in (*_SHAPES, *_MIN_KEYS))
+
+
+def read_label_studio(path: Path, image_folder: Path | None) -> dict[str, Any]:
     """Return Label Studio's tasks as the content of a COCO file.
 
     Of a task's annotations, one counts: the ground truth, else the last that was not skipped; tasks without any are
     left out. Rotated boxes and ellipses become the upright boxes around them.
 
     Args:
-        tasks: What the file holds.
-        path: Of the file, for errors.
         image_folder: The folder of the images, by default the file's own or `images` in it: uploads are found there
             under their own names or Label Studio's.
 
     Raises:
         DataError: If it is not Label Studio's export, or nothing is annotated.
     """
+    return _tasks_as_coco(read_json(path), path, image_folder)
+
+
+def read_json_min(path: Path, image_folder: Path | None) -> dict[str, Any]:
+    """Return Label Studio's JSON-MIN, a task's places under the names of its labels, as its JSON is read.
+
+    Raises:
+        DataError: If something is not as Label Studio writes it.
+    """
+    rows = as_list(read_json(path), str(path))
+    tasks = [_min_task(as_object(row, f"{path}: task {number}")) for number, row in enumerate(rows, start=1)]
+    return _tasks_as_coco(tasks, path, image_folder)
+
+
+def _min_task(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as a task of the full export."""
+    regions = [
+        region for value in row.values() if isinstance(value, list) for region in value if isinstance(region, dict)
+    ]
+    results = [_min_result(region) for region in regions]
+    # Without an annotation, a task has no annotation_id.
+    annotated = bool(results) or any(key in row for key in _MIN_KEYS)
+    annotations = [{"result": results}] if annotated else []
+    return {"id": row.get("id", "?"), "data": row, "annotations": annotations}
+
+
+def _min_result(region: dict[str, Any]) -> dict[str, Any]:
+    kind = next((key for key in (*_SHAPES, *_MIN_OTHERS) if key in region), "region without a label")
+    return {**region, "type": kind, "value": region}
+
+
+def _tasks_as_coco(tasks: list[Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
     folders = (image_folder,) if image_folder else (path.parent, path.parent / "images")
     images: list[dict[str, Any]] = []
     objects: list[tuple[int, str, dict[str, Any]]] = []
@@ -125,7 +165,7 @@ def _shapes(results: list[Any], left_out: Counter[str], where: str) -> Iterator[
         if not isinstance(result, dict):
             raise DataError(f"{place}: expected an object, found {str(result)[:60]}")
         kind = str(result.get("type"))
-        if kind in SHAPES:
+        if kind in _SHAPES:
             yield place, result
         elif kind == "brushlabels":
             raise DataError(f"{place}: a mask drawn with a brush; draw polygons, or export as COCO")

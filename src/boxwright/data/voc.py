@@ -25,7 +25,7 @@ from boxwright.data.coordinates import in_order, look_like_sizes
 from boxwright.data.image_io import read_header, read_image
 from boxwright.data.notices import Notices
 from boxwright.data.picture_files import PictureFiles, files_below
-from boxwright.data.reading import checked_sample, inside, labels_of, numbered_lines, reading
+from boxwright.data.reading import NOT_XML, checked_sample, inside, labels_of, numbered_lines, reading
 from boxwright.data.rotated import Box
 from boxwright.data.voc_pictures import (
     PRESERVED,
@@ -35,7 +35,6 @@ from boxwright.data.voc_pictures import (
     match_pictures,
     read_voc_annotation,
 )
-from boxwright.data.xml_files import NOT_XML
 from boxwright.types import Categories, Category, Sample
 
 _IMAGE_FOLDERS = frozenset({"jpegimages", "images", "image", "imgs", "img"})

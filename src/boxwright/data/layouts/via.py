@@ -17,9 +17,17 @@ from typing import Any
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder
 from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.json_files import as_list, as_object, as_text, numbers_of, parse_json, read_json
 from boxwright.data.layouts.places import beginning_of, file_in, only_file
-from boxwright.data.reading import finite_number, read_text
+from boxwright.data.reading import (
+    as_list,
+    as_object,
+    as_text,
+    finite_number,
+    parse_json,
+    read_json,
+    read_numbers,
+    read_text,
+)
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points
 
 _LOG = logging.getLogger("boxwright")
@@ -143,13 +151,13 @@ def _box(shape: dict[str, Any], where: str) -> tuple[Box | None, list[list[float
     """Return the box around a region and its outline; None for a kind without an area."""
     kind = shape.get("name")
     if kind == "rect":
-        x, y, width, height = numbers_of(shape, ("x", "y", "width", "height"), where)
+        x, y, width, height = read_numbers(shape, ("x", "y", "width", "height"), where)
         return (x, y, x + width, y + height), []
     if kind == "circle":
-        x, y, radius = numbers_of(shape, ("cx", "cy", "r"), where)
+        x, y, radius = read_numbers(shape, ("cx", "cy", "r"), where)
         return (x - radius, y - radius, x + radius, y + radius), []
     if kind == "ellipse":
-        x, y, wide, tall = numbers_of(shape, ("cx", "cy", "rx", "ry"), where)
+        x, y, wide, tall = read_numbers(shape, ("cx", "cy", "rx", "ry"), where)
         turned = math.degrees(finite_number(shape.get("theta") or 0, f"{where}: theta"))
         return box_around_ellipse((x, y), (wide, tall), turned), []
     if kind != "polygon":
