@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import cause, is_file, shown
+from boxwright.base.files import BoundedFile, cause, is_file, shown
 from boxwright.base.limits import DATA_BYTES, DATA_FILES
 from boxwright.data.kept_folder import filled_folder
 
@@ -34,8 +34,6 @@ _MAC_FOLDER, _MAC_PREFIX = "__MACOSX", "._"
 _DRIVE = re.compile(r"[A-Za-z]:")
 _CHUNK = 1 << 20
 _LONGEST_LINK = 4096
-# Reads of members' content are far smaller, as is any honest header.
-_MOST_AT_ONCE = 1 << 24
 _COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 # A link that leads to itself is followed until Python's stack ends.
 _DAMAGE = (
@@ -97,15 +95,12 @@ class _Unpacking:
         parts = [part for part in named.split("/") if part not in ("", ".")]
         if named.startswith("/") or _DRIVE.match(named) or ".." in parts or "\0" in named:
             raise DataError(f"{shown(self.path)}: {shown(name, 100)!r} would be unpacked outside its folder")
-        self._count()
-        if not parts or _MAC_FOLDER in parts or parts[-1].startswith(_MAC_PREFIX):
-            return None
-        return self.folder.joinpath(*parts)
-
-    def _count(self) -> None:
         self.files += 1
         if problem := DATA_FILES.exceeded(self.files):
             raise DataError(f"{shown(self.path)}: {problem}")
+        if not parts or _MAC_FOLDER in parts or parts[-1].startswith(_MAC_PREFIX):
+            return None
+        return self.folder.joinpath(*parts)
 
     def expect(self, size: int) -> None:
         """Raise an error if some bytes exceed the limit or the room on the disk."""
@@ -206,31 +201,13 @@ def _unpack_zip(path: Path, unpacking: _Unpacking) -> None:
                     unpacking.write(content, member.filename)
 
 
-class _Bounded:
-    """A file that refuses to read more at once than any honest header has."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_AT_ONCE:
-            raise ValueError(f"a header of {size} bytes")
-        return self._file.read(size)
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        return self._file.seek(position, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
 def _unpack_tar(path: Path, unpacking: _Unpacking) -> None:
     with path.open("rb") as file:
         opening = _COMPRESSED.get(file.read(2))
     # tarfile's own choice reads headers of any size.
     with (
         path.open("rb") if opening is None else opening(path) as whole,
-        tarfile.open(fileobj=_Bounded(whole), mode="r:") as archive,  # type: ignore[call-overload]
+        tarfile.open(fileobj=BoundedFile(whole), mode="r:") as archive,  # type: ignore[call-overload]
     ):
         for member in archive:
             if member.issym():
