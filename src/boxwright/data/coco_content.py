@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import DataError
-from boxwright.data.coordinates import BoxesAre, Size
 from boxwright.data.image_io import ImageHeader
 from boxwright.data.notices import Notices
+from boxwright.data.picture_dataset import BoxesAre, Size
 from boxwright.types import Categories, Category
 
 

@@ -9,16 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.types import Sample
-
-BoxesAre = Literal["xywh", "xyxy", "normalized_xywh", "normalized_xyxy", "sizes"]
-Size = tuple[int, int]
+from boxwright.data.picture_dataset import BoxesAre, PictureDataset, Size
 
 _MOST_SAMPLES = 200
 # Shares of boxes: so many that cannot be read as they are, and so many that can be read otherwise.
@@ -66,24 +62,6 @@ class CoordinateProblem:
         return "of_another_size" if self.rescale else self.word or words.get(self.boxes_are, "")
 
 
-@runtime_checkable
-class _WithoutPixels(Protocol):
-    """A data set that gives samples without decoding their images."""
-
-    def without_pixels(self, index: int) -> Sample:
-        """Return a sample whose image is [H, W, 0]."""
-        ...
-
-
-@runtime_checkable
-class _DeclaresSizes(Protocol):
-    """A data set whose annotations say how large their images were."""
-
-    def declared_size(self, index: int) -> Size | None:
-        """Return an image's declared (height, width), or None."""
-        ...
-
-
 @dataclass(frozen=True)
 class PictureBoxes:
     """The boxes of one picture.
@@ -104,30 +82,29 @@ class PictureBoxes:
 def coordinates_problem(dataset: object, *, most: int = _MOST_SAMPLES) -> CoordinateProblem | None:
     """Return what is wrong with the boxes of a data set as a whole, or None.
 
-    Samples that cannot be read are passed over; so is a data set whose samples have no form without pixels.
+    Samples that cannot be read are passed over; so are data sets of another kind than `PictureDataset`.
 
     Args:
-        dataset: Any reader's; it may have `without_pixels`, `declared_size` and `boxes_are`.
+        dataset: Any reader's.
         most: How many samples to look at, evenly spaced.
     """
-    if not isinstance(dataset, _WithoutPixels):
+    if not isinstance(dataset, PictureDataset):
         return None
-    count = len(dataset)  # type: ignore[arg-type]  # a protocol for both would not be the data set's
+    count = len(dataset)
     placed = []
     for index in np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64)).tolist():
         try:
             sample = dataset.without_pixels(index)
-            declared = dataset.declared_size(index) if isinstance(dataset, _DeclaresSizes) else None
+            declared = dataset.declared_size(index)
         except DataError:
             continue
         size = (sample.image.shape[0], sample.image.shape[1])
         placed.append(PictureBoxes(sample.boxes.astype(np.float64), size, declared, sample.filename or sample.id))
-    boxes_are: BoxesAre | None = getattr(dataset, "boxes_are", None)
-    problem = problem_of(placed, boxes_are or "xyxy", can_change=True, rescaled=getattr(dataset, "rescale", False))
-    if problem is None or boxes_are is not None:
+    problem = problem_of(placed, dataset.boxes_are or "xyxy", can_change=True, rescaled=dataset.rescale)
+    if problem is None or dataset.boxes_are is not None:
         return problem
-    repairs: dict[BoxesAre | None, str] = getattr(dataset, "repairs", {})
-    return replace(problem, boxes_are=None, word=repairs.get(problem.boxes_are, ""))
+    word = "" if problem.boxes_are is None else dataset.repairs.get(problem.boxes_are, "")
+    return replace(problem, boxes_are=None, word=word)
 
 
 def problem_of(

@@ -15,19 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.image_io import read_header, read_image
+from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.data.notices import Notices
+from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import pictures_in
-from boxwright.data.reading import checked_sample, inside, read_text, reading
+from boxwright.data.reading import checked_sample, inside, read_text
 from boxwright.types import Categories, Category, Sample
 
 _DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")
 _SIDES = ("XMin", "YMin", "XMax", "YMax")
 
 
-class OpenImagesDataset:
-    """Samples from Open Images' annotations: the images that have a box or a verified label."""
+class OpenImagesDataset(PictureDataset):
+    """Samples from Open Images' annotations: the images that have a box or a verified label; ids are ImageIDs."""
 
     def __init__(
         self,
@@ -100,23 +100,10 @@ class OpenImagesDataset:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; its id is the ImageID."""
-        with reading(self._where(index)):
-            path = self._image(self.images[index])
-            return self._sample(index, path, read_image(path, upright=not self.ignore_exif))
-
-    def without_pixels(self, index: int) -> Sample:
-        """Return one sample without decoding its image: [H, W, 0] of the size that the file's header says."""
-        with reading(self._where(index)):
-            path = self._image(self.images[index])
-            size = read_header(path).size_for(None, upright=not self.ignore_exif)
-            return self._sample(index, path, np.zeros((*size, 0), np.uint8))
-
     def _where(self, index: int) -> str:
         return f"{self.path}: image {self.images[index][:60]}"
 
-    def _sample(self, index: int, path: Path, image: NDArray[np.uint8]) -> Sample:
+    def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
         rows = np.arange(self._starts[index], self._starts[index + 1])
         kept = rows[self._labels[rows] >= 0]
         scale = np.array([image.shape[1], image.shape[0]] * 2)
@@ -131,12 +118,13 @@ class OpenImagesDataset:
             negative_labels=np.array(sorted(self._negative.get(index, ())), np.int64),
             left_out=len(rows) - len(kept),
             id=self.images[index],
-            filename=path.name,
+            filename=self._path(index).name,
         )
         return checked_sample(sample, self._where(index))
 
-    def _image(self, name: str) -> Path:
+    def _path(self, index: int) -> Path:
         """Return the file of an ImageID, whatever its ending; a JPEG if there are several, as Open Images has."""
+        name = self.images[index]
         named = self._pictures.get(name, [])
         if len(named) > 1:
             named = [path for path in named if path.suffix.lower() in (".jpg", ".jpeg")]
@@ -149,15 +137,6 @@ class OpenImagesDataset:
         if not named and not is_file(path):
             raise DataError(f"{self.path}: no image {shown(path)}")
         return named[0] if named else path
-
-    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
-        """Return the picture's file, and the (height, width) that its annotation states, if any."""
-        return self._image(self.images[index]), None
-
-    def encoded(self, index: int) -> tuple[bytes, str]:
-        """Return the image file's bytes and its name."""
-        path = self._image(self.images[index])
-        return read_file(path), path.name
 
 
 def _collect_image_labels(

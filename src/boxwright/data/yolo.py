@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, read_file, shown
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
-from boxwright.data.image_io import read_header, read_image
+from boxwright.data.image_io import read_header
 from boxwright.data.notices import Notices
-from boxwright.data.reading import checked_sample, label_of, reading
+from boxwright.data.picture_dataset import PictureDataset
+from boxwright.data.reading import checked_sample, label_of
 from boxwright.data.yolo_convention import YoloConvention, check_class_numbers, check_coordinates, check_corners
 from boxwright.data.yolo_files import label_files_of, pictures_of
 from boxwright.data.yolo_labels import (
@@ -38,8 +39,8 @@ from boxwright.types import Categories, Category, Sample
 __all__ = ["YoloConvention", "YoloDataset", "find_yolo", "yolo_splits"]
 
 
-class YoloDataset:
-    """Samples from images and YOLO's text labels."""
+class YoloDataset(PictureDataset):
+    """Samples from images and YOLO's text labels; a sample's id is its image's name without suffix."""
 
     def __init__(
         self,
@@ -144,22 +145,10 @@ class YoloDataset:
     def _where(self, index: int) -> str:
         return str(self._files[index] or self.images[index])
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; its id is the image's name without suffix."""
-        with reading(self._where(index)):
-            self._check(index)
-            return self._sample(index, read_image(self.images[index], upright=not self.ignore_exif))
-
-    def without_pixels(self, index: int) -> Sample:
-        """Return one sample without decoding its image: [H, W, 0] of the size that the file's header says."""
-        with reading(self._where(index)):
-            self._check(index)
-            size = read_header(self.images[index]).size_for(None, upright=not self.ignore_exif)
-            return self._sample(index, np.zeros((*size, 0), np.uint8))
-
-    def _check(self, index: int) -> None:
+    def _path(self, index: int) -> Path:
         if index in self._problems:
             raise DataError(self._problems[index])
+        return self.images[index]
 
     def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
         where, size = self._where(index), (image.shape[0], image.shape[1])
@@ -210,10 +199,6 @@ class YoloDataset:
             visible = given[:, 2] > 0 if given.shape[1] == 3 else (given > 0).max(1)
             into[self._places[label]] = np.column_stack([given[:, :2] * scale, visible])
         return points
-
-    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
-        """Return the picture's file, and the (height, width) that its annotation states, if any."""
-        return self.images[index], None
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""
