@@ -18,9 +18,8 @@ from boxwright.cli.main import app
 from boxwright.data.annotated import AnnotatedDataset, AnnotatedImage, AnnotatedObject
 from boxwright.data.coco import CocoDataset
 from boxwright.data.cvat import write_cvat
-from boxwright.data.formats import is_coco_file
 from boxwright.data.open_dataset import open_dataset, open_recognized
-from boxwright.data.recognize import recognize
+from boxwright.data.recognize import is_coco_file, recognize
 from boxwright.data.rotated import box_around_ellipse, box_around_rectangle, center_turned_about_corner
 from boxwright.data.tool_files import Tool, write_for_tool
 from boxwright.types import Categories, Category

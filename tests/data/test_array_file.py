@@ -12,7 +12,7 @@ import pytest
 import boxwright as bw
 from boxwright.api.pictures import pictures_of
 from boxwright.base.errors import DataError
-from boxwright.data.array_file import read_array
+from boxwright.data.image_io import read_array
 from boxwright.inference.sources import ArraySource, find_sources
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (4, 6, 5), np.uint8)

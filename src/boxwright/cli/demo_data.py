@@ -15,8 +15,8 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.data.dataset import Dataset
 from boxwright.data.figures import FiguresDataset
 from boxwright.data.image_io import encode_png
-from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
+from boxwright.evaluation.pictures import draw_sample
 from boxwright.pipeline.load import load_config
 
 if TYPE_CHECKING:

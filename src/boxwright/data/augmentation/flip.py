@@ -14,7 +14,7 @@ import numpy as np
 
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import mirror, pad, quarter_turn
-from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
+from boxwright.data.dense_pose import SurfaceSymmetry
 from boxwright.types import Sample
 
 

@@ -36,7 +36,6 @@ from boxwright.data.augmentation.flip import (
     RandomSelfConcat,
     RandomVerticalFlip,
 )
-from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
 from boxwright.data.augmentation.labels import JITTERS, DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
 from boxwright.data.augmentation.pad import (
     RandomAbsolutePad,
@@ -51,7 +50,7 @@ from boxwright.data.augmentation.pad import (
 )
 from boxwright.data.augmentation.transform import Chain, DrawnOthers, NoSampleProvider, OneOf, Stages, Transform
 from boxwright.data.dataset import Dataset
-from boxwright.data.dense_pose import read_symmetry
+from boxwright.data.dense_pose import SurfaceSymmetry, read_symmetry
 from boxwright.families.shared.choice import build_chosen, require
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.pipeline import messages as m
