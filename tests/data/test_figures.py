@@ -6,7 +6,7 @@ from importlib import resources
 
 import numpy as np
 
-from boxwright.data.figures import BONES, FLIPPED_JOINTS, JOINTS, FiguresDataset
+from boxwright.data.shapes import BONES, FLIPPED_JOINTS, JOINTS, FiguresDataset
 from boxwright.pipeline.load import load_config
 
 

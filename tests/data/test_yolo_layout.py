@@ -9,7 +9,8 @@ import pytest
 
 from boxwright.base.errors import DataError
 from boxwright.data.recognize import recognize
-from boxwright.data.yolo import YoloDataset, find_yolo, yolo_splits
+from boxwright.data.yolo import YoloDataset
+from boxwright.data.yolo_layout import find_yolo, yolo_splits
 from tests.data.yolo_folders import folder, picture, row
 
 ROW = row(1, 0.5, 0.5, 0.5, 0.2)

@@ -151,7 +151,7 @@ def parts_of_name(name: str) -> tuple[str, ...]:
     return tuple(part for part in plain.split("/") if part not in ("", ".", ".."))
 
 
-def _fold_name(text: str) -> str:
+def fold_name(text: str) -> str:
     """Return a name as systems compare it that ignore case and Unicode forms."""
     return unicodedata.normalize("NFC", text).casefold()
 
@@ -227,14 +227,14 @@ class PictureFiles:
         if self._by_stem is None:
             self._by_stem = defaultdict(list)
             for path in self.pictures():
-                self._by_stem[_fold_name(path.stem)].append(path)
+                self._by_stem[fold_name(path.stem)].append(path)
         parts = parts_of_name(stem)
-        same_stem = self._by_stem.get(_fold_name(parts[-1]), []) if parts else []
+        same_stem = self._by_stem.get(fold_name(parts[-1]), []) if parts else []
         named = [path for path in same_stem if path.stem == parts[-1]] or same_stem
         if len(parts) > 1 or len(named) > 1:
-            wanted = _fold_name("/".join(parts))
+            wanted = fold_name("/".join(parts))
             exact = [
-                path for path in named if _fold_name(path.relative_to(self.folder).with_suffix("").as_posix()) == wanted
+                path for path in named if fold_name(path.relative_to(self.folder).with_suffix("").as_posix()) == wanted
             ]
             return exact or ([] if len(parts) > 1 else named)
         return named
@@ -258,11 +258,11 @@ class PictureFiles:
         if self._by_name is None:
             self._by_name = defaultdict(list)
             for path in files_below(self.folder) if is_folder(self.folder) else ():
-                self._by_name[_fold_name(path.name)].append(path)
-        wanted = tuple(_fold_name(part) for part in name.split("/"))
+                self._by_name[fold_name(path.name)].append(path)
+        wanted = tuple(fold_name(part) for part in name.split("/"))
         named = []
         for path in self._by_name.get(wanted[-1], ()):
-            own = tuple(_fold_name(part) for part in path.relative_to(self.folder).parts)
+            own = tuple(fold_name(part) for part in path.relative_to(self.folder).parts)
             if own[-len(wanted) :] == wanted:
                 named.append(path)
         # a.JPG and a.jpg are two files where case counts; the name decides then.
@@ -278,6 +278,6 @@ class PictureFiles:
         own = path.relative_to(self.folder).as_posix()
         if own == "/".join(parts_of_name(name)):
             return "pictures named with backslashes, or by .."
-        if _fold_name(own) == _fold_name("/".join(parts_of_name(name))):
+        if fold_name(own) == fold_name("/".join(parts_of_name(name))):
             return "pictures whose name differs in upper and lower case or Unicode's form"
         return "pictures that lie in another folder than their annotation says"

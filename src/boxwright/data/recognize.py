@@ -29,7 +29,7 @@ from boxwright.data.layouts.table import LAYOUTS, layout_of
 from boxwright.data.picture_files import files_below, is_left_over, is_picture
 from boxwright.data.sources import Source
 from boxwright.data.wider_face import is_wider_face
-from boxwright.data.yolo import find_yolo, yolo_splits
+from boxwright.data.yolo_layout import find_yolo, yolo_splits
 
 _TRAINING = ("trainval", "train", "training")
 _SAME_LIST = {"val": ("valid", "validation"), "valid": ("val", "validation"), "validation": ("val", "valid")}

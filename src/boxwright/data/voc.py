@@ -24,7 +24,7 @@ from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown, w
 from boxwright.data.coordinates import in_order, look_like_sizes
 from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import PictureDataset
-from boxwright.data.picture_files import PictureFiles, files_below
+from boxwright.data.picture_files import PictureFiles, files_below, fold_name
 from boxwright.data.reading import NOT_XML, checked_sample, inside, labels_of, numbered_lines, reading
 from boxwright.data.rotated import Box
 from boxwright.data.voc_pictures import (
@@ -331,7 +331,7 @@ def _folders(root: Path, names: frozenset[str]) -> list[Path]:
 
 def _as_written(name: str) -> str:
     """Return a name as systems compare it that ignore case, Unicode forms and the kind of slash."""
-    return unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()
+    return fold_name(name.replace("\\", "/"))
 
 
 def _one_form(names: Iterable[str]) -> dict[str, str]:
