@@ -40,6 +40,9 @@ class _DrawnDataset(ABC):
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample; boxes, masks and keypoints are of what is visible."""
+        return self._sample(index)
+
+    def _sample(self, index: int) -> Sample:
         if not 0 <= index < self.count:
             raise IndexError(index)
         return replace(self._draw(index), id=f"{index:06d}", filename=f"{self.what}-{index:06d}.jpg")
@@ -50,7 +53,7 @@ class _DrawnDataset(ABC):
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return a JPEG file's bytes and its name."""
-        sample = self[index]
+        sample = self._sample(index)
         return encode_jpeg(sample.image), sample.filename
 
 
