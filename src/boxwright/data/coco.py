@@ -25,6 +25,9 @@ from boxwright.data.coco_content import (
     keypoint_names,
     labels_by_category,
     rows_of,
+    searched_classes,
+    with_file_names,
+    with_frequencies,
 )
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.cvat import read_cvat
@@ -32,7 +35,6 @@ from boxwright.data.dense_pose import coco_lists, coco_points
 from boxwright.data.image_io import read_header
 from boxwright.data.layouts.places import folder_of
 from boxwright.data.layouts.table import LAYOUTS, Layout, layout_of
-from boxwright.data.lvis import searched_classes, with_file_names, with_frequencies
 from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import BoxesAre, LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in

@@ -5,14 +5,12 @@ https://docs.voxel51.com/user_guide/import_datasets.html
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_folder, shown, write_whole
-from boxwright.data.annotated import AnnotatedDataset, AnnotatedObject
+from boxwright.base.files import is_folder, shown
 from boxwright.data.image_io import read_header
 from boxwright.data.picture_files import pictures_in
 from boxwright.data.reading import finite_number, read_json
@@ -103,27 +101,3 @@ def _box(detection: dict[str, Any], where: str) -> list[float]:
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: bounding_box: expected [x, y, width, height], found {str(box)[:60]}")
     return [finite_number(value, f"{where}: bounding_box") for value in box]
-
-
-def write_fiftyone(annotated: AnnotatedDataset, path: str | Path) -> Path:
-    """Write `labels.json`; images stay where they are.
-
-    Raises:
-        DataError: If two images have the same name without their endings, which is all that the format has.
-    """
-    labels: dict[str, list[dict[str, Any]]] = {}
-    for image in annotated.images:
-        key = image.name.removesuffix(Path(image.name).suffix)
-        if key in labels:
-            raise DataError(f"{image.name}: another image has this name with another ending; rename one of them")
-        labels[key] = [_row(annotation, image.width, image.height) for annotation in image.objects]
-    content = {"classes": [category.name for category in annotated.categories], "labels": labels}
-    return write_whole(path, json.dumps(content, indent=1) + "\n")
-
-
-def _row(annotation: AnnotatedObject, width: int, height: int) -> dict[str, Any]:
-    x_min, y_min, x_max, y_max = annotation.box
-    box = [x_min / width, y_min / height, (x_max - x_min) / width, (y_max - y_min) / height]
-    row: dict[str, Any] = {"label": annotation.label, "bounding_box": box}
-    row |= {} if annotation.score is None else {"confidence": annotation.score}
-    return row | ({"attributes": {"reason": annotation.reason}} if annotation.reason else {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import pictures_in
-from boxwright.data.reading import checked_sample, inside, read_text
+from boxwright.data.reading import checked_sample, inside, read_table, read_text, reading_csv
 from boxwright.types import Categories, Category, Sample
 
 _DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")
@@ -65,12 +65,12 @@ class OpenImagesDataset(PictureDataset):
         codes: dict[str, int] = {}
         # Typed arrays: the training set has 14.6 million boxes, too many for Python objects.
         image_of, code_of, group_of, sides = array("q"), array("q"), array("b"), array("d")
-        for where, row in _table(self.path, ("ImageID", "LabelName", *_SIDES)):
+        for where, row in read_table(self.path, ("ImageID", "LabelName", *_SIDES)):
             image_of.append(self._numbers.setdefault(row["ImageID"], len(self._numbers)))
             code_of.append(codes.setdefault(row["LabelName"], len(codes)))
             group_of.append(row.get("IsGroupOf") == "1")
             sides.extend(_number(row[name], f"{where}: {name}") for name in _SIDES)
-        labels = list(_table(Path(image_labels), ("ImageID", "LabelName"))) if image_labels else []
+        labels = list(read_table(Path(image_labels), ("ImageID", "LabelName"))) if image_labels else []
         for _, row in labels:
             self._numbers.setdefault(row["ImageID"], len(self._numbers))
             codes.setdefault(row["LabelName"], len(codes))
@@ -157,24 +157,6 @@ def _collect_image_labels(
     return verified, negative
 
 
-def _table(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row of a CSV with its location."""
-    rows = csv.DictReader(io.StringIO(read_text(path)))
-    try:
-        missing = [name for name in wanted if name not in (rows.fieldnames or ())]
-        if missing:
-            raise DataError(
-                f"{path}: no column {', '.join(missing)}; there are: {', '.join(rows.fieldnames or ())[:200]}"
-            )
-        for number, row in enumerate(rows, start=2):
-            where = f"{path}: line {number}"
-            if any(not row[name] for name in wanted):
-                raise DataError(f"{where}: too few columns")
-            yield where, row
-    except csv.Error as error:
-        raise DataError(f"{path}: not CSV: {error}") from None
-
-
 def _number(text: str, where: str) -> float:
     try:
         return float(text)
@@ -190,10 +172,8 @@ def _descriptions(annotations: Path, named: str | Path | None) -> dict[str, str]
         if named:
             raise DataError(f"{shown(named)}: no such file")
         return {}
-    try:
+    with reading_csv(path):
         rows = list(csv.reader(io.StringIO(read_text(path))))
-    except csv.Error as error:
-        raise DataError(f"{path}: not CSV: {error}") from None
     return {row[0]: row[1] for row in rows if len(row) >= 2 and row[0] != "LabelName"}
 
 

@@ -17,60 +17,18 @@ from urllib.parse import unquote, urlsplit
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, shown
+from boxwright.data.reading import is_outside
 
 # Files with these endings are decoded; those with others are recognized by their first bytes.
 PICTURE_ENDINGS = frozenset(
-    {
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".mpo",
-        ".png",
-        ".bmp",
-        ".dib",
-        ".gif",
-        ".tif",
-        ".tiff",
-        ".webp",
-        ".avif",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-    }
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
+    | {".webp", ".avif", ".ppm", ".pgm", ".pbm", ".pnm"}
 )
 # Files with these endings lie beside pictures, and are never opened to see whether they are pictures themselves.
 _OTHER_ENDINGS = frozenset(
-    {
-        ".txt",
-        ".xml",
-        ".json",
-        ".jsonl",
-        ".csv",
-        ".yaml",
-        ".yml",
-        ".pbtxt",
-        ".config",
-        ".names",
-        ".data",
-        ".md",
-        ".html",
-        ".py",
-        ".record",
-        ".tfrecord",
-        ".parquet",
-        ".zip",
-        ".tar",
-        ".gz",
-        ".pt",
-        ".pth",
-        ".onnx",
-        ".npy",
-        ".npz",
-        ".cache",
-        ".db",
-    }
+    {".txt", ".xml", ".json", ".jsonl", ".csv", ".yaml", ".yml", ".pbtxt", ".config", ".names", ".data", ".md"}
+    | {".html", ".py", ".record", ".tfrecord", ".parquet", ".zip", ".tar", ".gz", ".pt", ".pth", ".onnx"}
+    | {".npy", ".npz", ".cache", ".db"}
 )
 _HEAD = 32
 _SPLITS = frozenset({"train", "val", "valid", "validation", "test"})
@@ -199,7 +157,7 @@ class PictureFiles:
             raise DataError(f"{where}: {shown(name)!r} is not a file name: it has a null byte")
         path = self.folder / name
         # Most names lead down, which needs no look at the whole path.
-        outside = (".." in name or os.path.isabs(name)) and self._is_outside(path)
+        outside = (".." in name or os.path.isabs(name)) and is_outside(path, self.folder)
         if name and (self._allow_outside or not outside) and self._exists(path):
             return path, ""
         parts = parts_of_name(name)
@@ -238,11 +196,6 @@ class PictureFiles:
             ]
             return exact or ([] if len(parts) > 1 else named)
         return named
-
-    def _is_outside(self, path: Path) -> bool:
-        # Compared as paths: as text, /data-old would begin like /data.
-        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(self.folder))
-        return relative.split(os.sep)[0] == os.pardir
 
     def _exists(self, path: Path) -> bool:
         folder, name = os.path.split(path)

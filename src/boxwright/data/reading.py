@@ -6,6 +6,8 @@ All data sets read through here, so that skipping bad samples works for all of t
 from __future__ import annotations
 
 import codecs
+import csv
+import io
 import json
 import math
 import os
@@ -154,6 +156,40 @@ def read_text(path: Path) -> str:
 def numbered_lines(path: Path) -> list[tuple[int, str]]:
     """Return the number, from 1, and the stripped text of each line of a file that is not blank."""
     return [(number, line.strip()) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
+
+
+@contextmanager
+def reading_csv(file: Path) -> Iterator[None]:
+    """Turn errors of a table's syntax into a `DataError`."""
+    try:
+        yield
+    except csv.Error as error:
+        raise DataError(f"{file}: not CSV: {error}") from None
+
+
+def read_table(
+    file: Path, needed: Sequence[str] = (), row: str = "line", first: int = 2
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a CSV file with a header, each after its place.
+
+    Args:
+        needed: Columns that the header must have, and each row.
+        row: What a row is called in its place.
+        first: The number of the first row after the header.
+
+    Raises:
+        DataError: If it is not CSV, or lacks a column.
+    """
+    with reading_csv(file):
+        rows = csv.DictReader(io.StringIO(read_text(file)))
+        if missing := [name for name in needed if name not in (rows.fieldnames or ())]:
+            known = ", ".join(rows.fieldnames or ())[:200]
+            raise DataError(f"{file}: no column {', '.join(missing)}; there are: {known}")
+        for number, values in enumerate(rows, start=first):
+            where = f"{file}: {row} {number}"
+            if not all(values[name] for name in needed):
+                raise DataError(f"{where}: too few columns")
+            yield where, values
 
 
 def read_json(path: Path) -> Any:
@@ -307,12 +343,15 @@ def inside(folder: Path, name: str, where: str, *, allow_outside: bool) -> Path:
     if "\0" in name:
         raise DataError(f"{where}: {shown(name)!r} is not a file name: it has a null byte")
     path = folder / name
-    if not allow_outside:
-        # Compared as paths: as text, /data-old would begin like /data.
-        beyond = os.path.relpath(os.path.abspath(path), os.path.abspath(folder)).split(os.sep)[0] == os.pardir
-        if beyond:
-            raise DataError(
-                f"{where}: {shown(name)!r} lies outside {folder}; if that is intended, set "
-                "allow_paths_outside in the reader, or pass it when opening the data"
-            )
+    if not allow_outside and is_outside(path, folder):
+        raise DataError(
+            f"{where}: {shown(name)!r} lies outside {folder}; if that is intended, set "
+            "allow_paths_outside in the reader, or pass it when opening the data"
+        )
     return path
+
+
+def is_outside(path: Path, folder: Path) -> bool:
+    """Return whether a path leads out of a folder, whatever links there are."""
+    # Compared as paths: as text, /data-old would begin like /data.
+    return os.path.relpath(os.path.abspath(path), os.path.abspath(folder)).split(os.sep)[0] == os.pardir

@@ -16,7 +16,7 @@ from typing import Any
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file
 from boxwright.data.layouts.content import Content
-from boxwright.data.reading import is_number, parse_number, parse_numbers, read_text, whole_number
+from boxwright.data.reading import is_number, parse_number, parse_numbers, read_text, reading_csv, whole_number
 from boxwright.data.rotated import Box
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -102,7 +102,7 @@ def _boxes(rows: Sequence[tuple[str, dict[str, str]]]) -> tuple[list[Box | None]
 
 def _rows(text: str, columns: tuple[str, ...], file: Path, headers: int) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each row of a table after its headers, by its columns, with its place."""
-    try:
+    with reading_csv(file):
         rows = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
         for number, words in enumerate(rows, start=1):
             where = f"{file}: row {number}"
@@ -112,8 +112,6 @@ def _rows(text: str, columns: tuple[str, ...], file: Path, headers: int) -> Iter
             if len(stripped) != len(columns):
                 raise DataError(f"{where}: expected {len(columns)} columns, found {len(stripped)}")
             yield where, dict(zip(columns, stripped, strict=True))
-    except csv.Error as error:
-        raise DataError(f"{file}: not CSV: {error}") from None
 
 
 def _size(row: dict[str, str], where: str) -> tuple[int, int] | None:

@@ -8,9 +8,7 @@ https://huggingface.co/docs/datasets/object_detection
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 import json
 import logging
 import re
@@ -21,12 +19,12 @@ from typing import Any
 
 from boxwright.base.errors import DataError, translated
 from boxwright.base.files import is_file, is_folder, shown, unique_stem, write_whole
+from boxwright.data.archives import filled_folder, kept_folder
 from boxwright.data.image_io import read_header
-from boxwright.data.kept_folder import filled_folder, kept_folder
 from boxwright.data.layouts.content import Content
 from boxwright.data.layouts.places import beginning_of, file_in, files_in, folder_of
 from boxwright.data.picture_files import PictureFiles
-from boxwright.data.reading import as_list, as_object, as_text, finite_number, numbered_lines, parse_json, read_text
+from boxwright.data.reading import as_list, as_object, as_text, finite_number, numbered_lines, parse_json, read_table
 
 _LOG = logging.getLogger("boxwright")
 _BOXES = ("bbox", "bboxes", "boxes")
@@ -204,13 +202,9 @@ def _metadata_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             where = f"{file}: line {number}"
             yield where, as_object(parse_json(line, where), where)
         return
-    try:
-        for number, row in enumerate(csv.DictReader(io.StringIO(read_text(file))), start=1):
-            where = f"{file}: row {number}"
-            objects = row.get("objects")
-            yield where, {"file_name": row.get("file_name"), "objects": parse_json(objects, where) if objects else None}
-    except csv.Error as error:
-        raise DataError(f"{file}: not CSV: {error}") from None
+    for where, row in read_table(file, row="row", first=1):
+        objects = row.get("objects")
+        yield where, {"file_name": row.get("file_name"), "objects": parse_json(objects, where) if objects else None}
 
 
 # Parquet: pictures as bytes in `image`. They are written to the cache once, as readers want files. A shard

@@ -5,8 +5,6 @@ https://www.robots.ox.ac.uk/~vgg/software/via/
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import math
 from collections import Counter
@@ -26,7 +24,7 @@ from boxwright.data.reading import (
     parse_json,
     read_json,
     read_numbers,
-    read_text,
+    read_table,
 )
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points
 
@@ -107,16 +105,11 @@ def _region(region: Any, where: str) -> _Region:
 
 
 def _from_csv(file: Path) -> Iterator[tuple[str, list[_Region]]]:
-    rows = csv.DictReader(io.StringIO(read_text(file)))
-    try:
-        for number, row in enumerate(rows, start=2):
-            where = f"{file}: line {number}"
-            columns = [row.get(f"region_{kind}attributes") or "{}" for kind in ("shape_", "")]
-            shape, attributes = (as_object(parse_json(column, where), where) for column in columns)
-            # A picture without regions has one row with an empty shape.
-            yield as_text(row.get("filename"), f"{where}: filename"), [(shape, attributes, where)] if shape else []
-    except csv.Error as error:
-        raise DataError(f"{file}: not CSV: {error}") from None
+    for where, row in read_table(file):
+        columns = [row.get(f"region_{kind}attributes") or "{}" for kind in ("shape_", "")]
+        shape, attributes = (as_object(parse_json(column, where), where) for column in columns)
+        # A picture without regions has one row with an empty shape.
+        yield as_text(row.get("filename"), f"{where}: filename"), [(shape, attributes, where)] if shape else []
 
 
 def _class_attribute(regions: list[dict[str, Any]], file: Path) -> str:
