@@ -224,6 +224,13 @@ def as_list(value: Any, where: str) -> list[Any]:
     return value
 
 
+def read_objects(value: Any, where: str, item: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects in a list, each after its place, such as `a.json: shape 3`; a DataError for anything else."""
+    for number, row in enumerate(as_list(value, f"{where}: {item}s"), start=1):
+        place = f"{where}: {item} {number}"
+        yield place, as_object(row, place)
+
+
 def as_text(value: Any, where: str) -> str:
     """Return a value that is text; raise DataError if it is not, or is empty."""
     if not isinstance(value, str) or not value:
