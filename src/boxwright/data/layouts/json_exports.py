@@ -16,6 +16,7 @@ from boxwright.data.reading import (
     finite_number,
     read_json,
     read_numbers,
+    read_objects,
     whole_number,
 )
 
@@ -48,11 +49,8 @@ def read_createml(file: Path) -> dict[str, Any]:
         name = as_text(_first_value(row, _IMAGE_KEYS), f"{file}: image {number}: image")
         image = content.add_image(name)
         where = f"{file}: {name[:100]!r}"
-        for position, item in enumerate(
-            as_list(_first_value(row, _ANNOTATION_KEYS) or [], f"{where}: annotations"), start=1
-        ):
-            place = f"{where}: annotation {position}"
-            label = as_text(as_object(item, place).get("label"), f"{place}: label")
+        for place, item in read_objects(_first_value(row, _ANNOTATION_KEYS) or [], where, "annotation"):
+            label = as_text(item.get("label"), f"{place}: label")
             x, y, width, height = read_numbers(
                 as_object(item.get("coordinates"), f"{place}: coordinates"), _CENTERED, place
             )
@@ -91,10 +89,8 @@ def read_vott(file: Path) -> dict[str, Any]:
         sides = (whole_number(size.get(side), f"{where}: {side}") for side in ("height", "width"))
         # An asset is a file's address, in which spaces are escaped.
         image = content.add_image(unquote(as_text(asset.get("name"), f"{where}: name")), (next(sides), next(sides)))
-        for number, region in enumerate(as_list(entry.get("regions") or [], f"{where}: regions"), start=1):
-            _add_vott_region(
-                content, image, as_object(region, f"{where}: region {number}"), f"{where}: region {number}"
-            )
+        for place, region in read_objects(entry.get("regions") or [], where, "region"):
+            _add_vott_region(content, image, region, place)
     return content.as_coco()
 
 

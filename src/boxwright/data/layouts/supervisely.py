@@ -18,7 +18,7 @@ from boxwright.data.image_io import image_size
 from boxwright.data.layouts.content import Content
 from boxwright.data.layouts.places import files_in, folders_in, picture_of
 from boxwright.data.picture_files import PictureFiles
-from boxwright.data.reading import as_list, as_object, as_text, read_json, read_points, whole_number
+from boxwright.data.reading import as_list, as_object, as_text, read_json, read_objects, read_points, whole_number
 from boxwright.data.rotated import Box, box_around_points
 
 _META = "meta.json"
@@ -77,9 +77,7 @@ def _read_file(content: Content, file: Path, name: str) -> None:
     size = as_object(stored.get("size"), f"{file}: size")
     height, width = (whole_number(size.get(side), f"{file}: {side}") for side in ("height", "width"))
     image = content.add_image(name, (height, width))
-    for number, entry in enumerate(as_list(stored.get("objects"), f"{file}: objects"), start=1):
-        where = f"{file}: object {number}"
-        row = as_object(entry, where)
+    for where, row in read_objects(stored.get("objects"), str(file), "object"):
         label, kind = as_text(row.get("classTitle"), f"{where}: classTitle"), row.get("geometryType")
         if kind == "bitmap":
             content.add(image, label, _around_bitmap(as_object(row.get("bitmap"), f"{where}: bitmap"), where), where)
