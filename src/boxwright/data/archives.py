@@ -134,14 +134,14 @@ class _Unpacking:
     """An archive that is being unpacked.
 
     Attributes:
-        links: Names and targets of links, to be made when all files are written.
+        links: Names, places and targets of links, to be made when all files are written.
     """
 
     path: Path
     folder: Path
     files: int = 0
     size: int = 0
-    links: list[tuple[str, str]] = field(default_factory=list)
+    links: list[tuple[str, Path, str]] = field(default_factory=list)
 
     def place_of(self, name: str) -> Path | None:
         """Return where a member belongs; None for one that is dropped."""
@@ -188,16 +188,13 @@ class _Unpacking:
 
     def link(self, name: str, target: str) -> None:
         """Note a link to be made later."""
-        if self.place_of(name) is not None:
-            self.links.append((name, target))
+        if (place := self.place_of(name)) is not None:
+            self.links.append((name, place, target))
 
     def link_all(self) -> None:
         """Make the links, and refuse the archive if any leads outside."""
         root = os.path.realpath(self.folder)
-        for name, target in self.links:
-            place = self.folder.joinpath(
-                *(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
-            )
+        for name, place, target in self.links:
             # The parent may be a link that was made before.
             parent = os.path.realpath(place.parent)
             aim = os.path.realpath(os.path.join(parent, target))
@@ -207,8 +204,8 @@ class _Unpacking:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.symlink_to(target)
         # A later link may change where an earlier one leads.
-        for name, _ in self.links:
-            if not _within(os.path.realpath(self.folder / name.replace("\\", "/")), root):
+        for name, place, _ in self.links:
+            if not _within(os.path.realpath(place), root):
                 raise DataError(f"{shown(self.path)}: the link {shown(name, 100)!r} leads outside its folder")
 
 

@@ -199,48 +199,38 @@ def in_order(box: tuple[float, float, float, float]) -> tuple[float, float, floa
 
 def _resized(placed: Sequence[PictureBoxes]) -> CoordinateProblem | None:
     """Return the problem of pictures that were resized or turned since they were labeled."""
-    declared = [picture for picture in placed if picture.declared is not None and min(picture.declared) > 0]
-    others = [
-        picture
-        for picture in declared
-        if picture.declared is not None and _sizes_differ(picture.declared, picture.size)
-    ]
-    if 2 * len(others) <= len(declared) or not declared:
+    sized = [(picture, picture.declared) for picture in placed if picture.declared and min(picture.declared) > 0]
+    others = [(picture, size) for picture, size in sized if _sizes_differ(size, picture.size)]
+    if 2 * len(others) <= len(sized) or not sized:
         return None
-    turned = [
-        picture
-        for picture in others
-        if picture.declared is not None and not _sizes_differ(picture.declared[::-1], picture.size)
-    ]
-    count = sum(len(picture.boxes) for picture in others)
-    outside = sum(
-        int((~_fit_inside(picture.boxes, np.tile(picture.size, (len(picture.boxes), 1)))).sum()) for picture in others
-    )
-    if len(turned) == len(others):
+    count = sum(len(picture.boxes) for picture, _ in others)
+    outside = sum(_count_outside(picture.boxes, picture.size) for picture, _ in others)
+    if all(not _sizes_differ(size[::-1], picture.size) for picture, size in others):
         # Width and height are exchanged in some tools' files, and boxes are right all the same.
-        return None if not count or outside / count <= _WRONG_OF_MANY else _change("turned", others, len(declared))
+        return None if not count or outside / count <= _WRONG_OF_MANY else _change("turned", others, len(sized))
     # Boxes beyond the declared size do not refer to it.
-    beyond = sum(
-        int((~_fit_inside(picture.boxes, np.tile(picture.declared or picture.size, (len(picture.boxes), 1)))).sum())
-        for picture in others
-    )
+    beyond = sum(_count_outside(picture.boxes, size) for picture, size in others)
     if count and beyond / count > _BEYOND_DECLARED:
         return None
     # Boxes that would lie in a small part of the declared size by accident refer to the picture, whatever is declared.
-    shares = [min(math.prod(picture.size) / math.prod(picture.declared or picture.size), 1.0) for picture in others]
-    chance = sum(len(picture.boxes) * math.log(share) for picture, share in zip(others, shares, strict=True))
+    chance = sum(
+        len(picture.boxes) * math.log(min(math.prod(picture.size) / math.prod(size), 1.0)) for picture, size in others
+    )
     if outside == 0 and chance < math.log(_ACCIDENT):
         return None
-    return _change("resized", others, len(declared))
+    return _change("resized", others, len(sized))
+
+
+def _count_outside(boxes: NDArray[np.float64], size: Size) -> int:
+    return int((~_fit_inside(boxes, np.tile(size, (len(boxes), 1)))).sum())
 
 
 def _sizes_differ(declared: Size, size: Size) -> bool:
     return any(abs(a - b) > max(_SLOP_PIXELS, _SLOP_SHARE * b) for a, b in zip(declared, size, strict=True))
 
 
-def _change(how: str, others: Sequence[PictureBoxes], count: int) -> CoordinateProblem:
-    first = others[0]
-    height, width = first.declared or first.size
+def _change(how: str, others: Sequence[tuple[PictureBoxes, Size]], count: int) -> CoordinateProblem:
+    first, (height, width) = others[0]
     sentence = (
         f"pictures were {how} since they were labeled: {first.name} was {width}×{height} and is "
         f"{first.size[1]}×{first.size[0]}, and {len(others)} of {count} pictures differ so"

@@ -97,19 +97,19 @@ def _read_box(box: Any, where: str) -> list[float]:
 
 
 def _rows_as_coco(
-    path: Path, rows: Sequence[_Row], size_of: Callable[[_Row], tuple[int, int]], names: Sequence[str] | None
+    path: Path, rows: Sequence[_Row], find: Callable[[_Row], Path], names: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return rows as the content of a COCO file.
 
     Args:
         path: Of the data, for messages.
-        size_of: Returns the (height, width) of a row's image.
+        find: Returns a row's picture, which is read for its size where the row does not state it.
         names: The classes, by number; if None, a class without a name is named by its number.
 
     Raises:
         DataError: If the meaning of the boxes is not clear, or a class has no name among those given.
     """
-    corners = _are_corners(path, rows, size_of)
+    corners = _are_corners(path, rows, find)
     numbers = sorted({name for row in rows for name in row.classes if isinstance(name, int)})
     texts = sorted({name for row in rows for name in row.classes if isinstance(name, str)})
     content = Content(path, names or [*map(str, numbers), *texts])
@@ -130,7 +130,7 @@ def _class_name(label: int | str, names: Sequence[str] | None, where: str) -> st
     return names[label]
 
 
-def _are_corners(path: Path, rows: Sequence[_Row], size_of: Callable[[_Row], tuple[int, int]]) -> bool:
+def _are_corners(path: Path, rows: Sequence[_Row], find: Callable[[_Row], Path]) -> bool:
     """Return whether boxes are corners; if not, they are a corner and a size."""
     filled = [row for row in rows if row.boxes]
     if not filled:
@@ -140,7 +140,7 @@ def _are_corners(path: Path, rows: Sequence[_Row], size_of: Callable[[_Row], tup
     not_corners = not_sizes = boxes = 0
     largest = 0.0
     for row in tried:
-        height, width = row.size or size_of(row)
+        height, width = row.size or read_header(find(row)).size_for(None, upright=True)
         for x, y, right, below in row.boxes:
             boxes += 1
             largest = max(largest, x, y, right, below)
@@ -188,11 +188,7 @@ def read_image_folder(path: Path, image_folder: Path | None) -> dict[str, Any]:
         for where, values in _metadata_rows(file)
     ]
     pictures = PictureFiles(image_folder or file.parent)
-
-    def size_of(row: _Row) -> tuple[int, int]:
-        return read_header(pictures.find(row.name, row.where)[0]).size_for(None, upright=True)
-
-    return _rows_as_coco(file, rows, size_of, None)
+    return _rows_as_coco(file, rows, lambda row: pictures.find(row.name, row.where)[0], None)
 
 
 def _metadata_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -267,11 +263,7 @@ def read_parquet(path: Path, image_folder: Path | None) -> dict[str, Any]:
         if _number(number) not in pictures:
             raise DataError(f"{where}: no picture {_number(number)} in {shown(folder)}")
         rows.append(_make_row(pictures[_number(number)], values, where))
-
-    def size_of(row: _Row) -> tuple[int, int]:
-        return read_header(folder / row.name).size_for(None, upright=True)
-
-    return _rows_as_coco(path, rows, size_of, _parquet_classes(_schema(shards[0])))
+    return _rows_as_coco(path, rows, lambda row: folder / row.name, _parquet_classes(_schema(shards[0])))
 
 
 def _number(row: int) -> str:
