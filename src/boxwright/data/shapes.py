@@ -176,9 +176,6 @@ def _box(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
 
 
 JOINTS = ("head", "neck", "hip", "left_hand", "right_hand", "left_foot", "right_foot")
-# The index of each joint's mirror image, and what the lines of a drawing connect.
-FLIPPED_JOINTS = (0, 1, 2, 4, 3, 6, 5)
-BONES = ((0, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 _LEAST_FIGURE_VISIBLE = 0.6
 # These are lengths in heights of a figure.
 _ARM, _LEG, _HEAD, _THICKNESS = 0.17, 0.22, 0.085, 0.06
