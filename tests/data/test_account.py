@@ -1,4 +1,4 @@
-"""The account of what data are used: files, samples, samples without objects, boxes used and dropped; it adds up."""
+"""The account of what data are used: files, samples, samples without objects, boxes used and dropped; it adds up; and class names that may be one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.data.account import take_account
+from boxwright.data.account import near_equal_names, take_account
 from boxwright.data.open_dataset import open_recognized
 from boxwright.data.recognize import recognize
 from tests.brought.layouts import coco, kitti, raccoon, voc, write, yolo, yolo_with_classes
@@ -70,3 +70,36 @@ def test_a_picture_without_labels_is_a_file(write_one: object, tmp_path: Path) -
     assert account.boxes == 10
     assert account.empty + account.left_out.total() == 1
     assert account.empty == 1 or "lonely.png" in account.left_out.examples.values()
+
+
+@pytest.mark.parametrize(
+    ("counts", "wanted"),
+    [
+        ({"red": 6, "Red": 6, "blue": 3}, [("Red", "red")]),
+        ({"traffic light": 9, "traffic_light": 2, "TrafficLight": 1}, 3),
+        ({"red ": 1, "red": 6}, [("red ", "red")]),
+        # One letter more, less, or another, of names where one is rare: a fifth of the other's objects at most.
+        ({"green": 5, "gren": 1}, [("gren", "green")]),
+        ({"green": 4, "gren": 1}, []),
+        ({"raccoon": 200, "raccon": 1, "racoon": 2}, [("raccon", "raccoon"), ("racoon", "raccoon")]),
+        ({"person": 50, "persom": 3}, [("persom", "person")]),
+        ({"person": 50, "persons": 3}, [("persons", "person")]),
+        ({"person": 50, "eperson": 3}, [("eperson", "person")]),
+        ({"person": 50, "presom": 3}, []),
+        # Short names, numbers, and names that are equally frequent may all be meant.
+        ({"cat": 50, "car": 1}, []),
+        ({"cats": 50, "cat": 1}, [("cat", "cats")]),
+        ({"type1": 50, "type2": 1}, []),
+        ({"type": 50, "type2": 1}, []),
+        ({"boat": 30, "goat": 30}, []),
+        ({"a": 1}, []),
+        ({}, []),
+    ],
+)
+def test_near_equal_names(counts: dict[str, int], wanted: list[tuple[str, str]] | int) -> None:
+    pairs = near_equal_names(counts)
+    assert (len(pairs) if isinstance(wanted, int) else pairs) == wanted
+
+
+def test_a_thousand_classes_take_no_time() -> None:
+    assert near_equal_names({f"{number:05d} kind of thing": 1 for number in range(20_000)}) == []

@@ -15,14 +15,18 @@ from typer.testing import CliRunner
 
 from boxwright.base.errors import DataError, OutputError
 from boxwright.cli.main import app
-from boxwright.data.annotated import AnnotatedDataset, AnnotatedImage, AnnotatedObject
 from boxwright.data.coco import CocoDataset
-from boxwright.data.cvat import write_cvat
-from boxwright.data.formats import is_coco_file
 from boxwright.data.open_dataset import open_dataset, open_recognized
-from boxwright.data.recognize import recognize
+from boxwright.data.recognize import is_coco_file, recognize
 from boxwright.data.rotated import box_around_ellipse, box_around_rectangle, center_turned_about_corner
-from boxwright.data.tool_files import Tool, write_for_tool
+from boxwright.data.tool_files import (
+    AnnotatedDataset,
+    AnnotatedImage,
+    AnnotatedObject,
+    Tool,
+    write_cvat,
+    write_for_tool,
+)
 from boxwright.types import Categories, Category
 from tests.cli.test_commands import run
 
@@ -368,7 +372,7 @@ def test_boxes_around_turned_shapes() -> None:
 
 
 def test_images_that_differ_in_their_ending_alone(tmp_path: Path) -> None:
-    from boxwright.data.fiftyone import write_fiftyone
+    from boxwright.data.tool_files import write_fiftyone
 
     one = AnnotatedObject(0, (0, 0, 1, 1))
     images = tuple(AnnotatedImage(name, 9, 9, (one,)) for name in ("a.png", "a.jpg"))

@@ -13,8 +13,8 @@ from PIL import Image
 from boxwright.base.errors import DataError
 from boxwright.data.coco import CocoDataset
 from boxwright.data.coco_content import CocoUnits
-from boxwright.data.coordinates import BoxesAre
 from boxwright.data.image_io import ImageHeader
+from boxwright.data.picture_dataset import BoxesAre
 
 
 def dataset(

@@ -12,8 +12,7 @@ import torch
 from boxwright.base.errors import DataError
 from boxwright.config.load import parse_message
 from boxwright.data.batch import collate, stack_context, to_input
-from boxwright.data.context_features import with_context
-from boxwright.data.example_messages import SequenceExample
+from boxwright.data.example_messages import SequenceExample, with_context
 from boxwright.data.image_io import encode_png
 from boxwright.data.tf_example import RecordFields, read_features
 from boxwright.data.tf_sequence_example import encode_sequence

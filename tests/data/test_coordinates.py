@@ -12,7 +12,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from boxwright.data.coco import CocoDataset
-from boxwright.data.coordinates import BoxesAre, PictureBoxes, coordinates_problem, problem_of
+from boxwright.data.coordinates import PictureBoxes, coordinates_problem, problem_of
+from boxwright.data.picture_dataset import BoxesAre
 from boxwright.data.shapes import ShapesDataset
 from tests.data.test_coco import content, picture, written
 

@@ -6,8 +6,12 @@ from importlib import resources
 
 import numpy as np
 
-from boxwright.data.figures import BONES, FLIPPED_JOINTS, JOINTS, FiguresDataset
+from boxwright.data.shapes import JOINTS, FiguresDataset
 from boxwright.pipeline.load import load_config
+
+# The index of each joint's mirror image, and what the lines of a drawing connect.
+FLIPPED_JOINTS = (0, 1, 2, 4, 3, 6, 5)
+BONES = ((0, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 
 
 def test_figures_follow_from_the_seed() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
-from boxwright.data.augmentation.erasing import RandomErasing
+from boxwright.data.augmentation.corruption import RandomErasing
+from boxwright.data.augmentation.crop import RandomTile
 from boxwright.data.augmentation.functional.compose import covered, mask_boxes, overlay, share_covered
 from boxwright.data.augmentation.mosaic import CopyPaste, MixUp, Mosaic
-from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
-from boxwright.data.augmentation.tile import RandomTile
+from boxwright.data.augmentation.pad import LargeScaleJitter
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline import messages as m

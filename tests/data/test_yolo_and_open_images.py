@@ -177,7 +177,6 @@ def test_bad_labels(tmp_path: Path, label: str, wanted: str) -> None:
     ("text", "wanted"),
     [
         ("train: images\n", "names: expected a list"),
-        ("train: images\nnames: {0: a, 2: b}\n", r"names: class 1 is missing \(there are 0, 2\)"),
         ("train: images\nnames: [a, a]\n", "two categories have the name"),
         ("train: images\nnames: [[a]]\n", "names: expected a list"),
         ("train: elsewhere\nnames: [a]\n", "no such folder or list"),
@@ -268,7 +267,7 @@ def test_training_reads_them(shapes_data: Path) -> None:
         assert sum(len(dataset[index].boxes) for index in range(len(dataset))) > 12
 
 
-def roboflow(shapes_data: Path, folder: Path, **changes: Any) -> Path:
+def roboflow(shapes_data: Path, folder: Path) -> Path:
     """Lay out data as Roboflow's YOLO exports do: folders beside data.yaml, which says `../`."""
     import shutil
 
@@ -279,7 +278,7 @@ def roboflow(shapes_data: Path, folder: Path, **changes: Any) -> Path:
         for kind in ("images", "labels"):
             shutil.copytree(shapes_data / "yolo" / kind / "train", folder / split / kind)
     content = {"train": "../train/images", "val": "../valid/images", "nc": 4, "names": [c.name for c in own.categories]}
-    (folder / "data.yaml").write_text(yaml.safe_dump({**content, **changes}))
+    (folder / "data.yaml").write_text(yaml.safe_dump(content))
     return folder / "data.yaml"
 
 
@@ -302,11 +301,6 @@ def test_a_valid_list_is_found_by_either_name(shapes_data: Path, tmp_path: Path)
     assert len(YoloDataset(path, "val")) == len(YoloDataset(path, "valid")) == 12
     with pytest.raises(DataError, match="no 'test'; there are: train, valid"):
         YoloDataset(path, "test")
-
-
-def test_numbers_of_classes_that_contradict_are_named(shapes_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nc is 3, but names has 4; correct one of the two"):
-        YoloDataset(roboflow(shapes_data, tmp_path / "export", nc=3))
 
 
 def test_roboflow_coco_leaves_out_the_class_above(shapes_data: Path, tmp_path: Path) -> None:

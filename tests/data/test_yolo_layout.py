@@ -9,7 +9,8 @@ import pytest
 
 from boxwright.base.errors import DataError
 from boxwright.data.recognize import recognize
-from boxwright.data.yolo import YoloDataset, find_yolo, yolo_splits
+from boxwright.data.yolo import YoloDataset
+from boxwright.data.yolo_layout import find_yolo, yolo_splits
 from tests.data.yolo_folders import folder, picture, row
 
 ROW = row(1, 0.5, 0.5, 0.5, 0.2)
@@ -309,7 +310,7 @@ def test_other_files_beside(tmp_path: Path) -> None:
         ("names: [a, null]", "class 1 has no name; write one called null in quotes"),
         ("names: [2024-01-01]", "class 0 is a date: write it as text"),
         ("nc: 3", r"nc is there, but no names: add them"),
-        ("nc: 3\nnames: [a]", "nc is 3, but names has 1"),
+        ("nc: 3\nnames: [a]", "nc is 3, but names has 1; correct one of the two"),
         ("names: [a]\ntrain: {a: 1}", "train: expected the name of a folder"),
         ("names: [a]\npath: [a]", "path: expected the name of a folder"),
         ('names: [a]\nval: "C:\\data"', r"not YAML: .*; in paths, write / in place of \\"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from boxwright.data.batch import collate, to_input
-from boxwright.data.context_features import with_context
 from boxwright.data.dataset import Dataset
+from boxwright.data.example_messages import with_context
 from boxwright.data.tf_example import RecordFields, read_features
 from boxwright.data.tf_sequence_example import encode_sequence
 from boxwright.data.tfrecord import write_records

@@ -29,13 +29,13 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
 from boxwright.data.keypoint_names import KeypointNames
 from boxwright.data.label_map import load_label_map
-from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example import RecordFields
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
+from boxwright.evaluation.pictures import draw_sample
 from boxwright.nn.ops.run_lengths import encode_mask
 from boxwright.nn.optimization.trainable import Freezing, Trainable
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer

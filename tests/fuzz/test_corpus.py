@@ -21,9 +21,9 @@ from PIL import Image
 import boxwright as bw
 from boxwright.config.load import dump_message, parse_message
 from boxwright.data.batch import collate, to_input
-from boxwright.data.pictures import draw_sample
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example import decode_example, read_features
+from boxwright.evaluation.pictures import draw_sample
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.overrides import apply_override
 from boxwright.training.state import new_state

@@ -13,8 +13,7 @@ from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, ConfigError
 from boxwright.config.load import parse_message
 from boxwright.data.augmentation.transform import Chain
-from boxwright.data.batch import Batch
-from boxwright.data.input_sizes import DrawnSizes
+from boxwright.data.batch import Batch, DrawnSizes
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset

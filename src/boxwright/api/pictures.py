@@ -17,8 +17,7 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder
-from boxwright.data.array_file import SUFFIX, read_array
-from boxwright.data.image_io import decode_image, read_image, to_rgb
+from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, read_array, read_image, to_rgb
 from boxwright.inference.fetch import fetch_image
 from boxwright.inference.files import IMAGES, VIDEOS, find_images
 
@@ -117,7 +116,7 @@ def _is_several(path: str | os.PathLike[str]) -> bool:
 
 
 def _picture(image: Any, where: str, scale: str, channels: int) -> Picture:
-    if isinstance(image, str | os.PathLike) and str(image).lower().endswith(SUFFIX) and "://" not in str(image):
+    if isinstance(image, str | os.PathLike) and str(image).lower().endswith(ARRAY_SUFFIX) and "://" not in str(image):
         return Picture(_pixels(read_array(Path(image)), str(image), scale, channels), str(image))
     if channels > _COLORS and not (isinstance(image, np.ndarray) or hasattr(image, "detach")):
         raise DataError(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 from uuid import uuid4
 
 from boxwright.base.errors import BoxwrightError, DataError, OutputError, shortened
@@ -23,6 +23,8 @@ except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 _HEAD = 512
+# Reads of members' content are far smaller, as is any honest header.
+_LONGEST_READ = 1 << 24
 _MARKS: tuple[tuple[bytes | tuple[bytes, ...], str], ...] = (
     (
         b"version https://git-lfs.github.com/spec/",
@@ -92,6 +94,30 @@ def reading_file(path: str | Path) -> Iterator[BinaryIO]:
             yield file
     except (OSError, ValueError) as problem:
         raise DataError(f"{shown(path)}: {cause(problem)}") from None
+
+
+class BoundedFile:
+    """A file of an archive that refuses to read more at once than any honest header has."""
+
+    def __init__(self, file: IO[bytes], check_end: Callable[[int], None] | None = None) -> None:
+        """Wrap a file; `check_end` is called with where each read would end, before it is read."""
+        self._file, self._check_end = file, check_end
+
+    def read(self, size: int = -1) -> bytes:
+        """Return bytes; raise a ValueError if they are too many at once."""
+        if not 0 <= size <= _LONGEST_READ:
+            raise ValueError(f"a header of {size} bytes")
+        if self._check_end is not None:
+            self._check_end(self._file.tell() + size)
+        return self._file.read(size)
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        """Move to a position, and return it."""
+        return self._file.seek(position, whence)
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._file.tell()
 
 
 def size_of(path: str | Path) -> int:

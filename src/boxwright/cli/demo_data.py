@@ -12,10 +12,9 @@ from boxwright.base.files import write_whole
 from boxwright.config.load import dump_message
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.dataset import Dataset
-from boxwright.data.figures import FiguresDataset
 from boxwright.data.image_io import encode_png
-from boxwright.data.pictures import draw_sample
-from boxwright.data.shapes import ShapesDataset
+from boxwright.data.shapes import FiguresDataset, ShapesDataset
+from boxwright.evaluation.pictures import draw_sample
 from boxwright.pipeline.load import load_config
 
 _SIZE = (128, 128)  # the network's input

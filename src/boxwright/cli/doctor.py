@@ -88,10 +88,10 @@ def _is_configuration(path: Path) -> bool:
     if is_folder(path):
         return False
     if path.suffix in (".yaml", ".yml", ".json", ".xml") and is_file(path):
-        from boxwright.data.formats import is_data_file
+        from boxwright.data.recognize import is_data_file
 
         return not is_data_file(path)
-    from boxwright.data.formats import is_record_file
+    from boxwright.data.recognize import is_record_file
 
     return path.suffix != ".csv" and not is_record_file(path)
 

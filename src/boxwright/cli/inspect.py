@@ -107,7 +107,7 @@ def print_account(dataset: Dataset) -> None:
 
 def _is_annotations(path: Path) -> bool:
     """Return whether a file is CVAT's, whose ending OpenVINO's have, too."""
-    from boxwright.data.formats import is_coco_file
+    from boxwright.data.recognize import is_coco_file
 
     return path.suffix == ".xml" and is_coco_file(path)
 
@@ -158,7 +158,7 @@ def _draw(samples: Sequence[Sample], categories: Categories, sheet: Path) -> Non
     from boxwright.base.drawing import SHEET_CELL, contact_sheet
     from boxwright.base.files import write_whole
     from boxwright.data.image_io import encode_picture
-    from boxwright.data.pictures import draw_sample
+    from boxwright.evaluation.pictures import draw_sample
 
     drawn = [draw_sample(sample, categories, fit=SHEET_CELL) for sample in samples]
     titles = [sample.id[-40:] for sample in samples]
@@ -217,7 +217,7 @@ def _show_augmented(data: str, output: Output) -> None:
     from boxwright.base.drawing import SHEET_CELL, contact_sheet
     from boxwright.base.files import write_whole
     from boxwright.data.image_io import encode_picture
-    from boxwright.data.pictures import draw_sample
+    from boxwright.evaluation.pictures import draw_sample
     from boxwright.pipeline.load import load_config
     from boxwright.training.preview import preview_training
 

@@ -11,8 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +18,10 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError, first_line
 from boxwright.data.dataset import Dataset
 from boxwright.data.ignored_regions import HiddenRegionsDataset
-from boxwright.data.image_io import read_header, upright_by_size
+from boxwright.data.image_io import ImageHeader, upright_by_size
 from boxwright.data.listed import ListedDataset
 from boxwright.data.notices import Notices, ReasonCounts
+from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.survey import suspicion
 from boxwright.types import Sample
 
@@ -86,22 +85,6 @@ _UPRIGHT = (
 )
 # What stands in a message for one sample alone: its path, its quoted name, its numbers.
 _ITS_OWN = re.compile(r"[^\s:]*/[^\s:]*|'[^']*'|\"[^\"]*\"|\b\S+\.(?:xml|json|txt|jpg|jpeg|png)\b|\d+(?:\.\d+)?")
-
-
-@runtime_checkable
-class PixelFreeDataset(Protocol):
-    """A data set that knows its samples without their pixels."""
-
-    notices: Notices
-    ignore_exif: bool
-
-    def without_pixels(self, index: int) -> Sample:
-        """Return a sample whose image is [H, W, 0]."""
-        ...
-
-    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
-        """Return the picture's file, and the (height, width) that its annotation states, if any."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -178,15 +161,18 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
     whole, indices = (dataset.whole, dataset.indices) if isinstance(dataset, ListedDataset) else (dataset, None)
     if isinstance(whole, HiddenRegionsDataset):
         whole = whole.whole
-    noticed = whole.notices if isinstance(whole, PixelFreeDataset) else Notices()
+    noticed = whole.notices if isinstance(whole, PictureDataset) else Notices()
     dropped, left_out, assumed = (copy.deepcopy(counts) for counts in (noticed.boxes, noticed.files, noticed.assumed))
     samples = empty = boxes = ignored = 0
     unreadable: list[int] = []
     names = Counter({item.name: 0 for item in whole.categories})
     for index in progress(range(len(whole)) if indices is None else indices):
         try:
-            sample = without_pixels(whole, index)
-            turned = _assumed_upright(whole, index) if isinstance(whole, PixelFreeDataset) else ""
+            if isinstance(whole, PictureDataset):
+                sample, header = whole.sample_and_header(index)
+                turned = _assumed_upright(header, whole.declared_size(index), ignore_exif=whole.ignore_exif)
+            else:
+                sample, turned = whole[index], ""
         except DataError as error:
             left_out.add(cause_of(error), first_line(error))
             unreadable.append(index)
@@ -199,7 +185,7 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
         # A region that is ignored for every class is one.
         ignored += len(np.unique(sample.boxes[crowd], axis=0))
         boxes += int((~useless & ~crowd).sum())
-        if not isinstance(whole, PixelFreeDataset):
+        if not isinstance(whole, PictureDataset):
             dropped.add("of classes that are not in the label map", sample.filename, sample.left_out)
         if turned:
             assumed.add(turned, sample.filename)
@@ -210,7 +196,7 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
 
 def without_pixels(dataset: Dataset, index: int) -> Sample:
     """Return a sample, without its pixels if the data set can do without reading them."""
-    return dataset.without_pixels(index) if isinstance(dataset, PixelFreeDataset) else dataset[index]
+    return dataset.without_pixels(index) if isinstance(dataset, PictureDataset) else dataset[index]
 
 
 def cause_of(error: DataError) -> str:
@@ -230,12 +216,10 @@ def _useless(sample: Sample, dropped: ReasonCounts) -> NDArray[np.bool_]:
     return np.array([reason in USELESS for reason in reasons], np.bool_)
 
 
-def _assumed_upright(dataset: PixelFreeDataset, index: int) -> str:
+def _assumed_upright(header: ImageHeader, declared: tuple[int, int] | None, *, ignore_exif: bool) -> str:
     """Return what was assumed of a picture's orientation; empty if it has none, or its annotation shows it."""
-    path, declared = dataset.picture(index)
-    header = read_header(path)
     if header.orientation == 1 or upright_by_size(header.size, header.orientation, declared) is not None:
         return ""
-    if dataset.ignore_exif:
+    if ignore_exif:
         return "pictures with an EXIF orientation that is ignored"
     return _UPRIGHT

@@ -1,4 +1,4 @@
-"""Archives of data: .zip and .tar, unpacked once into the cache.
+"""Archives of data: .zip and .tar, unpacked once into the cache, and other folders that are filled once.
 
 An archive may come from anywhere. Nothing is written outside its folder: names are checked, files are written before
 any link exists, links that leave the folder are refused, and so are devices. What a Mac adds is dropped.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import lzma
 import os
 import posixpath
@@ -15,18 +16,72 @@ import re
 import shutil
 import stat
 import tarfile
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import cause, is_file, shown
+from boxwright.base.files import BoundedFile, cache_folder, cause, is_file, is_folder, make_folder, shown
 from boxwright.base.limits import DATA_BYTES, DATA_FILES
-from boxwright.data.kept_folder import filled_folder
+
+_FOLDER = "data"
+
+
+def kept_folder(sources: Sequence[Path]) -> Path:
+    """Return where in the cache the folder of some files is, by their paths, sizes and times; it may not exist yet.
+
+    Raises:
+        DataError: If one of the files is not there.
+    """
+    digest = hashlib.sha256()
+    for source in sources:
+        try:
+            state = source.stat()
+        except (OSError, ValueError) as error:
+            raise DataError(f"{shown(source)}: {cause(error)}") from None
+        digest.update(f"{os.path.abspath(source)}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+    # The name is part of it, as a split may show in it alone.
+    return cache_folder() / _FOLDER / digest.hexdigest()[:32] / sources[0].name.split(".")[0]
+
+
+def filled_folder(sources: Sequence[Path], fill: Callable[[Path], None]) -> Path:
+    """Return the folder of some files in the cache, after filling it if it is new.
+
+    It appears under its name only when it is whole. Of two processes that fill it at once, one does so in vain.
+
+    Args:
+        sources: The files that it is made of.
+        fill: Writes into an empty folder.
+
+    Raises:
+        DataError: If one of the files is not there.
+        OutputError: If the cache cannot be written: a full disk, a read-only folder.
+    """
+    folder = kept_folder(sources)
+    if is_folder(folder):
+        return folder
+    make_folder(folder.parent)
+    try:
+        partial = Path(tempfile.mkdtemp(prefix=".", suffix=".partial", dir=folder.parent))
+    except OSError as error:
+        raise OutputError(f"{shown(folder.parent)}: could not be written: {cause(error)}") from None
+    try:
+        fill(partial)
+        # A new folder of mkdtemp is its owner's alone; a cache may be shared.
+        partial.chmod(0o755)
+        partial.rename(folder)
+    except OSError as error:
+        if not is_folder(folder):
+            raise OutputError(f"{shown(folder)}: could not be written: {cause(error)}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
 
 _ZIP = (".zip",)
 _TAR = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz")
@@ -34,8 +89,6 @@ _MAC_FOLDER, _MAC_PREFIX = "__MACOSX", "._"
 _DRIVE = re.compile(r"[A-Za-z]:")
 _CHUNK = 1 << 20
 _LONGEST_LINK = 4096
-# Reads of members' content are far smaller, as is any honest header.
-_MOST_AT_ONCE = 1 << 24
 _COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 # A link that leads to itself is followed until Python's stack ends.
 _DAMAGE = (
@@ -81,14 +134,14 @@ class _Unpacking:
     """An archive that is being unpacked.
 
     Attributes:
-        links: Names and targets of links, to be made when all files are written.
+        links: Names, places and targets of links, to be made when all files are written.
     """
 
     path: Path
     folder: Path
     files: int = 0
     size: int = 0
-    links: list[tuple[str, str]] = field(default_factory=list)
+    links: list[tuple[str, Path, str]] = field(default_factory=list)
 
     def place_of(self, name: str) -> Path | None:
         """Return where a member belongs; None for one that is dropped."""
@@ -97,15 +150,12 @@ class _Unpacking:
         parts = [part for part in named.split("/") if part not in ("", ".")]
         if named.startswith("/") or _DRIVE.match(named) or ".." in parts or "\0" in named:
             raise DataError(f"{shown(self.path)}: {shown(name, 100)!r} would be unpacked outside its folder")
-        self._count()
-        if not parts or _MAC_FOLDER in parts or parts[-1].startswith(_MAC_PREFIX):
-            return None
-        return self.folder.joinpath(*parts)
-
-    def _count(self) -> None:
         self.files += 1
         if problem := DATA_FILES.exceeded(self.files):
             raise DataError(f"{shown(self.path)}: {problem}")
+        if not parts or _MAC_FOLDER in parts or parts[-1].startswith(_MAC_PREFIX):
+            return None
+        return self.folder.joinpath(*parts)
 
     def expect(self, size: int) -> None:
         """Raise an error if some bytes exceed the limit or the room on the disk."""
@@ -138,16 +188,13 @@ class _Unpacking:
 
     def link(self, name: str, target: str) -> None:
         """Note a link to be made later."""
-        if self.place_of(name) is not None:
-            self.links.append((name, target))
+        if (place := self.place_of(name)) is not None:
+            self.links.append((name, place, target))
 
     def link_all(self) -> None:
         """Make the links, and refuse the archive if any leads outside."""
         root = os.path.realpath(self.folder)
-        for name, target in self.links:
-            place = self.folder.joinpath(
-                *(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
-            )
+        for name, place, target in self.links:
             # The parent may be a link that was made before.
             parent = os.path.realpath(place.parent)
             aim = os.path.realpath(os.path.join(parent, target))
@@ -157,8 +204,8 @@ class _Unpacking:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.symlink_to(target)
         # A later link may change where an earlier one leads.
-        for name, _ in self.links:
-            if not _within(os.path.realpath(self.folder / name.replace("\\", "/")), root):
+        for name, place, _ in self.links:
+            if not _within(os.path.realpath(place), root):
                 raise DataError(f"{shown(self.path)}: the link {shown(name, 100)!r} leads outside its folder")
 
 
@@ -206,31 +253,13 @@ def _unpack_zip(path: Path, unpacking: _Unpacking) -> None:
                     unpacking.write(content, member.filename)
 
 
-class _Bounded:
-    """A file that refuses to read more at once than any honest header has."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_AT_ONCE:
-            raise ValueError(f"a header of {size} bytes")
-        return self._file.read(size)
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        return self._file.seek(position, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-
 def _unpack_tar(path: Path, unpacking: _Unpacking) -> None:
     with path.open("rb") as file:
         opening = _COMPRESSED.get(file.read(2))
     # tarfile's own choice reads headers of any size.
     with (
         path.open("rb") if opening is None else opening(path) as whole,
-        tarfile.open(fileobj=_Bounded(whole), mode="r:") as archive,  # type: ignore[call-overload]
+        tarfile.open(fileobj=BoundedFile(whole), mode="r:") as archive,  # type: ignore[call-overload]
     ):
         for member in archive:
             if member.issym():

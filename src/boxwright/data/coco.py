@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
+from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.data.coco_content import (
     CocoUnits,
     annotation_name,
@@ -25,20 +25,20 @@ from boxwright.data.coco_content import (
     keypoint_names,
     labels_by_category,
     rows_of,
+    searched_classes,
+    with_file_names,
+    with_frequencies,
 )
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
-from boxwright.data.coordinates import BoxesAre
 from boxwright.data.cvat import read_cvat
 from boxwright.data.dense_pose import coco_lists, coco_points
-from boxwright.data.image_io import read_header, read_image
-from boxwright.data.layouts.json_files import read_json
+from boxwright.data.image_io import read_header
 from boxwright.data.layouts.places import folder_of
 from boxwright.data.layouts.table import LAYOUTS, Layout, layout_of
-from boxwright.data.located import LocatedPictures
-from boxwright.data.lvis import searched_classes, with_file_names, with_frequencies
 from boxwright.data.notices import Notices
+from boxwright.data.picture_dataset import BoxesAre, LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in
-from boxwright.data.reading import checked_sample, finite_number, reading, whole_number
+from boxwright.data.reading import checked_sample, finite_number, read_json, reading, whole_number
 from boxwright.nn.ops.run_lengths import encode_mask
 from boxwright.types import Categories, Category, Sample
 
@@ -53,8 +53,8 @@ _OF_COCO: tuple[BoxesAre, ...] = ("xywh", "xyxy", "normalized_xywh", "normalized
 _OF_LAYOUTS: tuple[BoxesAre, ...] = ("xywh", "normalized_xywh", "sizes")
 
 
-class CocoDataset:
-    """Samples from a COCO annotation file.
+class CocoDataset(PictureDataset):
+    """Samples from a COCO annotation file; a sample's id is the image's id in the file.
 
     Labels follow the label map by class name if one is given; otherwise they number the file's categories in order of
     id. `categories` keeps the sparse ids.
@@ -103,8 +103,8 @@ class CocoDataset:
         if boxes_are not in (_OF_COCO if layout is None else _OF_LAYOUTS):
             raise DataError(f"{self.path}: {layout.name if layout else 'COCO'}: its boxes cannot be {boxes_are}")
         # Other layouts' boxes have been turned into COCO's, from corners mostly.
-        self.boxes_are: BoxesAre | None = boxes_are if layout is None else None
-        self.repairs: dict[BoxesAre, str] = {"xywh": "sizes", "normalized_xyxy": "shares"} if layout else {}
+        self.boxes_are = boxes_are if layout is None else None
+        self.repairs = {"xywh": "sizes", "normalized_xyxy": "shares"} if layout else {}
         content, beside = _read(self.path, Path(image_folder) if image_folder else None, layout)
         content = with_file_names(content)
         self._images = image_rows(content, self.path)
@@ -142,7 +142,7 @@ class CocoDataset:
         by_parts = (files for files in candidates[1:] for name in names if _has_picture(files, name))
         return next(by_parts, candidates[1])
 
-    def _where(self, annotation: dict[str, Any]) -> str:
+    def _name(self, annotation: dict[str, Any]) -> str:
         return f"{self.path}: {annotation_name(annotation)}"
 
     def _map_keypoints(self, rows: list[dict[str, Any]], wanted: int | None) -> dict[int, list[int]]:
@@ -175,7 +175,7 @@ class CocoDataset:
             given = annotation.get("keypoints")
             if given is None or not indices:
                 continue
-            where = f"{self._where(annotation)}: keypoints"
+            where = f"{self._name(annotation)}: keypoints"
             if not isinstance(given, list) or len(given) != 3 * len(indices):
                 count = len(given) if isinstance(given, list) else str(given)[:60]
                 raise DataError(f"{where}: expected x, y, v of {len(indices)} keypoints, found {count}")
@@ -186,33 +186,29 @@ class CocoDataset:
         return points
 
     def _surface_points(self, rows: list[dict[str, Any]], where: str) -> NDArray[np.float32]:
-        return coco_points([(row, self._where(row)) for row in rows]).padded(where)
+        return coco_points([(row, self._name(row)) for row in rows]).padded(where)
 
     def _tracks(self, rows: list[dict[str, Any]]) -> NDArray[np.int64]:
-        values = [whole_number(row.get("track_id"), f"{self._where(row)}: track_id") for row in rows]
+        values = [whole_number(row.get("track_id"), f"{self._name(row)}: track_id") for row in rows]
         return np.array(values, np.int64)
 
     def _box(self, annotation: dict[str, Any]) -> list[float]:
         box = annotation.get("bbox")
         if not isinstance(box, list) or len(box) != 4:
-            raise DataError(f"{self._where(annotation)}: expected bbox [x, y, width, height], found {str(box)[:60]}")
-        return [finite_number(value, f"{self._where(annotation)}: bbox") for value in box]
+            raise DataError(f"{self._name(annotation)}: expected bbox [x, y, width, height], found {str(box)[:60]}")
+        return [finite_number(value, f"{self._name(annotation)}: bbox") for value in box]
 
     def _flag(self, annotation: dict[str, Any], name: str) -> bool:
-        return bool(finite_number(annotation.get(name) or 0, f"{self._where(annotation)}: {name}"))
+        return bool(finite_number(annotation.get(name) or 0, f"{self._name(annotation)}: {name}"))
 
     def _area(self, annotation: dict[str, Any], box: list[float]) -> float:
         if annotation.get("area") is None:
             # pycocotools takes the box's area for results that have boxes alone; usually it is the mask's.
             return box[2] * box[3]
-        return finite_number(annotation["area"], f"{self._where(annotation)}: area")
+        return finite_number(annotation["area"], f"{self._name(annotation)}: area")
 
     def __len__(self) -> int:
         return len(self._images)
-
-    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
-        """Return the picture's file, and the (height, width) that its annotation states, if any."""
-        return self._pictures.path(index), self.declared_size(index)
 
     def notice_unnamed_pictures(self) -> None:
         """Count the pictures in the folder that the annotations do not name: of data in one file, they are left out."""
@@ -230,42 +226,30 @@ class CocoDataset:
         row = self._images[index]
         if not row.get("height") or not row.get("width"):
             return None
-        where = self._describe_image(row)
+        where = self._where(index)
         return whole_number(row["height"], f"{where}: height"), whole_number(row["width"], f"{where}: width")
 
     def _size_meant(self, index: int, path: Path) -> tuple[int, int] | None:
         declared = self.declared_size(index)
         return self._units.size_meant(read_header(path), declared) if self.rescale else declared
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; its id is the image's id in the file."""
-        with reading(self._describe_image(self._images[index])):
-            path = self._pictures.path(index)
-            declared = self._size_meant(index, path)
-            return self._sample(index, read_image(path, upright=not self.ignore_exif, declared=declared))
-
-    def without_pixels(self, index: int) -> Sample:
-        """Return one sample with an image [H, W, 0], whose file is opened for its size alone.
-
-        Raises:
-            DataError: If the image is missing or none, or an annotation is malformed.
-        """
-        with reading(self._describe_image(self._images[index])):
-            path = self._pictures.path(index)
-            size = read_header(path).size_for(self._size_meant(index, path), upright=not self.ignore_exif)
-            return self._sample(index, np.zeros((*size, 0), np.uint8))
-
     def truth(self, index: int) -> Sample:
         """Return one sample with an image [H, W, 0] of the declared size, whether its file exists or not."""
         declared = self.declared_size(index)
         if declared is None:
-            raise DataError(f"{self._describe_image(self._images[index])}: expected its height and width")
+            raise DataError(f"{self._where(index)}: expected its height and width")
         return self._sample(index, np.zeros((*declared, 0), np.uint8))
 
     def rows(self, index: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return an image's row in the file, and its annotations in the order of the sample's objects."""
         row = self._images[index]
         return row, self._annotations.of_image.get(row["id"], [])
+
+    def _where(self, index: int) -> str:
+        return self._describe_image(self._images[index])
+
+    def _path(self, index: int) -> Path:
+        return self._pictures.path(index)
 
     def _describe_image(self, row: dict[str, Any]) -> str:
         return f"{self.path}: image {str(row['id'])[:60]}"
@@ -322,16 +306,11 @@ class CocoDataset:
         check_mask_memory(len(rows), size, str(self.path))
         masks = np.zeros((len(rows), *size), np.uint8)
         for number, annotation in enumerate(rows):
-            where, segmentation = self._where(annotation), annotation.get("segmentation")
+            where, segmentation = self._name(annotation), annotation.get("segmentation")
             if not segmentation:
                 raise DataError(f"{where} has no segmentation")
             masks[number] = decode_mask(segmentation, size, where)
         return masks
-
-    def encoded(self, index: int) -> tuple[bytes, str]:
-        """Return the image file's bytes and its name."""
-        path = self._pictures.path(index)
-        return read_file(path), path.name
 
 
 def _has_picture(files: PictureFiles, name: str) -> bool:

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, make_folder, open_whole, read_file, unfinished, write_whole
 from boxwright.data.coco import coco_annotation, coco_category
+from boxwright.data.coco_content import searched_lists
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import decode_image, encode_png, encode_whole_jpeg, header_of
 from boxwright.data.label_map import load_label_map, write_label_map
-from boxwright.data.lvis import searched_lists
 from boxwright.data.picture_files import picture_format
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records_to

@@ -9,16 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.types import Sample
-
-BoxesAre = Literal["xywh", "xyxy", "normalized_xywh", "normalized_xyxy", "sizes"]
-Size = tuple[int, int]
+from boxwright.data.picture_dataset import BoxesAre, PictureDataset, Size
 
 _MOST_SAMPLES = 200
 # Shares of boxes: so many that cannot be read as they are, and so many that can be read otherwise.
@@ -66,24 +62,6 @@ class CoordinateProblem:
         return "of_another_size" if self.rescale else self.word or words.get(self.boxes_are, "")
 
 
-@runtime_checkable
-class _WithoutPixels(Protocol):
-    """A data set that gives samples without decoding their images."""
-
-    def without_pixels(self, index: int) -> Sample:
-        """Return a sample whose image is [H, W, 0]."""
-        ...
-
-
-@runtime_checkable
-class _DeclaresSizes(Protocol):
-    """A data set whose annotations say how large their images were."""
-
-    def declared_size(self, index: int) -> Size | None:
-        """Return an image's declared (height, width), or None."""
-        ...
-
-
 @dataclass(frozen=True)
 class PictureBoxes:
     """The boxes of one picture.
@@ -104,30 +82,29 @@ class PictureBoxes:
 def coordinates_problem(dataset: object, *, most: int = _MOST_SAMPLES) -> CoordinateProblem | None:
     """Return what is wrong with the boxes of a data set as a whole, or None.
 
-    Samples that cannot be read are passed over; so is a data set whose samples have no form without pixels.
+    Samples that cannot be read are passed over; so are data sets of another kind than `PictureDataset`.
 
     Args:
-        dataset: Any reader's; it may have `without_pixels`, `declared_size` and `boxes_are`.
+        dataset: Any reader's.
         most: How many samples to look at, evenly spaced.
     """
-    if not isinstance(dataset, _WithoutPixels):
+    if not isinstance(dataset, PictureDataset):
         return None
-    count = len(dataset)  # type: ignore[arg-type]  # a protocol for both would not be the data set's
+    count = len(dataset)
     placed = []
     for index in np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64)).tolist():
         try:
             sample = dataset.without_pixels(index)
-            declared = dataset.declared_size(index) if isinstance(dataset, _DeclaresSizes) else None
+            declared = dataset.declared_size(index)
         except DataError:
             continue
         size = (sample.image.shape[0], sample.image.shape[1])
         placed.append(PictureBoxes(sample.boxes.astype(np.float64), size, declared, sample.filename or sample.id))
-    boxes_are: BoxesAre | None = getattr(dataset, "boxes_are", None)
-    problem = problem_of(placed, boxes_are or "xyxy", can_change=True, rescaled=getattr(dataset, "rescale", False))
-    if problem is None or boxes_are is not None:
+    problem = problem_of(placed, dataset.boxes_are or "xyxy", can_change=True, rescaled=dataset.rescale)
+    if problem is None or dataset.boxes_are is not None:
         return problem
-    repairs: dict[BoxesAre | None, str] = getattr(dataset, "repairs", {})
-    return replace(problem, boxes_are=None, word=repairs.get(problem.boxes_are, ""))
+    word = "" if problem.boxes_are is None else dataset.repairs.get(problem.boxes_are, "")
+    return replace(problem, boxes_are=None, word=word)
 
 
 def problem_of(
@@ -222,48 +199,38 @@ def in_order(box: tuple[float, float, float, float]) -> tuple[float, float, floa
 
 def _resized(placed: Sequence[PictureBoxes]) -> CoordinateProblem | None:
     """Return the problem of pictures that were resized or turned since they were labeled."""
-    declared = [picture for picture in placed if picture.declared is not None and min(picture.declared) > 0]
-    others = [
-        picture
-        for picture in declared
-        if picture.declared is not None and _sizes_differ(picture.declared, picture.size)
-    ]
-    if 2 * len(others) <= len(declared) or not declared:
+    sized = [(picture, picture.declared) for picture in placed if picture.declared and min(picture.declared) > 0]
+    others = [(picture, size) for picture, size in sized if _sizes_differ(size, picture.size)]
+    if 2 * len(others) <= len(sized) or not sized:
         return None
-    turned = [
-        picture
-        for picture in others
-        if picture.declared is not None and not _sizes_differ(picture.declared[::-1], picture.size)
-    ]
-    count = sum(len(picture.boxes) for picture in others)
-    outside = sum(
-        int((~_fit_inside(picture.boxes, np.tile(picture.size, (len(picture.boxes), 1)))).sum()) for picture in others
-    )
-    if len(turned) == len(others):
+    count = sum(len(picture.boxes) for picture, _ in others)
+    outside = sum(_count_outside(picture.boxes, picture.size) for picture, _ in others)
+    if all(not _sizes_differ(size[::-1], picture.size) for picture, size in others):
         # Width and height are exchanged in some tools' files, and boxes are right all the same.
-        return None if not count or outside / count <= _WRONG_OF_MANY else _change("turned", others, len(declared))
+        return None if not count or outside / count <= _WRONG_OF_MANY else _change("turned", others, len(sized))
     # Boxes beyond the declared size do not refer to it.
-    beyond = sum(
-        int((~_fit_inside(picture.boxes, np.tile(picture.declared or picture.size, (len(picture.boxes), 1)))).sum())
-        for picture in others
-    )
+    beyond = sum(_count_outside(picture.boxes, size) for picture, size in others)
     if count and beyond / count > _BEYOND_DECLARED:
         return None
     # Boxes that would lie in a small part of the declared size by accident refer to the picture, whatever is declared.
-    shares = [min(math.prod(picture.size) / math.prod(picture.declared or picture.size), 1.0) for picture in others]
-    chance = sum(len(picture.boxes) * math.log(share) for picture, share in zip(others, shares, strict=True))
+    chance = sum(
+        len(picture.boxes) * math.log(min(math.prod(picture.size) / math.prod(size), 1.0)) for picture, size in others
+    )
     if outside == 0 and chance < math.log(_ACCIDENT):
         return None
-    return _change("resized", others, len(declared))
+    return _change("resized", others, len(sized))
+
+
+def _count_outside(boxes: NDArray[np.float64], size: Size) -> int:
+    return int((~_fit_inside(boxes, np.tile(size, (len(boxes), 1)))).sum())
 
 
 def _sizes_differ(declared: Size, size: Size) -> bool:
     return any(abs(a - b) > max(_SLOP_PIXELS, _SLOP_SHARE * b) for a, b in zip(declared, size, strict=True))
 
 
-def _change(how: str, others: Sequence[PictureBoxes], count: int) -> CoordinateProblem:
-    first = others[0]
-    height, width = first.declared or first.size
+def _change(how: str, others: Sequence[tuple[PictureBoxes, Size]], count: int) -> CoordinateProblem:
+    first, (height, width) = others[0]
     sentence = (
         f"pictures were {how} since they were labeled: {first.name} was {width}×{height} and is "
         f"{first.size[1]}×{first.size[0]}, and {len(others)} of {count} pictures differ so"

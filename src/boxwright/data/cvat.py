@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import shown, write_whole
+from boxwright.base.errors import DataError
+from boxwright.base.files import shown
 from boxwright.base.limits import IMAGE_PIXELS
-from boxwright.data.annotated import AnnotatedDataset
+from boxwright.data.reading import read_xml
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
-from boxwright.data.xml_files import NOT_XML, read_xml
 from boxwright.nn.ops.run_lengths import encode_window
 
 # The file that CVAT exports, beside a folder of images.
@@ -149,35 +148,3 @@ def _whole(element: ET.Element, name: str, where: str) -> int:
     if value != int(value) or value < 0:
         raise DataError(f"{where}: {name}: expected a whole number, found {element.get(name, '')[:60]!r}")
     return int(value)
-
-
-def write_cvat(annotated: AnnotatedDataset, path: str | Path) -> Path:
-    """Write images as CVAT's XML, which a task with images of these names takes: “Upload annotations”.
-
-    Raises:
-        OutputError: If the file cannot be written, or XML cannot represent a name.
-    """
-    root = ET.Element("annotations")
-    ET.SubElement(root, "version").text = "1.1"
-    labels = ET.SubElement(ET.SubElement(ET.SubElement(root, "meta"), "task"), "labels")
-    for category in annotated.categories:
-        label = ET.SubElement(labels, "label")
-        ET.SubElement(label, "name").text = _text(category.name)
-        ET.SubElement(label, "attributes")
-    for number, image in enumerate(annotated.images):
-        size = {"width": str(image.width), "height": str(image.height)}
-        element = ET.SubElement(root, "image", {"id": str(number), "name": _text(image.name), **size})
-        for annotation in image.objects:
-            sides = zip(("xtl", "ytl", "xbr", "ybr"), annotation.box, strict=True)
-            name = annotated.categories.by_label(annotation.label).name
-            shape = {"label": _text(name), "occluded": "0", "z_order": "0"}
-            shape["source"] = "manual" if annotation.score is None else "auto"
-            ET.SubElement(element, "box", shape | {side: f"{round(value, 3):.10g}" for side, value in sides})
-    ET.indent(root)
-    return write_whole(path, ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
-
-
-def _text(name: str) -> str:
-    if bad := NOT_XML.search(name):
-        raise OutputError(f"{name[:60]!r} cannot be written to CVAT's XML, which cannot represent {bad[0]!r}")
-    return name

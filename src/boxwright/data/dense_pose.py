@@ -1,4 +1,6 @@
-"""DensePose's points in TensorFlow's records and COCO's annotations.
+"""DensePose's points in TensorFlow's records and COCO's annotations, and in a mirror.
+
+In a mirror, the body's left and right change places, and with them parts and coordinates.
 
 Dimensions: N objects, D points (padded).
 """
@@ -16,12 +18,13 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, shown
 from boxwright.base.limits import SURFACE_POINTS
-from boxwright.data.augmentation.functional.surface import STEPS, SurfaceSymmetry
 from boxwright.data.reading import finite_number, reading
-from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PARTS, PLACE, SURFACE
+from boxwright.types.dense_pose import COLUMNS, KNOWN, MIRRORED_PARTS, PART, PARTS, PLACE, SURFACE
 
 _COCO_NAMES = ("dp_I", "dp_x", "dp_y", "dp_U", "dp_V")
 _BOX_UNITS = 256  # of the side of a box, in DensePose-COCO
+# Coordinates of 0..1 are looked up in as many steps.
+_STEPS = 256
 _LARGEST = 255  # of a coordinate in the file of the symmetry
 
 
@@ -152,11 +155,48 @@ def read_symmetry(path: str | Path) -> SurfaceSymmetry:
     axes = []
     for name in ("V_transforms", "U_transforms"):
         tables = list(np.ravel(content.get(name, ())))
-        if len(tables) != len(PARTS) or any(np.shape(table) != (STEPS, STEPS) for table in tables):
-            raise DataError(f"{shown(path)}: expected {len(PARTS)} tables of {STEPS}×{STEPS} in {name}")
+        if len(tables) != len(PARTS) or any(np.shape(table) != (_STEPS, _STEPS) for table in tables):
+            raise DataError(f"{shown(path)}: expected {len(PARTS)} tables of {_STEPS}×{_STEPS} in {name}")
         axes.append(np.stack([np.asarray(table, np.float32) for table in tables]))
     # Coordinates of 0..1 are stored in bytes.
     coordinates = np.stack(axes, -1) / np.float32(_LARGEST)
     if not ((coordinates >= 0) & (coordinates <= 1)).all():
         raise DataError(f"{shown(path)}: expected coordinates of 0 to {_LARGEST}")
     return SurfaceSymmetry(coordinates)
+
+
+@dataclass(frozen=True)
+class SurfaceSymmetry:
+    """Where a point of the body's surface lies on the mirrored body.
+
+    Attributes:
+        coordinates: float32 [24, 256, 256, 2]; v and u, by part, v and u of the point before.
+    """
+
+    coordinates: NDArray[np.float32]
+
+    def mirrored(self, points: NDArray[Any]) -> NDArray[Any]:
+        """Return points [N, D, 6] with the parts and coordinates that a mirror shows; their places stay."""
+        part = points[..., PART].astype(np.int64)
+        # The last step is for 1 itself, where TF looks one place too far, into the next row or part.
+        v, u = np.moveaxis((np.clip(points[..., SURFACE], 0, 1) * _STEPS).astype(np.int64).clip(max=_STEPS - 1), -1, 0)
+        mirrored = points.copy()
+        mirrored[..., PART] = MIRRORED_PARTS[part]
+        mirrored[..., SURFACE] = self.coordinates[part, v, u]
+        return mirrored
+
+
+def mirrored_surface(points: NDArray[Any], symmetry: SurfaceSymmetry | None) -> NDArray[Any]:
+    """Return points [N, D, 6] with mirrored parts and coordinates.
+
+    Raises:
+        DataError: If there are points, but no symmetry is known.
+    """
+    if symmetry is not None:
+        return symmetry.mirrored(points)
+    if points.size:
+        raise DataError(
+            "a flip needs to know where DensePose's coordinates lie on the mirrored body: set dense_pose_symmetry to "
+            "UV_symmetry_transforms.mat, which comes with TensorFlow's models, or remove the flip"
+        )
+    return points

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.image_io import read_header, read_image
-from boxwright.data.located import LocatedPictures
 from boxwright.data.notices import Notices
-from boxwright.data.reading import checked_sample, finite_number, numbered_lines, reading
+from boxwright.data.picture_dataset import LocatedPictures, PictureDataset
+from boxwright.data.picture_files import PictureFiles
+from boxwright.data.reading import checked_sample, finite_number, numbered_lines
 from boxwright.data.wider_face import face_label
 from boxwright.types import Categories, Category, Sample
 
@@ -63,8 +63,8 @@ def ellipse_boxes(ellipses: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([x - half_width, y - half_height, x + half_width, y + half_height], 1)
 
 
-class FddbDataset:
-    """Samples from FDDB's lists of ellipses."""
+class FddbDataset(PictureDataset):
+    """Samples from FDDB's lists of ellipses; a sample's id is the image's name in the list."""
 
     def __init__(
         self,
@@ -98,25 +98,17 @@ class FddbDataset:
         self.categories = categories or _FACE
         self._label = face_label(self.categories, self.path)
         names = [(f"{image.name}.jpg", image.where) for image in self.images]
-        self._files = LocatedPictures(self.folder, names, self.notices, allow_outside=allow_paths_outside)
+        files = PictureFiles(self.folder, allow_outside=allow_paths_outside)
+        self._files = LocatedPictures(files, names, self.notices)
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; its id is the image's name in the list."""
-        with reading(self.images[index].where):
-            return self._sample(index, read_image(self._files.path(index), upright=not self.ignore_exif))
+    def _where(self, index: int) -> str:
+        return self.images[index].where
 
-    def without_pixels(self, index: int) -> Sample:
-        """Return one sample with an image [H, W, 0], whose file is opened for its size alone.
-
-        Raises:
-            DataError: If the image is missing or none.
-        """
-        with reading(self.images[index].where):
-            size = read_header(self._files.path(index)).size_for(None, upright=not self.ignore_exif)
-            return self._sample(index, np.zeros((*size, 0), np.uint8))
+    def _path(self, index: int) -> Path:
+        return self._files.path(index)
 
     def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
         annotation = self.images[index]
@@ -128,10 +120,6 @@ class FddbDataset:
             filename=f"{annotation.name}.jpg",
         )
         return checked_sample(sample, annotation.where)
-
-    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
-        """Return the picture's file, and the (height, width) that its annotation states, if any."""
-        return self._files.path(index), None
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name."""

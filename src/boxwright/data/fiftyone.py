@@ -5,17 +5,15 @@ https://docs.voxel51.com/user_guide/import_datasets.html
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_folder, shown, write_whole
-from boxwright.data.annotated import AnnotatedDataset, AnnotatedObject
+from boxwright.base.files import is_folder, shown
 from boxwright.data.image_io import read_header
 from boxwright.data.picture_files import pictures_in
-from boxwright.data.reading import finite_number
+from boxwright.data.reading import finite_number, read_json
 
 FIFTYONE_LABELS = "labels.json"
 _FIRST = re.compile(r'\s*\{\s*("classes"\s*:[^{}]*,\s*)?"labels"\s*:\s*\{')
@@ -27,17 +25,17 @@ def is_fiftyone_text(text: str) -> bool:
     return _FIRST.match(text) is not None and '"images"' not in text
 
 
-def fiftyone_as_coco(content: dict[str, Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
+def read_fiftyone(path: Path, image_folder: Path | None) -> dict[str, Any]:
     """Return FiftyOne's labels as the content of a COCO file; images without labels are left out.
 
     Args:
-        content: What the file holds.
         path: Of the file.
         image_folder: The folder of the images, which labels name without their endings; by default `data` beside it.
 
     Raises:
         DataError: If an image is missing or not readable, or something is not as FiftyOne writes it.
     """
+    content = read_json(path)
     folder = image_folder or path.parent / _FOLDER
     files = _files(folder, path)
     labeled = {key: value for key, value in content["labels"].items() if value is not None}
@@ -103,27 +101,3 @@ def _box(detection: dict[str, Any], where: str) -> list[float]:
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: bounding_box: expected [x, y, width, height], found {str(box)[:60]}")
     return [finite_number(value, f"{where}: bounding_box") for value in box]
-
-
-def write_fiftyone(annotated: AnnotatedDataset, path: str | Path) -> Path:
-    """Write `labels.json`; images stay where they are.
-
-    Raises:
-        DataError: If two images have the same name without their endings, which is all that the format has.
-    """
-    labels: dict[str, list[dict[str, Any]]] = {}
-    for image in annotated.images:
-        key = image.name.removesuffix(Path(image.name).suffix)
-        if key in labels:
-            raise DataError(f"{image.name}: another image has this name with another ending; rename one of them")
-        labels[key] = [_row(annotation, image.width, image.height) for annotation in image.objects]
-    content = {"classes": [category.name for category in annotated.categories], "labels": labels}
-    return write_whole(path, json.dumps(content, indent=1) + "\n")
-
-
-def _row(annotation: AnnotatedObject, width: int, height: int) -> dict[str, Any]:
-    x_min, y_min, x_max, y_max = annotation.box
-    box = [x_min / width, y_min / height, (x_max - x_min) / width, (y_max - y_min) / height]
-    row: dict[str, Any] = {"label": annotation.label, "bounding_box": box}
-    row |= {} if annotation.score is None else {"confidence": annotation.score}
-    return row | ({"attributes": {"reason": annotation.reason}} if annotation.reason else {})

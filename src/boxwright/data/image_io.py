@@ -373,3 +373,33 @@ def encode_jpeg(image: NDArray[np.uint8], quality: int = 92) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, format="JPEG", quality=quality)
     return buffer.getvalue()
+
+
+# Images that NumPy stored (`numpy.save`), which may have more channels than image files.
+ARRAY_SUFFIX = ".npy"
+_IMAGE_DIMENSIONS, _MOST_CHANNELS = 3, 32
+
+
+def read_array(path: str | Path) -> NDArray[np.uint8]:
+    """Return the image in a .npy file, uint8 [H, W, C].
+
+    Raises:
+        DataError: If the file cannot be read, is truncated or holds anything else, or more pixels than
+            `limits.IMAGE_PIXELS`.
+    """
+    file = io.BytesIO(read_file(path))
+    try:
+        is_first = np.lib.format.read_magic(file) == (1, 0)
+        read_shape = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+        shape, is_transposed, dtype = read_shape(file)
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{path}: no array that numpy.save wrote: {str(error)[:200]}") from None
+    if dtype != np.uint8 or len(shape) != _IMAGE_DIMENSIONS or min(shape) < 1 or shape[2] > _MOST_CHANNELS:
+        raise DataError(f"{path}: expected an image, uint8 [height, width, channels], found {dtype} {shape}")
+    if problem := IMAGE_PIXELS.exceeded(shape[0] * shape[1]):
+        raise DataError(f"{path}: {shape[1]}×{shape[0]}: {problem}")
+    count = shape[0] * shape[1] * shape[2]
+    values = np.frombuffer(file.read(count), np.uint8)
+    if len(values) != count:
+        raise DataError(f"{path}: truncated: {len(values)} of {count} bytes of pixels")
+    return values.reshape(shape[::-1]).transpose().copy() if is_transposed else values.reshape(shape).copy()

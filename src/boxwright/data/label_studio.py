@@ -1,35 +1,32 @@
-"""Label Studio's JSON: a list of tasks, whose results have their places in percent of the image.
+"""Label Studio's JSON and JSON-MIN: a list of tasks, whose results have their places in percent of the image.
 
 https://labelstud.io/guide/export and https://labelstud.io/guide/predictions
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
-from xml.sax.saxutils import quoteattr
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, shown, write_whole
-from boxwright.data.annotated import AnnotatedDataset, AnnotatedImage, AnnotatedObject
-from boxwright.data.reading import finite_number, whole_number
+from boxwright.base.files import is_file, shown
+from boxwright.data.reading import as_list, as_object, finite_number, read_json, whole_number
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
 from boxwright.data.rotated import center_turned_about_corner as turned
-from boxwright.types import Categories
 
 _LOG = logging.getLogger("boxwright")
-SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels")
+_SHAPES = ("rectanglelabels", "polygonlabels", "ellipselabels")
 # Label Studio stores an upload under its name after eight characters of its own.
 _UPLOADED = re.compile(r"[0-9a-f]{8}-(?P<name>.+)")
-_FROM, _TO, _DATA = "label", "image", "image"
 _TASKS = re.compile(r"\s*\[\s*\{")
-LOCAL_FILES = "/data/local-files/?d="
+# Other kinds of labels in JSON-MIN, and what it has of its own.
+_MIN_OTHERS = ("brushlabels", "keypointlabels", "choices")
+_MIN_KEYS = ("annotation_id", "annotator")
 
 
 def is_label_studio_text(text: str) -> bool:
@@ -37,21 +34,58 @@ def is_label_studio_text(text: str) -> bool:
     return _TASKS.match(text) is not None and any(f'"{key}"' in text for key in ("data", "result", "predictions"))
 
 
-def label_studio_as_coco(tasks: list[Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
+def is_json_min_text(text: str) -> bool:
+    """Return whether a JSON file is Label Studio's JSON-MIN, by its beginning."""
+    if not _TASKS.match(text) or '"result"' in text or '"data"' in text:
+        return False
+    return any(f'"{key}"' in text for key in (*_SHAPES, *_MIN_KEYS))
+
+
+def read_label_studio(path: Path, image_folder: Path | None) -> dict[str, Any]:
     """Return Label Studio's tasks as the content of a COCO file.
 
     Of a task's annotations, one counts: the ground truth, else the last that was not skipped; tasks without any are
     left out. Rotated boxes and ellipses become the upright boxes around them.
 
     Args:
-        tasks: What the file holds.
-        path: Of the file, for errors.
         image_folder: The folder of the images, by default the file's own or `images` in it: uploads are found there
             under their own names or Label Studio's.
 
     Raises:
         DataError: If it is not Label Studio's export, or nothing is annotated.
     """
+    return _tasks_as_coco(read_json(path), path, image_folder)
+
+
+def read_json_min(path: Path, image_folder: Path | None) -> dict[str, Any]:
+    """Return Label Studio's JSON-MIN, a task's places under the names of its labels, as its JSON is read.
+
+    Raises:
+        DataError: If something is not as Label Studio writes it.
+    """
+    rows = as_list(read_json(path), str(path))
+    tasks = [_min_task(as_object(row, f"{path}: task {number}")) for number, row in enumerate(rows, start=1)]
+    return _tasks_as_coco(tasks, path, image_folder)
+
+
+def _min_task(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as a task of the full export."""
+    regions = [
+        region for value in row.values() if isinstance(value, list) for region in value if isinstance(region, dict)
+    ]
+    results = [_min_result(region) for region in regions]
+    # Without an annotation, a task has no annotation_id.
+    annotated = bool(results) or any(key in row for key in _MIN_KEYS)
+    annotations = [{"result": results}] if annotated else []
+    return {"id": row.get("id", "?"), "data": row, "annotations": annotations}
+
+
+def _min_result(region: dict[str, Any]) -> dict[str, Any]:
+    kind = next((key for key in (*_SHAPES, *_MIN_OTHERS) if key in region), "region without a label")
+    return {**region, "type": kind, "value": region}
+
+
+def _tasks_as_coco(tasks: list[Any], path: Path, image_folder: Path | None) -> dict[str, Any]:
     folders = (image_folder,) if image_folder else (path.parent, path.parent / "images")
     images: list[dict[str, Any]] = []
     objects: list[tuple[int, str, dict[str, Any]]] = []
@@ -101,7 +135,7 @@ def _results(task: Any, where: str) -> list[Any] | None:
 def _file_name(task: dict[str, Any], folders: Sequence[Path], where: str) -> str:
     """Return the name of a task's image in one of the folders that images may be in."""
     data = task["data"] if isinstance(task.get("data"), dict) else {}
-    address = data.get(_DATA) or next((value for value in data.values() if _is_address(value)), None)
+    address = data.get("image") or next((value for value in data.values() if _is_address(value)), None)
     if not isinstance(address, str):
         raise DataError(f"{where}: data: expected the address of an image, found {str(data)[:60]}")
     parts = urlsplit(address)
@@ -125,7 +159,7 @@ def _shapes(results: list[Any], left_out: Counter[str], where: str) -> Iterator[
         if not isinstance(result, dict):
             raise DataError(f"{place}: expected an object, found {str(result)[:60]}")
         kind = str(result.get("type"))
-        if kind in SHAPES:
+        if kind in _SHAPES:
             yield place, result
         elif kind == "brushlabels":
             raise DataError(f"{place}: a mask drawn with a brush; draw polygons, or export as COCO")
@@ -183,68 +217,3 @@ def _points(given: Any, size: tuple[int, int], where: str) -> list[float]:
         for pair in pairs
         for value, side in zip(pair, size, strict=True)
     ]
-
-
-def write_label_studio(annotated: AnnotatedDataset, path: str | Path, prefix: str) -> Path:
-    """Write images as tasks to import, and beside them the labeling configuration that they fit.
-
-    Detections become predictions of the tasks, with their scores; annotations become annotations.
-
-    Args:
-        path: The tasks' file; the configuration's ends in `.label_config.xml` in place of `.json`.
-        prefix: What is before each image's name in its address.
-    """
-    path = Path(path)
-    write_whole(path.with_suffix(".label_config.xml"), _labeling_config(annotated.categories))
-    kind = "predictions" if annotated.has_scores else "annotations"
-    # Label Studio takes the name of an object in a store as it is.
-    quoted = prefix.startswith(("/", "http://", "https://"))
-    tasks = [
-        {
-            "data": {_DATA: prefix + (quote(image.name) if quoted else image.name)},
-            kind: [_group(image, annotated.categories, kind)],
-        }
-        for image in annotated.images
-    ]
-    return write_whole(path, json.dumps(tasks, indent=1) + "\n")
-
-
-def _labeling_config(categories: Categories) -> str:
-    labels = "\n".join(f"    <Label value={quoteattr(category.name)}/>" for category in categories)
-    return f"""<View>
-  <Image name="{_TO}" value="${_DATA}"/>
-  <RectangleLabels name="{_FROM}" toName="{_TO}">
-{labels}
-  </RectangleLabels>
-</View>
-"""
-
-
-def _group(image: AnnotatedImage, categories: Categories, kind: str) -> dict[str, Any]:
-    results = [
-        _result(image, annotation, number, categories) for number, annotation in enumerate(image.objects, start=1)
-    ]
-    if kind == "annotations":
-        return {"result": results}
-    scores: Sequence[float] = [annotation.score for annotation in image.objects if annotation.score is not None]
-    # A task has its surest object's score: tasks sorted by it begin with those that most likely need a look.
-    return {"model_version": "boxwright", "score": max(scores, default=0.0), "result": results}
-
-
-def _result(image: AnnotatedImage, annotation: AnnotatedObject, number: int, categories: Categories) -> dict[str, Any]:
-    x_min, y_min, x_max, y_max = annotation.box
-    width, height = 100 / image.width, 100 / image.height
-    place = {"x": x_min * width, "y": y_min * height, "width": (x_max - x_min) * width}
-    place |= {"height": (y_max - y_min) * height, "rotation": 0}
-    row: dict[str, Any] = {
-        "id": f"object-{number}",
-        "type": "rectanglelabels",
-        "from_name": _FROM,
-        "to_name": _TO,
-        "original_width": image.width,
-        "original_height": image.height,
-        "image_rotation": 0,
-        "value": {**place, "rectanglelabels": [categories.by_label(annotation.label).name]},
-    }
-    row |= {} if annotation.score is None else {"score": annotation.score}
-    return row | ({"meta": {"text": [annotation.reason]}} if annotation.reason else {})

@@ -34,10 +34,9 @@ from torch.utils.data import DataLoader, get_worker_info
 from boxwright.base.distributed import ALONE, Processes
 from boxwright.base.errors import BoxwrightError, DataError, TrainingError, first_line
 from boxwright.data.augmentation.transform import Chain, Stages
-from boxwright.data.batch import Batch, Resizer, collate, to_input
+from boxwright.data.batch import Batch, DrawnSizes, Resizer, collate, to_input
 from boxwright.data.dataset import Dataset, source_sizes
 from boxwright.data.image_io import image_size
-from boxwright.data.input_sizes import DrawnSizes
 from boxwright.data.order import Key, SamplePosition, StreamSettings, sample_keys
 from boxwright.data.reading import reading
 from boxwright.data.worker_folder import make_worker_folder, remove_worker_folder

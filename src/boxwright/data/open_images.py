@@ -8,26 +8,26 @@ from __future__ import annotations
 import csv
 import io
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.image_io import read_header, read_image
+from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.data.notices import Notices
+from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import pictures_in
-from boxwright.data.reading import checked_sample, inside, read_text, reading
+from boxwright.data.reading import checked_sample, inside, read_table, read_text, reading_csv
 from boxwright.types import Categories, Category, Sample
 
 _DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")
 _SIDES = ("XMin", "YMin", "XMax", "YMax")
 
 
-class OpenImagesDataset:
-    """Samples from Open Images' annotations: the images that have a box or a verified label."""
+class OpenImagesDataset(PictureDataset):
+    """Samples from Open Images' annotations: the images that have a box or a verified label; ids are ImageIDs."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class OpenImagesDataset:
         codes: dict[str, int] = {}
         # Typed arrays: the training set has 14.6 million boxes, too many for Python objects.
         image_of, code_of, group_of, sides = array("q"), array("q"), array("b"), array("d")
-        for where, row in _table(self.path, ("ImageID", "LabelName", *_SIDES)):
+        for where, row in read_table(self.path, ("ImageID", "LabelName", *_SIDES)):
             image_of.append(self._numbers.setdefault(row["ImageID"], len(self._numbers)))
             code_of.append(codes.setdefault(row["LabelName"], len(codes)))
             group_of.append(row.get("IsGroupOf") == "1")
             sides.extend(_number(row[name], f"{where}: {name}") for name in _SIDES)
-        labels = list(_table(Path(image_labels), ("ImageID", "LabelName"))) if image_labels else []
+        labels = list(read_table(Path(image_labels), ("ImageID", "LabelName"))) if image_labels else []
         for _, row in labels:
             self._numbers.setdefault(row["ImageID"], len(self._numbers))
             codes.setdefault(row["LabelName"], len(codes))
@@ -100,23 +100,10 @@ class OpenImagesDataset:
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; its id is the ImageID."""
-        with reading(self._where(index)):
-            path = self._image(self.images[index])
-            return self._sample(index, path, read_image(path, upright=not self.ignore_exif))
-
-    def without_pixels(self, index: int) -> Sample:
-        """Return one sample without decoding its image: [H, W, 0] of the size that the file's header says."""
-        with reading(self._where(index)):
-            path = self._image(self.images[index])
-            size = read_header(path).size_for(None, upright=not self.ignore_exif)
-            return self._sample(index, path, np.zeros((*size, 0), np.uint8))
-
     def _where(self, index: int) -> str:
         return f"{self.path}: image {self.images[index][:60]}"
 
-    def _sample(self, index: int, path: Path, image: NDArray[np.uint8]) -> Sample:
+    def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
         rows = np.arange(self._starts[index], self._starts[index + 1])
         kept = rows[self._labels[rows] >= 0]
         scale = np.array([image.shape[1], image.shape[0]] * 2)
@@ -131,12 +118,13 @@ class OpenImagesDataset:
             negative_labels=np.array(sorted(self._negative.get(index, ())), np.int64),
             left_out=len(rows) - len(kept),
             id=self.images[index],
-            filename=path.name,
+            filename=self._path(index).name,
         )
         return checked_sample(sample, self._where(index))
 
-    def _image(self, name: str) -> Path:
+    def _path(self, index: int) -> Path:
         """Return the file of an ImageID, whatever its ending; a JPEG if there are several, as Open Images has."""
+        name = self.images[index]
         named = self._pictures.get(name, [])
         if len(named) > 1:
             named = [path for path in named if path.suffix.lower() in (".jpg", ".jpeg")]
@@ -149,15 +137,6 @@ class OpenImagesDataset:
         if not named and not is_file(path):
             raise DataError(f"{self.path}: no image {shown(path)}")
         return named[0] if named else path
-
-    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
-        """Return the picture's file, and the (height, width) that its annotation states, if any."""
-        return self._image(self.images[index]), None
-
-    def encoded(self, index: int) -> tuple[bytes, str]:
-        """Return the image file's bytes and its name."""
-        path = self._image(self.images[index])
-        return read_file(path), path.name
 
 
 def _collect_image_labels(
@@ -178,24 +157,6 @@ def _collect_image_labels(
     return verified, negative
 
 
-def _table(path: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield each row of a CSV with its location."""
-    rows = csv.DictReader(io.StringIO(read_text(path)))
-    try:
-        missing = [name for name in wanted if name not in (rows.fieldnames or ())]
-        if missing:
-            raise DataError(
-                f"{path}: no column {', '.join(missing)}; there are: {', '.join(rows.fieldnames or ())[:200]}"
-            )
-        for number, row in enumerate(rows, start=2):
-            where = f"{path}: line {number}"
-            if any(not row[name] for name in wanted):
-                raise DataError(f"{where}: too few columns")
-            yield where, row
-    except csv.Error as error:
-        raise DataError(f"{path}: not CSV: {error}") from None
-
-
 def _number(text: str, where: str) -> float:
     try:
         return float(text)
@@ -211,10 +172,8 @@ def _descriptions(annotations: Path, named: str | Path | None) -> dict[str, str]
         if named:
             raise DataError(f"{shown(named)}: no such file")
         return {}
-    try:
+    with reading_csv(path):
         rows = list(csv.reader(io.StringIO(read_text(path))))
-    except csv.Error as error:
-        raise DataError(f"{path}: not CSV: {error}") from None
     return {row[0]: row[1] for row in rows if len(row) >= 2 and row[0] != "LabelName"}
 
 

@@ -17,60 +17,18 @@ from urllib.parse import unquote, urlsplit
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, shown
+from boxwright.data.reading import is_outside
 
 # Files with these endings are decoded; those with others are recognized by their first bytes.
 PICTURE_ENDINGS = frozenset(
-    {
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".mpo",
-        ".png",
-        ".bmp",
-        ".dib",
-        ".gif",
-        ".tif",
-        ".tiff",
-        ".webp",
-        ".avif",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".pnm",
-    }
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".bmp", ".dib", ".gif", ".tif", ".tiff"}
+    | {".webp", ".avif", ".ppm", ".pgm", ".pbm", ".pnm"}
 )
 # Files with these endings lie beside pictures, and are never opened to see whether they are pictures themselves.
 _OTHER_ENDINGS = frozenset(
-    {
-        ".txt",
-        ".xml",
-        ".json",
-        ".jsonl",
-        ".csv",
-        ".yaml",
-        ".yml",
-        ".pbtxt",
-        ".config",
-        ".names",
-        ".data",
-        ".md",
-        ".html",
-        ".py",
-        ".record",
-        ".tfrecord",
-        ".parquet",
-        ".zip",
-        ".tar",
-        ".gz",
-        ".pt",
-        ".pth",
-        ".onnx",
-        ".npy",
-        ".npz",
-        ".cache",
-        ".db",
-    }
+    {".txt", ".xml", ".json", ".jsonl", ".csv", ".yaml", ".yml", ".pbtxt", ".config", ".names", ".data", ".md"}
+    | {".html", ".py", ".record", ".tfrecord", ".parquet", ".zip", ".tar", ".gz", ".pt", ".pth", ".onnx"}
+    | {".npy", ".npz", ".cache", ".db"}
 )
 _HEAD = 32
 _SPLITS = frozenset({"train", "val", "valid", "validation", "test"})
@@ -151,7 +109,7 @@ def parts_of_name(name: str) -> tuple[str, ...]:
     return tuple(part for part in plain.split("/") if part not in ("", ".", ".."))
 
 
-def _fold_name(text: str) -> str:
+def fold_name(text: str) -> str:
     """Return a name as systems compare it that ignore case and Unicode forms."""
     return unicodedata.normalize("NFC", text).casefold()
 
@@ -199,7 +157,7 @@ class PictureFiles:
             raise DataError(f"{where}: {shown(name)!r} is not a file name: it has a null byte")
         path = self.folder / name
         # Most names lead down, which needs no look at the whole path.
-        outside = (".." in name or os.path.isabs(name)) and self._is_outside(path)
+        outside = (".." in name or os.path.isabs(name)) and is_outside(path, self.folder)
         if name and (self._allow_outside or not outside) and self._exists(path):
             return path, ""
         parts = parts_of_name(name)
@@ -227,22 +185,17 @@ class PictureFiles:
         if self._by_stem is None:
             self._by_stem = defaultdict(list)
             for path in self.pictures():
-                self._by_stem[_fold_name(path.stem)].append(path)
+                self._by_stem[fold_name(path.stem)].append(path)
         parts = parts_of_name(stem)
-        same_stem = self._by_stem.get(_fold_name(parts[-1]), []) if parts else []
+        same_stem = self._by_stem.get(fold_name(parts[-1]), []) if parts else []
         named = [path for path in same_stem if path.stem == parts[-1]] or same_stem
         if len(parts) > 1 or len(named) > 1:
-            wanted = _fold_name("/".join(parts))
+            wanted = fold_name("/".join(parts))
             exact = [
-                path for path in named if _fold_name(path.relative_to(self.folder).with_suffix("").as_posix()) == wanted
+                path for path in named if fold_name(path.relative_to(self.folder).with_suffix("").as_posix()) == wanted
             ]
             return exact or ([] if len(parts) > 1 else named)
         return named
-
-    def _is_outside(self, path: Path) -> bool:
-        # Compared as paths: as text, /data-old would begin like /data.
-        relative = os.path.relpath(os.path.abspath(path), os.path.abspath(self.folder))
-        return relative.split(os.sep)[0] == os.pardir
 
     def _exists(self, path: Path) -> bool:
         folder, name = os.path.split(path)
@@ -258,11 +211,11 @@ class PictureFiles:
         if self._by_name is None:
             self._by_name = defaultdict(list)
             for path in files_below(self.folder) if is_folder(self.folder) else ():
-                self._by_name[_fold_name(path.name)].append(path)
-        wanted = tuple(_fold_name(part) for part in name.split("/"))
+                self._by_name[fold_name(path.name)].append(path)
+        wanted = tuple(fold_name(part) for part in name.split("/"))
         named = []
         for path in self._by_name.get(wanted[-1], ()):
-            own = tuple(_fold_name(part) for part in path.relative_to(self.folder).parts)
+            own = tuple(fold_name(part) for part in path.relative_to(self.folder).parts)
             if own[-len(wanted) :] == wanted:
                 named.append(path)
         # a.JPG and a.jpg are two files where case counts; the name decides then.
@@ -278,6 +231,6 @@ class PictureFiles:
         own = path.relative_to(self.folder).as_posix()
         if own == "/".join(parts_of_name(name)):
             return "pictures named with backslashes, or by .."
-        if _fold_name(own) == _fold_name("/".join(parts_of_name(name))):
+        if fold_name(own) == fold_name("/".join(parts_of_name(name))):
             return "pictures whose name differs in upper and lower case or Unicode's form"
         return "pictures that lie in another folder than their annotation says"

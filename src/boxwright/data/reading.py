@@ -6,11 +6,16 @@ All data sets read through here, so that skipping bad samples works for all of t
 from __future__ import annotations
 
 import codecs
+import csv
+import io
+import json
 import math
 import os
+import re
 import unicodedata
+import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +24,15 @@ import numpy as np
 from boxwright.base.errors import BoxwrightError, DataError
 from boxwright.base.files import cause, read_file, shown
 from boxwright.base.limits import COORDINATE
+from boxwright.data.notices import ReasonCounts
 from boxwright.types import Categories, Sample
 
 # Characters of a file's own text in a message: a hostile file may have megabytes there.
 _MOST_SHOWN = 60
+_XML_ENCODING = re.compile(rb"<\?xml[^>]*?\bencoding\s*=\s*[\"']([A-Za-z0-9._-]+)[\"']")
+_XML_DECLARATION = re.compile(r"^\ufeff?<\?xml[^>]*\?>")
+# Characters outside XML 1.0, and the carriage return, which XML readers turn into a line feed.
+NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @contextmanager
@@ -100,6 +110,29 @@ def whole_number(value: Any, where: str) -> int:
     return int(value)
 
 
+def parse_numbers(words: Iterable[str], where: str) -> list[float]:
+    """Return the finite numbers that words spell; raise DataError if any spells none."""
+    return [parse_number(word, where) for word in words]
+
+
+def parse_number(word: str, where: str) -> float:
+    """Return the finite number that a word spells; raise DataError if it spells none."""
+    try:
+        number = float(word)
+    except ValueError:
+        raise DataError(f"{where}: expected a number, found {word[:60]!r}") from None
+    return finite_number(number, where)
+
+
+def is_number(word: str) -> bool:
+    """Return whether a word spells a number."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
 def read_text(path: Path) -> str:
     """Return the text of a file in UTF-8, in UTF-16 with a byte order mark, or else in Windows-1252.
 
@@ -123,6 +156,146 @@ def read_text(path: Path) -> str:
 def numbered_lines(path: Path) -> list[tuple[int, str]]:
     """Return the number, from 1, and the stripped text of each line of a file that is not blank."""
     return [(number, line.strip()) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
+
+
+@contextmanager
+def reading_csv(file: Path) -> Iterator[None]:
+    """Turn errors of a table's syntax into a `DataError`."""
+    try:
+        yield
+    except csv.Error as error:
+        raise DataError(f"{file}: not CSV: {error}") from None
+
+
+def read_table(
+    file: Path, needed: Sequence[str] = (), row: str = "line", first: int = 2
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of a CSV file with a header, each after its place.
+
+    Args:
+        needed: Columns that the header must have, and each row.
+        row: What a row is called in its place.
+        first: The number of the first row after the header.
+
+    Raises:
+        DataError: If it is not CSV, or lacks a column.
+    """
+    with reading_csv(file):
+        rows = csv.DictReader(io.StringIO(read_text(file)))
+        if missing := [name for name in needed if name not in (rows.fieldnames or ())]:
+            known = ", ".join(rows.fieldnames or ())[:200]
+            raise DataError(f"{file}: no column {', '.join(missing)}; there are: {known}")
+        for number, values in enumerate(rows, start=first):
+            where = f"{file}: {row} {number}"
+            if not all(values[name] for name in needed):
+                raise DataError(f"{where}: too few columns")
+            yield where, values
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds, in UTF-8, -16 or -32, with or without a byte order mark.
+
+    Raises:
+        DataError: If it cannot be read, or is not JSON.
+    """
+    return parse_json(read_file(path), shown(path))
+
+
+def parse_json(text: bytes | str, where: str) -> Any:
+    """Return what JSON holds; raise DataError if it is not JSON."""
+    try:
+        return json.loads(text)
+    # ValueError: not JSON, not in its encoding, or an integer of thousands of digits.
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON: {str(error)[:200]}") from None
+
+
+def as_object(value: Any, where: str) -> dict[str, Any]:
+    """Return a value that is an object; raise DataError if it is not."""
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: expected an object, found {repr(value)[:60]}")
+    return value
+
+
+def as_list(value: Any, where: str) -> list[Any]:
+    """Return a value that is a list; raise DataError if it is not."""
+    if not isinstance(value, list):
+        raise DataError(f"{where}: expected a list, found {repr(value)[:60]}")
+    return value
+
+
+def read_objects(value: Any, where: str, item: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects in a list, each after its place, such as `a.json: shape 3`; a DataError for anything else."""
+    for number, row in enumerate(as_list(value, f"{where}: {item}s"), start=1):
+        place = f"{where}: {item} {number}"
+        yield place, as_object(row, place)
+
+
+def as_text(value: Any, where: str) -> str:
+    """Return a value that is text; raise DataError if it is not, or is empty."""
+    if not isinstance(value, str) or not value:
+        raise DataError(f"{where}: expected text, found {repr(value)[:60]}")
+    return value
+
+
+def read_numbers(row: dict[str, Any], keys: Sequence[str], where: str) -> list[float]:
+    """Return the finite numbers under some keys of an object; raise DataError if any is none."""
+    return [finite_number(row.get(key), f"{where}: {key}") for key in keys]
+
+
+def read_points(value: Any, where: str, least: int = 3) -> list[float]:
+    """Return x, y, x, y and so on from a list of pairs.
+
+    Raises:
+        DataError: If it has fewer than `least` pairs, or something else than pairs of finite numbers.
+    """
+    pairs = as_list(value, where)
+    if len(pairs) < least or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise DataError(f"{where}: expected [[x, y], …] of {least} points or more, found {repr(value)[:60]}")
+    return [finite_number(number, where) for pair in pairs for number in pair]
+
+
+def read_xml(path: Path, assumed: ReasonCounts | None = None) -> ET.Element:
+    """Return the root of an XML file.
+
+    Args:
+        assumed: Counts the files that are not in the encoding that they declare.
+
+    Raises:
+        DataError: If it cannot be read, or is not XML.
+    """
+    data = read_file(path)
+    try:
+        return ET.fromstring(data)
+    except (ET.ParseError, ValueError, LookupError, RecursionError) as error:
+        for text, assumption in _decode_otherwise(data):
+            try:
+                # The declaration is removed, since it would still name the old encoding.
+                root = ET.fromstring(_XML_DECLARATION.sub("", text, count=1).encode())
+            except (ET.ParseError, ValueError, RecursionError):
+                continue
+            if assumption and assumed is not None:
+                assumed.add(assumption, path.name)
+            return root
+        raise DataError(f"{shown(path)}: not XML: {error}") from None
+
+
+def _decode_otherwise(data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the text of a file that the parser refuses, as other programs write it, and what that assumes."""
+    declared = _XML_ENCODING.match(data)
+    encoding = declared[1].decode() if declared else "utf-8"
+    try:
+        # Encodings that only Python supports, such as gb2312.
+        yield data.decode(encoding), ""
+    except LookupError:
+        return
+    except ValueError:
+        pass
+    try:
+        yield data.decode("utf-8-sig"), "XML files that declare another encoding, read as UTF-8"
+    except UnicodeDecodeError:
+        with suppress(UnicodeDecodeError):
+            yield data.decode("cp1252"), "XML files that are not in their encoding, read as Windows-1252"
 
 
 def label_of(name: str, categories: Categories, where: object) -> int:
@@ -177,12 +350,15 @@ def inside(folder: Path, name: str, where: str, *, allow_outside: bool) -> Path:
     if "\0" in name:
         raise DataError(f"{where}: {shown(name)!r} is not a file name: it has a null byte")
     path = folder / name
-    if not allow_outside:
-        # Compared as paths: as text, /data-old would begin like /data.
-        beyond = os.path.relpath(os.path.abspath(path), os.path.abspath(folder)).split(os.sep)[0] == os.pardir
-        if beyond:
-            raise DataError(
-                f"{where}: {shown(name)!r} lies outside {folder}; if that is intended, set "
-                "allow_paths_outside in the reader, or pass it when opening the data"
-            )
+    if not allow_outside and is_outside(path, folder):
+        raise DataError(
+            f"{where}: {shown(name)!r} lies outside {folder}; if that is intended, set "
+            "allow_paths_outside in the reader, or pass it when opening the data"
+        )
     return path
+
+
+def is_outside(path: Path, folder: Path) -> bool:
+    """Return whether a path leads out of a folder, whatever links there are."""
+    # Compared as paths: as text, /data-old would begin like /data.
+    return os.path.relpath(os.path.abspath(path), os.path.abspath(folder)).split(os.sep)[0] == os.pardir

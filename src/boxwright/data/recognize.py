@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from boxwright.base.errors import DataError
@@ -19,20 +20,30 @@ from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
 from boxwright.base.read_settings import LabelConvention
 from boxwright.data.archives import is_archive, unpacked
 from boxwright.data.coco import ROBOFLOW_ANNOTATIONS
+from boxwright.data.cvat import CVAT_ANNOTATIONS, is_cvat_text
 from boxwright.data.fddb import is_fddb
-from boxwright.data.formats import BEGINNING, annotations_in, has_voc_annotations, is_coco_file, is_record_file
+from boxwright.data.fiftyone import FIFTYONE_LABELS
 from boxwright.data.label_map import load_label_map
-from boxwright.data.layouts.places import beginning_of, folders_in
+from boxwright.data.layouts.places import beginning_of, files_in, folder_of, folders_in
 from boxwright.data.layouts.table import LAYOUTS, layout_of
-from boxwright.data.picture_files import is_left_over, is_picture
+from boxwright.data.picture_files import files_below, is_left_over, is_picture
 from boxwright.data.sources import Source
 from boxwright.data.wider_face import is_wider_face
-from boxwright.data.yolo import find_yolo, yolo_splits
+from boxwright.data.yolo_layout import find_yolo, yolo_splits
 
 _TRAINING = ("trainval", "train", "training")
 _SAME_LIST = {"val": ("valid", "validation"), "valid": ("val", "validation"), "validation": ("val", "valid")}
 _HELD_OUT = ("val", "valid", "validation", "eval", "test", "testing")
 _DEEPEST = 2  # folders above the data
+_RECORDS = re.compile(r".+\.(tf_?)?records?(-[0-9]{5}-of-[0-9]{5})?|.+-[0-9]{5}-of-[0-9]{5}", re.IGNORECASE)
+# The first key or the first picture of a file may come late.
+_BEGINNING = 1 << 20
+# The first key of COCO's files, and of FiftyOne's; Label Studio's begin with a task.
+_FIRST_OF_COCO = r'\s*\{\s*"(info|licenses|images|annotations|categories|type|classes|labels)"\s*:'
+_LISTS_OF_COCO = r'"(images|annotations|categories)"\s*:\s*\['
+_TASKS = r"\s*\[\s*\{"
+_VOC = re.compile(r"<annotation[\s>]")
+_TRIED = 20
 # The error names these if nothing was recognized.
 _EXPECTED = (
     "YOLO (a data.yaml or classes.txt), COCO (a .json of annotations), Pascal VOC (a folder of .xml files), TFRecords "
@@ -63,6 +74,30 @@ class RecognizedData:
     label_map: Path | None = None
     notes: tuple[str, ...] = ()
     folder: str = ""
+
+
+def is_data_file(path: Path) -> bool:
+    """Return whether a .yaml, .json or .xml file holds YOLO or COCO data rather than a configuration."""
+    if path.suffix in (".json", ".xml"):
+        return is_coco_file(path)
+    return re.search(r"^(names|nc)\s*:", beginning_of(path, _BEGINNING), re.M) is not None
+
+
+def is_record_file(path: Path) -> bool:
+    """Return whether a file is a TFRecord, by its name."""
+    return _RECORDS.fullmatch(path.name) is not None
+
+
+def is_coco_file(path: Path) -> bool:
+    """Return whether a file holds COCO annotations, or an annotation tool's, by its beginning."""
+    text = beginning_of(path, _BEGINNING)
+    if path.suffix.lower() == ".xml":
+        return is_cvat_text(text)
+    if text.lstrip().startswith("{") and len(set(re.findall(_LISTS_OF_COCO, text))) > 1:
+        return True
+    return re.match(_FIRST_OF_COCO, text) is not None or (
+        re.match(_TASKS, text) is not None and '"annotations"' in text
+    )
 
 
 def recognize(
@@ -180,7 +215,7 @@ def _only_folder(path: Path, depth: int) -> RecognizedData | None:
 
 def label_map_beside(path: Path) -> Path | None:
     """Return the label map in a folder, or beside a file: `label_map.pbtxt`, else the only one of another name."""
-    folder = path if is_folder(path) else path.parent
+    folder = folder_of(path)
     if is_file(folder / "label_map.pbtxt"):
         return folder / "label_map.pbtxt"
     others = [file for file in sorted(folder.glob("*.pbtxt")) if "item" in beginning_of(file)]
@@ -263,7 +298,7 @@ def _words(name: str) -> list[str]:
 
 def _records(path: Path) -> RecognizedData | None:
     """Recognize TFRecord files: a folder of them, or one of them with its shards."""
-    folder = path if is_folder(path) else path.parent
+    folder = folder_of(path)
     if is_file(path) and not is_record_file(path):
         return None
     files = [path] if is_file(path) else [file for file in sorted(folder.iterdir()) if is_record_file(file)]
@@ -300,7 +335,7 @@ def _coco(path: Path) -> RecognizedData | None:
     by_name = {file.stem: file for file in files}
 
     def source(name: str) -> Source:
-        images = _find_image_folder(by_name[name], path if is_folder(path) else path.parent)
+        images = _find_image_folder(by_name[name], folder_of(path))
         return Source("coco", str(by_name[name]), image_folder=str(images))
 
     return _recognize_lists("COCO", sorted(by_name), path, source)
@@ -309,16 +344,11 @@ def _coco(path: Path) -> RecognizedData | None:
 def _json_files(path: Path) -> list[Path]:
     if not is_folder(path):
         return []
-    files = _with_ending(path, ".json") or _with_ending(path / "annotations", ".json")
+    files = files_in(path, ".json")
+    if not files and is_folder(path / "annotations"):
+        files = files_in(path / "annotations", ".json")
     detections = [file for file in files if file.stem.startswith("instances")]
     return detections or files
-
-
-def _with_ending(folder: Path, ending: str) -> list[Path]:
-    """Return the files in a folder with an ending in upper or lower case."""
-    if not is_folder(folder):
-        return []
-    return sorted(item for item in folder.iterdir() if item.suffix.lower() == ending and not is_left_over(item.name))
 
 
 def _find_image_folder(file: Path, root: Path) -> Path:
@@ -330,7 +360,7 @@ def _find_image_folder(file: Path, root: Path) -> Path:
     names = ("", *words, "images", "JPEGImages", "data", *below)
     candidates: list[Path] = [folder / name for folder in roots for name in names]
     # Only the beginning of the file, which may have hundreds of megabytes.
-    first = re.search(r'"file_name"\s*:\s*"((?:[^"\\]|\\.)+)"', beginning_of(file, BEGINNING))
+    first = re.search(r'"file_name"\s*:\s*"((?:[^"\\]|\\.)+)"', beginning_of(file, _BEGINNING))
     if first is not None:
         # Decodes JSON's escapes, such as \u00e9.
         named: str = json.loads(f'"{first[1]}"')
@@ -353,8 +383,9 @@ def _layout(path: Path) -> RecognizedData | None:
 
 def _layout_parts(path: Path) -> RecognizedData | None:
     """Recognize files of one layout in a folder that are its lists, such as train_labels.csv and test_labels.csv."""
-    files = [item for item in sorted(path.iterdir()) if is_file(item) and not is_left_over(item.name)]
-    named = [file for file in files if set(_words(file.stem)) & {*_TRAINING, *_HELD_OUT} and not is_picture(file)]
+    named = [
+        file for file in files_in(path) if set(_words(file.stem)) & {*_TRAINING, *_HELD_OUT} and not is_picture(file)
+    ]
     layouts = {file: layout for file in named if (layout := layout_of(file)) is not None}
     if len({layout.name for layout in layouts.values()}) != 1:
         return None
@@ -376,7 +407,7 @@ def _open_images(path: Path) -> RecognizedData | None:
     files = sorted(path.glob("*bbox*.csv")) if is_folder(path) else [path]
     if not files or files[0].suffix != ".csv" or not all(_is_open_images(file) for file in files):
         return None
-    root = path if is_folder(path) else path.parent
+    root = folder_of(path)
     by_name = {file.stem: file for file in files}
 
     def source(name: str) -> Source:
@@ -392,7 +423,7 @@ def _is_open_images(file: Path) -> bool:
 
 def _voc(path: Path) -> RecognizedData | None:
     """Recognize Pascal VOC: a folder of .xml files, with or without lists in `ImageSets/Main`."""
-    if not is_folder(path) or annotations_in(path) is not None or not has_voc_annotations(path):
+    if not is_folder(path) or _has_an_export(path) or not _has_voc_annotations(path):
         return None
     if not is_folder(path / "ImageSets") and (split := _split_folders(path)) is not None:
         return split
@@ -405,6 +436,18 @@ def _voc(path: Path) -> RecognizedData | None:
     if not names or (len(names) == 1 and names[0] in ("all", "default")):
         return RecognizedData("Pascal VOC", source(""))
     return _recognize_lists("Pascal VOC", names, path, source)
+
+
+def _has_an_export(folder: Path) -> bool:
+    """Return whether a folder has a file of annotations that Roboflow, CVAT or FiftyOne exported."""
+    files = (folder / name for name in (ROBOFLOW_ANNOTATIONS, CVAT_ANNOTATIONS, FIFTYONE_LABELS))
+    return any(is_file(file) and is_coco_file(file) for file in files)
+
+
+def _has_voc_annotations(path: Path) -> bool:
+    """Return whether a folder has Pascal VOC annotations, in it or below it."""
+    files = (file for file in files_below(path) if file.suffix.lower() == ".xml")
+    return any(_VOC.search(beginning_of(file)) is not None for file in islice(files, _TRIED))
 
 
 def _is_class_list(file: Path) -> bool:

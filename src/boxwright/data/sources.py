@@ -18,8 +18,7 @@ from boxwright.data.tf_example import RecordFields
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
-from boxwright.data.yolo import YoloDataset
-from boxwright.data.yolo_convention import YoloConvention
+from boxwright.data.yolo import YoloConvention, YoloDataset
 from boxwright.types import Categories
 
 DataFormat = Literal["voc", "coco", "tfrecord", "yolo", "open_images", "wider_face", "fddb"]

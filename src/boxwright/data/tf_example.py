@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco_masks import check_mask_memory
-from boxwright.data.context_features import read_context, read_context_image_ids
 from boxwright.data.dense_pose import PointList
-from boxwright.data.example_messages import Example, Features, features_of
+from boxwright.data.example_messages import Example, Features, features_of, read_context, read_context_image_ids
 from boxwright.data.image_io import decode_image
 from boxwright.data.keypoint_names import KEYPOINT_TEXT, KeypointNames
 from boxwright.data.reading import checked_sample, whole_number

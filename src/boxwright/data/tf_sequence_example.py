@@ -10,8 +10,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.data.context_features import set_context
-from boxwright.data.example_messages import Features, SequenceExample, features_of, values_of
+from boxwright.data.example_messages import Features, SequenceExample, features_of, set_context, values_of
 from boxwright.data.reading import whole_number
 
 _IMAGE = "image/encoded"

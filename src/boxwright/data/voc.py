@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError, OutputError
-from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown, write_whole
+from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown, write_whole
 from boxwright.data.coordinates import in_order, look_like_sizes
-from boxwright.data.image_io import read_header, read_image
 from boxwright.data.notices import Notices
-from boxwright.data.picture_files import PictureFiles, files_below
-from boxwright.data.reading import checked_sample, inside, labels_of, numbered_lines, reading
+from boxwright.data.picture_dataset import PictureDataset
+from boxwright.data.picture_files import PictureFiles, files_below, fold_name
+from boxwright.data.reading import NOT_XML, checked_sample, inside, labels_of, numbered_lines, reading
 from boxwright.data.rotated import Box
 from boxwright.data.voc_pictures import (
     PRESERVED,
@@ -35,20 +35,12 @@ from boxwright.data.voc_pictures import (
     match_pictures,
     read_voc_annotation,
 )
-from boxwright.data.xml_files import NOT_XML
 from boxwright.types import Categories, Category, Sample
 
 _IMAGE_FOLDERS = frozenset({"jpegimages", "images", "image", "imgs", "img"})
 _ANNOTATION_FOLDERS = frozenset({"annotations", "annotation", "xml", "xmls"})
 # The second column of VOC's lists of one class: absent, present, or difficult.
 _FLAG = re.compile(r"\s+(?:-1|0|1)$")
-
-
-@dataclass(frozen=True)
-class _Object:
-    name: str
-    box: tuple[float, float, float, float]
-    difficult: bool
 
 
 @dataclass(frozen=True)
@@ -68,12 +60,11 @@ class _Entry:
         return self.annotation, self.picture
 
 
-class VocDataset:
-    """Samples from a folder in Pascal VOC's layout.
+class VocDataset(PictureDataset):
+    """Samples from a folder in Pascal VOC's layout; a sample's id is its annotation's name.
 
     Attributes:
         stems: The annotations' names without ending, with their folders: `a`, `job1/a`.
-        notices: What was assumed and left out.
     """
 
     def __init__(
@@ -296,31 +287,22 @@ class VocDataset:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; its id is the annotation's name."""
-        entry = self._entries[index]
-        with reading(str(entry.path)):
-            annotation, picture = entry.readable()
-            image = read_image(picture, upright=not self.ignore_exif, declared=self._size_meant(annotation))
-            return self._sample(entry, image)
+    def _where(self, index: int) -> str:
+        return str(self._entries[index].path)
 
-    def without_pixels(self, index: int) -> Sample:
-        """Return one sample with an image of shape [H, W, 0], without decoding the picture.
+    def _path(self, index: int) -> Path:
+        return self._entries[index].readable()[1]
 
-        Raises:
-            DataError: As for reading it, where the picture's header shows it.
-        """
-        entry = self._entries[index]
-        with reading(str(entry.path)):
-            annotation, picture = entry.readable()
-            height, width = read_header(picture).size_for(self._size_meant(annotation), upright=not self.ignore_exif)
-            return self._sample(entry, np.zeros((height, width, 0), np.uint8))
+    def declared_size(self, index: int) -> tuple[int, int] | None:
+        """Return the (height, width) that an annotation states, if any."""
+        return self._entries[index].readable()[0].declared
 
-    def _size_meant(self, annotation: VocAnnotation) -> tuple[int, int] | None:
+    def _size_meant(self, index: int, path: Path) -> tuple[int, int] | None:
         """Return the declared size, if it tells which way up the picture is; that of another size does not."""
-        return None if self.rescale else annotation.declared
+        return None if self.rescale else super()._size_meant(index, path)
 
-    def _sample(self, entry: _Entry, image: NDArray[np.uint8]) -> Sample:
+    def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
+        entry = self._entries[index]
         annotation, picture = entry.readable()
         objects = [item for item in annotation.objects if item.name in self._labels]
         factors = np.ones(4)
@@ -337,20 +319,6 @@ class VocDataset:
         )
         return checked_sample(sample, str(entry.path))
 
-    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
-        """Return the picture's file, and the (height, width) that its annotation states, if any."""
-        annotation, picture = self._entries[index].readable()
-        return picture, annotation.declared
-
-    def declared_size(self, index: int) -> tuple[int, int] | None:
-        """Return the (height, width) that an annotation states, if any."""
-        return self._entries[index].readable()[0].declared
-
-    def encoded(self, index: int) -> tuple[bytes, str]:
-        """Return the image file's bytes and its name."""
-        _, picture = self._entries[index].readable()
-        return read_file(picture), picture.name
-
 
 def _xywh_to_corners(box: Box) -> Box:
     return box[0], box[1], box[0] + box[2], box[1] + box[3]
@@ -363,7 +331,7 @@ def _folders(root: Path, names: frozenset[str]) -> list[Path]:
 
 def _as_written(name: str) -> str:
     """Return a name as systems compare it that ignore case, Unicode forms and the kind of slash."""
-    return unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()
+    return fold_name(name.replace("\\", "/"))
 
 
 def _one_form(names: Iterable[str]) -> dict[str, str]:

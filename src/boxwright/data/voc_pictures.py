@@ -21,8 +21,8 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import shown
 from boxwright.data.notices import Notices, ReasonCounts
 from boxwright.data.picture_files import PICTURE_ENDINGS, PictureFiles, is_picture, parts_of_name
+from boxwright.data.reading import read_xml
 from boxwright.data.rotated import Box, box_around_points, box_around_rectangle
-from boxwright.data.xml_files import read_xml
 
 PRESERVED = "{http://www.w3.org/XML/1998/namespace}space"
 _YES, _NO = frozenset({"true", "yes", "y"}), frozenset({"", "false", "no", "n", "none", "unspecified"})

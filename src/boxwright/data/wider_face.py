@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.image_io import read_header, read_image
-from boxwright.data.located import LocatedPictures
 from boxwright.data.notices import Notices
+from boxwright.data.picture_dataset import LocatedPictures, PictureDataset
+from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import checked_sample, finite_number, numbered_lines, reading
 from boxwright.types import Categories, Category, Sample
 
@@ -75,8 +75,12 @@ def face_label(categories: Categories, path: Path) -> int:
     return (named or categories.items[0]).label
 
 
-class WiderFaceDataset:
-    """Samples from WIDER FACE's annotations."""
+class WiderFaceDataset(PictureDataset):
+    """Samples from WIDER FACE's annotations; ids and file names are paths with the event's folder.
+
+    Faces marked invalid are crowds: they are not trained on, and detecting them is not an error. Attributes are the six
+    of the benchmark, and the membership in each subset if known.
+    """
 
     def __init__(
         self,
@@ -113,8 +117,9 @@ class WiderFaceDataset:
         self.categories = categories or _FACE
         self._label = face_label(self.categories, self.path)
         self._subsets = _read_subsets(Path(subsets), self.images) if subsets else None
-        names = [(image.path, self._where(image)) for image in self.images]
-        self._files = LocatedPictures(self.folder, names, self.notices, allow_outside=allow_paths_outside)
+        names = [(image.path, self._where(index)) for index, image in enumerate(self.images)]
+        files = PictureFiles(self.folder, allow_outside=allow_paths_outside)
+        self._files = LocatedPictures(files, names, self.notices)
 
     def _usual_folder(self) -> Path:
         above = self.path.absolute().parent.parent
@@ -123,25 +128,6 @@ class WiderFaceDataset:
 
     def __len__(self) -> int:
         return len(self.images)
-
-    def __getitem__(self, index: int) -> Sample:
-        """Return one sample; its id and file name are the path with the event's folder.
-
-        Faces marked invalid are crowds: they are not trained on, and detecting them is not an error. Attributes are the
-        six of the benchmark, and the membership in each subset if known.
-        """
-        with reading(self._where(self.images[index])):
-            return self._sample(index, read_image(self._files.path(index), upright=not self.ignore_exif))
-
-    def without_pixels(self, index: int) -> Sample:
-        """Return one sample with an image [H, W, 0], whose file is opened for its size alone.
-
-        Raises:
-            DataError: If the image is missing or none.
-        """
-        with reading(self._where(self.images[index])):
-            size = read_header(self._files.path(index)).size_for(None, upright=not self.ignore_exif)
-            return self._sample(index, np.zeros((*size, 0), np.uint8))
 
     def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
         annotation = self.images[index]
@@ -164,14 +150,13 @@ class WiderFaceDataset:
             id=annotation.path,
             filename=annotation.path,
         )
-        return checked_sample(sample, self._where(annotation))
+        return checked_sample(sample, self._where(index))
 
-    def _where(self, annotation: _Image) -> str:
-        return f"{self.path}: line {annotation.line}"
+    def _where(self, index: int) -> str:
+        return f"{self.path}: line {self.images[index].line}"
 
-    def picture(self, index: int) -> tuple[Path, tuple[int, int] | None]:
-        """Return the picture's file, and the (height, width) that its annotation states, if any."""
-        return self._files.path(index), None
+    def _path(self, index: int) -> Path:
+        return self._files.path(index)
 
     def encoded(self, index: int) -> tuple[bytes, str]:
         """Return the image file's bytes and its name, with the event's folder."""

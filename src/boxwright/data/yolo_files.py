@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,9 +10,9 @@ from pathlib import Path
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, shown
 from boxwright.data.notices import Notices
-from boxwright.data.picture_files import PictureFiles, is_left_over, pictures_in
+from boxwright.data.picture_files import PictureFiles, fold_name, pictures_in
 from boxwright.data.reading import numbered_lines
-from boxwright.data.yolo_layout import NAME_FILES, YoloLayout, is_label_file
+from boxwright.data.yolo_layout import NAME_FILES, YoloLayout, is_label_file, list_names
 
 # Beside `images` people have these, too; Ultralytics reads only the first.
 _FOLDERS = ("labels", "Labels", "label", "Label", "labelTxt")
@@ -90,29 +89,22 @@ def _find_listed_picture(finders: Sequence[PictureFiles], line: str, where: str)
     return match
 
 
-def _fold_name(stem: str) -> str:
-    return unicodedata.normalize("NFC", stem).casefold()
-
-
 class _Folder:
     """The names in a folder, listed once."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.names = sorted(name for name in os.listdir(path) if not is_left_over(name))
-        except (OSError, ValueError):
-            self.names = []
+        self.names = list_names(path)
         texts = [name for name in self.names if name.lower().endswith(".txt") and name not in NAME_FILES]
         self.texts = {name[:-4]: path / name for name in texts}
         self._alike: dict[str, list[Path]] = defaultdict(list)
         for stem, text in self.texts.items():
-            self._alike[_fold_name(stem)].append(text)
+            self._alike[fold_name(stem)].append(text)
 
     def label_file(self, stem: str) -> Path | None:
         """Return the file of labels for a picture's stem, whose case or Unicode form may differ."""
         if stem in self.texts:
             return self.texts[stem]
-        matches = self._alike.get(_fold_name(stem), [])
+        matches = self._alike.get(fold_name(stem), [])
         return matches[0] if len(matches) == 1 else None
 
 
@@ -201,9 +193,9 @@ def _compare(
             notices.assumed.add("label files whose name differs in upper and lower case or Unicode's form", label.name)
     notices.assumed.add("pictures that share a label file with one of another ending", place, len(named) - len(matched))
     # Pictures of other splits that share the folder have their labels here, too.
-    stems = {_fold_name(os.path.splitext(name)[0]) for folder in folders for name in _names(folder, place, listed)}
+    stems = {fold_name(os.path.splitext(name)[0]) for folder in folders for name in _names(folder, place, listed)}
     rest = (path for path in listed[place].texts.values() if path not in matched)
-    unmatched = [path for path in rest if _fold_name(path.stem) not in stems and is_label_file(path)]
+    unmatched = [path for path in rest if fold_name(path.stem) not in stems and is_label_file(path)]
     if unmatched and len(matched) < len(without) and len(matched) < len(unmatched):
         raise DataError(
             f"{shown(place)}: the names of most pictures and label files disagree: {len(without)} pictures have no "

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, shown, size_of
-from boxwright.data.picture_files import is_left_over, parts_of_name
+from boxwright.data.picture_files import fold_name, is_left_over, parts_of_name
 from boxwright.data.reading import inside, read_text
 from boxwright.data.yolo_yaml import read_data_yaml, yaml_keypoint_names, yaml_keypoints, yaml_lists, yaml_names
 
@@ -110,23 +109,19 @@ class YoloLayout:
                     )
 
 
-def _fold_name(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
-
-
 def _find_below(folder: Path, parts: tuple[str, ...]) -> Path | None:
     """Return the file or folder below a folder, its name in any case and Unicode form; None if there is no single."""
     place = folder
     for part in parts:
         exact = os.path.exists(place / part)
-        matches = [part] if exact else [name for name in _list_names(place) if _fold_name(name) == _fold_name(part)]
+        matches = [part] if exact else [name for name in list_names(place) if fold_name(name) == fold_name(part)]
         if len(matches) != 1:
             return None
         place = place / matches[0]
     return place
 
 
-def _list_names(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     """Return the names in a folder, sorted, without systems' left-overs; none if it cannot be listed."""
     try:
         return sorted(name for name in os.listdir(folder) if not is_left_over(name))
@@ -160,18 +155,18 @@ def find_yolo(path: str | Path) -> Path | None:
         return yamls[0]
     if label_files_near(path) is None:
         return None
-    data = (path / name for name in _list_names(path) if name.endswith(".data"))
+    data = (path / name for name in list_names(path) if name.endswith(".data"))
     if (darknet := next((item for item in data if "names" in _darknet_keys(item)), None)) is not None:
         return darknet
     lists = list(_name_files(path))
     # labelImg writes VOC's .xml beside its classes.txt, too, and those name the classes themselves.
-    if lists and not (lists[0].parent == path and any(name.lower().endswith(".xml") for name in _list_names(path))):
+    if lists and not (lists[0].parent == path and any(name.lower().endswith(".xml") for name in list_names(path))):
         return path
     return next((item for item in _yamls_in(path.parent) if _leads_into(item, path)), None)
 
 
 def _yamls_in(folder: Path) -> Iterator[Path]:
-    for name in _list_names(folder):
+    for name in list_names(folder):
         path = folder / name
         if path.suffix.lower() in (".yaml", ".yml") and is_file(path) and size_of(path) <= _LARGEST_SEARCHED:
             try:
@@ -202,7 +197,7 @@ def _split_folders(folder: Path) -> list[Path]:
 def label_files_near(folder: Path) -> Path | None:
     """Return a label file of YOLO's in a folder, or where its splits' labels usually lie; None if there is none."""
     for place in _split_folders(folder):
-        texts = [name for name in _list_names(place) if name.lower().endswith(".txt") and name not in NAME_FILES]
+        texts = [name for name in list_names(place) if name.lower().endswith(".txt") and name not in NAME_FILES]
         if path := next((place / name for name in texts[:_TRIED] if is_label_file(place / name)), None):
             return path
     return None

@@ -14,7 +14,7 @@ from typing import IO, Any
 from boxwright.base.errors import OutputError
 from boxwright.base.files import cause, make_folder, open_whole, shown
 from boxwright.data.coco import coco_annotation, coco_category
-from boxwright.data.lvis import searched_lists
+from boxwright.data.coco_content import searched_lists
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import detection_rows, image_identity
 from boxwright.types import Categories, Category

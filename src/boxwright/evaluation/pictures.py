@@ -1,4 +1,4 @@
-"""Pictures of detections."""
+"""Pictures of samples, and of detections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.drawing import NAME_AND_SCORE, Captions, Details, draw_boxes, side_by_side, with_tracks
-from boxwright.data.pictures import draw_sample
 from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.types import Categories, FoundObjects, Sample
 from boxwright.types.dense_pose import COLUMNS, KNOWN, PART
@@ -28,6 +27,22 @@ def draw_beside_truth(
     left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions, plan.keypoint_edges)
     titles = (f"detections, score {plan.min_score:g} or more", "truth")
     return side_by_side(left, draw_sample(sample, categories, edges=plan.keypoint_edges), titles)
+
+
+def draw_sample(
+    sample: Sample, categories: Categories, fit: int = 0, edges: Sequence[tuple[int, int]] = ()
+) -> NDArray[np.uint8]:
+    """Return a sample's image with all that is annotated in it, uint8 [H, W, 3].
+
+    Args:
+        fit: As of `draw_boxes`.
+        edges: Pairs of keypoints that are joined by a line.
+    """
+    labels = sample.labels.tolist()
+    names = [categories.by_label(label).title for label in labels]
+    colors, texts = with_tracks(labels, names, None if sample.track_ids is None else sample.track_ids.tolist())
+    details = Details(sample.masks, sample.keypoints, edges, sample.dense_pose)
+    return draw_boxes(sample.image, sample.boxes, colors, texts, details, fit=fit)
 
 
 def draw_detections(

@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import CheckpointError, DataError
 from boxwright.base.files import make_folder, open_whole, shown, unique_stem, write_whole
 from boxwright.data.captures import Capture, box_embedding, memory_banks, read_capture, time_embedding
-from boxwright.data.context_features import with_context
-from boxwright.data.example_messages import Features
+from boxwright.data.example_messages import Features, with_context
 from boxwright.data.image_io import decode_image, image_size
 from boxwright.data.tf_example import encoded_image, read_features
 from boxwright.data.tf_sequence_example import encode_sequence

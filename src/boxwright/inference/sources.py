@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file
-from boxwright.data.array_file import SUFFIX, read_array
-from boxwright.data.image_io import decode_image, read_image
+from boxwright.data.image_io import ARRAY_SUFFIX, decode_image, read_array, read_image
 from boxwright.inference.fetch import fetch_image, names_image, names_video, sends_image
 from boxwright.inference.files import VIDEOS, find_files
 from boxwright.inference.video import frame_count, read_video
@@ -176,6 +175,6 @@ def _on_the_web(url: str) -> Source:
 
 def _source_from_file(path: Path) -> Source:
     suffix = path.suffix.lower()
-    if suffix == SUFFIX:
+    if suffix == ARRAY_SUFFIX:
         return ArraySource(str(path))
     return VideoSource(str(path)) if suffix in VIDEOS else ImageSource(str(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from boxwright.data.input_sizes import DrawnSizes
+from boxwright.data.batch import DrawnSizes
 from boxwright.families.shared.choice import require
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer

@@ -13,12 +13,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import diagnose_wrong_file, is_file, shown
+from boxwright.base.files import BoundedFile, diagnose_wrong_file, is_file, shown
 from boxwright.base.limits import ARCHIVE_FILES, CHECKPOINT_BYTES
 
 _ENDINGS = (".tar.gz", ".tgz", ".tar")
-# Reads of members' content are far smaller, as is any honest header.
-_MOST_AT_ONCE = 1 << 24
 # Files to extract from an archive.
 _WANTED = (
     "*.config",
@@ -39,24 +37,9 @@ def is_archive(source: str | Path) -> bool:
     return str(source).endswith(_ENDINGS) and is_file(source)
 
 
-class _Bounded:
-    """A file with limits on the total size and on the size of each read."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_AT_ONCE:
-            raise ValueError(f"a header of {size} bytes")
-        if problem := CHECKPOINT_BYTES.exceeded(self._file.tell() + size):
-            raise CheckpointError(problem)
-        return self._file.read(size)
-
-    def seek(self, position: int, whence: int = 0) -> int:
-        return self._file.seek(position, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
+def _check_size(end: int) -> None:
+    if problem := CHECKPOINT_BYTES.exceeded(end):
+        raise CheckpointError(problem)
 
 
 @contextmanager
@@ -100,7 +83,7 @@ def _decompressed(path: Path) -> Iterator[IO[bytes]]:
 
 def _unpack(path: Path, folder: Path) -> None:
     size = 0
-    with _decompressed(path) as file, tarfile.open(fileobj=_Bounded(file), mode="r:") as archive:  # type: ignore[call-overload]
+    with _decompressed(path) as file, tarfile.open(fileobj=BoundedFile(file, _check_size), mode="r:") as archive:  # type: ignore[call-overload]
         for count, member in enumerate(archive, start=1):
             if problem := ARCHIVE_FILES.exceeded(count):
                 raise CheckpointError(f"{shown(path)}: {problem}")

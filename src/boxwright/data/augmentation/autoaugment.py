@@ -168,21 +168,13 @@ def _pixels(change: Callable[[Levels, float], Levels]) -> Change:
     return lambda sample, argument, _: replace(sample, image=change(sample.image, argument))
 
 
-def _patch(change: Callable[[Levels, float], Levels]) -> Patch:
-    return lambda image, argument, _: change(image, argument)
-
-
-def _equalize(image: Levels, _: float) -> Levels:
-    return enhance.equalize(image)
-
-
 def _warped(where: Callable[[Levels, float], warp.Affine]) -> Patch:
     return lambda image, argument, _: warp.warp(image, where(image, argument), warp.FILL)
 
 
 OPERATIONS: dict[str, Kind] = {
     "AutoContrast": Kind(_no_argument, image=_pixels(lambda image, _: enhance.autocontrast(image))),
-    "Equalize": Kind(_no_argument, image=_pixels(_equalize)),
+    "Equalize": Kind(_no_argument, image=_pixels(lambda image, _: enhance.equalize(image))),
     "Posterize": Kind(_whole(4), image=_pixels(lambda image, bits: enhance.posterize(image, int(bits)))),
     "Solarize": Kind(_whole(256), image=_pixels(lambda image, level: enhance.solarize(image, int(level)))),
     "SolarizeAdd": Kind(_whole(110), image=_pixels(lambda image, level: enhance.solarize_add(image, int(level)))),
@@ -208,9 +200,9 @@ OPERATIONS: dict[str, Kind] = {
     "TranslateY_Only_BBoxes": Kind(
         _times(_BOX_SHIFT), signed=True, patch=_warped(lambda _, pixels: warp.translation(0, pixels))
     ),
-    "Flip_Only_BBoxes": Kind(_no_argument, patch=_patch(lambda image, _: image[:, ::-1])),
-    "Solarize_Only_BBoxes": Kind(_whole(256), patch=_patch(lambda image, level: enhance.solarize(image, int(level)))),
-    "Equalize_Only_BBoxes": Kind(_no_argument, patch=_patch(_equalize)),
+    "Flip_Only_BBoxes": Kind(_no_argument, patch=lambda image, _, rng: image[:, ::-1]),
+    "Solarize_Only_BBoxes": Kind(_whole(256), patch=lambda image, level, _: enhance.solarize(image, int(level))),
+    "Equalize_Only_BBoxes": Kind(_no_argument, patch=lambda image, _, rng: enhance.equalize(image)),
     "Cutout_Only_BBoxes": Kind(_whole(_BOX_CUTOUT), patch=cutout),
 }
 

@@ -16,9 +16,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.data.augmentation.functional.color import brighten, saturate_8_bits, scale_levels, turn_hue_8_bits
 from boxwright.data.augmentation.functional.geometry import pad, place
-from boxwright.data.augmentation.functional.pixels import canvas_of
+from boxwright.data.augmentation.functional.pixels import canvas_of, scale_levels, shift_levels
 from boxwright.types import Sample
 
 _INTERPOLATIONS = (cv2.INTER_LINEAR, cv2.INTER_AREA, cv2.INTER_NEAREST, cv2.INTER_CUBIC, cv2.INTER_LANCZOS4)
@@ -46,27 +45,26 @@ class CaffeDistort:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
-        changes: list[Callable[[_Pixels, np.random.Generator], _Pixels]]
-        changes = [self._brightness, self._contrast, self._saturation, self._hue]
+        changes: list[Callable[[_Pixels], _Pixels]] = [
+            lambda image: shift_levels(image, rng.uniform(-self.brightness, self.brightness)),
+            lambda image: scale_levels(image, rng.uniform(*self.contrast)),
+            lambda image: _in_hsv(image, 1, scale_levels, rng.uniform(*self.saturation)),
+            lambda image: _in_hsv(image, 0, shift_levels, rng.uniform(-self.hue, self.hue)),
+        ]
         if rng.random() < 0.5:
             changes.append(changes.pop(1))
         image = sample.image
         for change in changes:
             if rng.random() < self.probability:
-                image = change(image, rng)
+                image = change(image)
         return replace(sample, image=image)
 
-    def _brightness(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
-        return brighten(image, rng.uniform(-self.brightness, self.brightness))
 
-    def _contrast(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
-        return scale_levels(image, rng.uniform(*self.contrast))
-
-    def _saturation(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
-        return saturate_8_bits(image, rng.uniform(*self.saturation))
-
-    def _hue(self, image: _Pixels, rng: np.random.Generator) -> _Pixels:
-        return turn_hue_8_bits(image, rng.uniform(-self.hue, self.hue))
+def _in_hsv(image: _Pixels, channel: int, change: Callable[[_Pixels, float], _Pixels], by: float) -> _Pixels:
+    """Return an image with its hue (channel 0, in 0..180) or saturation (1, in 0..255) changed."""
+    hsv = np.asarray(cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2HSV), np.uint8)
+    hsv[..., channel] = change(hsv[..., channel], by)
+    return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB), np.uint8)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Color transforms."""
+"""Color transforms of pixels, [H, W, C], uint8 or float32 in 0..255; computed in real numbers, as by TF."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from boxwright.base.errors import DataError
-from boxwright.data.augmentation.functional.color import (
-    adjust_gamma,
-    brighten,
-    gray,
-    map_range,
-    multiply_pixels,
-    saturate,
-    stretch,
-    subtract_channels,
-    turn_hue,
+from boxwright.data.augmentation.functional.pixels import (
+    GRAY_WEIGHTS,
+    LARGEST,
+    Pixels,
+    as_float,
+    by_level,
+    like,
+    shift_levels,
 )
-from boxwright.data.augmentation.functional.pixels import as_float, like
 from boxwright.types import Sample
+
+_COLORS = 3
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RandomBrightness:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
         delta = rng.uniform(-self.max_delta, self.max_delta) * 255
-        return replace(sample, image=brighten(sample.image, delta))
+        return replace(sample, image=shift_levels(sample.image, delta))
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,17 @@ class RandomContrast:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
-        return replace(sample, image=stretch(sample.image, rng.uniform(self.low, self.high)))
+        factor = np.float32(rng.uniform(self.low, self.high))
+        image = np.empty_like(sample.image)
+        # Each channel has its own mean, and so its own table of levels.
+        for channel in range(image.shape[2]):
+            image[..., channel] = _stretch(sample.image[..., channel], factor)
+        return replace(sample, image=image)
+
+
+def _stretch(levels: Pixels, factor: np.float32) -> Pixels:
+    mean = np.float32(levels.mean())
+    return by_level(levels, lambda level: (level - mean) * factor + mean)
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,14 @@ class RandomSaturation:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
-        return replace(sample, image=saturate(sample.image, rng.uniform(self.low, self.high)))
+        factor, image = np.float32(rng.uniform(self.low, self.high)), sample.image
+        colors = image[..., :_COLORS]
+        value = colors.max(-1, keepdims=True).astype(np.float32)
+        chroma = value - colors.min(-1, keepdims=True)
+        # Saturation is chroma over value, at most 1; the value itself stays.
+        limit = np.divide(value, chroma, out=np.full_like(value, np.inf), where=chroma > 0)
+        saturated = like(image, value - (value - colors) * np.minimum(factor, limit))
+        return replace(sample, image=_with_colors(image, saturated))
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,15 @@ class RandomHue:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
-        return replace(sample, image=turn_hue(sample.image, rng.uniform(-self.max_delta, self.max_delta)))
+        from torchvision.transforms.v2 import functional as F  # its import takes a second
+
+        delta, image = rng.uniform(-self.max_delta, self.max_delta), sample.image
+        # torchvision expects floats in 0..1, and 8 bits as they are.
+        colors = image[..., :_COLORS] if image.dtype == np.uint8 else image[..., :_COLORS] / LARGEST
+        pixels = F.adjust_hue(torch.from_numpy(np.ascontiguousarray(colors)).permute(2, 0, 1), delta)
+        turned = pixels.permute(1, 2, 0).numpy()
+        turned = np.ascontiguousarray(turned if image.dtype == np.uint8 else turned * LARGEST)
+        return replace(sample, image=_with_colors(image, turned))
 
 
 @dataclass(frozen=True)
@@ -100,7 +125,7 @@ class Gray:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
         del rng
-        return replace(sample, image=gray(sample.image))
+        return replace(sample, image=_gray(sample.image))
 
 
 @dataclass(frozen=True)
@@ -111,7 +136,7 @@ class RandomGray:
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample, or the same."""
-        return replace(sample, image=gray(sample.image)) if rng.random() < self.probability else sample
+        return replace(sample, image=_gray(sample.image)) if rng.random() < self.probability else sample
 
 
 @dataclass(frozen=True)
@@ -124,7 +149,7 @@ class RandomPixelScale:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
         factors = rng.uniform(self.low, self.high, sample.image.shape).astype(np.float32)
-        return replace(sample, image=multiply_pixels(sample.image, factors))
+        return replace(sample, image=like(sample.image, sample.image * factors))
 
 
 @dataclass(frozen=True)
@@ -137,7 +162,8 @@ class AdjustGamma:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample."""
         del rng
-        return replace(sample, image=adjust_gamma(sample.image, self.gamma, self.gain))
+        gamma, gain = np.float32(self.gamma), self.gain
+        return replace(sample, image=by_level(sample.image, lambda level: gain * (level / LARGEST) ** gamma * LARGEST))
 
 
 @dataclass(frozen=True)
@@ -150,7 +176,9 @@ class MapRange:
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return a new sample, whose pixels are float32."""
         del rng
-        return replace(sample, image=map_range(sample.image, self.source, self.target))
+        (low, high), (new_low, new_high) = self.source, self.target
+        scale = np.float32((new_high - new_low) / (high - low))
+        return replace(sample, image=(as_float(sample.image) - np.float32(low)) * scale + np.float32(new_low))
 
 
 @dataclass(frozen=True)
@@ -170,4 +198,17 @@ class SubtractChannelMean:
             raise DataError(
                 f"{sample.id}: {len(self.means)} channel means for an image of {sample.image.shape[2]} channels"
             )
-        return replace(sample, image=subtract_channels(sample.image, self.means))
+        return replace(sample, image=as_float(sample.image) - np.asarray(self.means, np.float32))
+
+
+def _gray(image: Pixels) -> Pixels:
+    """Return an image whose colors are its luminance; other channels, as of alpha or of a gray image, stay."""
+    if image.shape[2] < _COLORS:
+        return image
+    luminance = as_float(image[..., :_COLORS]) @ GRAY_WEIGHTS
+    return _with_colors(image, np.repeat(like(image, luminance)[..., None], _COLORS, axis=-1))
+
+
+def _with_colors(image: Pixels, colors: Pixels) -> Pixels:
+    """Replace the colors of an image, which may have further channels."""
+    return colors if image.shape[2] == _COLORS else np.concatenate([colors, image[..., _COLORS:]], axis=-1)

@@ -1,6 +1,4 @@
-"""Flips and quarter turns.
-
-The image beside or below itself.
+"""Flips, quarter turns, and the image beside or below itself.
 
 Dimensions: N boxes, P keypoints.
 """
@@ -9,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from boxwright.data.augmentation.functional.compose import overlay
 from boxwright.data.augmentation.functional.geometry import mirror, pad, quarter_turn
-from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
+from boxwright.data.dense_pose import SurfaceSymmetry
 from boxwright.types import Sample
 
 
@@ -58,27 +57,20 @@ class RandomHorizontalFlip:
     probability: float = 0.5
     keypoint_permutation: Sequence[int] = ()
     symmetry: SurfaceSymmetry | None = None
+    _axis: ClassVar[int] = 0
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Return the sample, mirrored or not."""
         if rng.random() >= self.probability:
             return sample
-        return mirror(sample, 0, self.keypoint_permutation, self.symmetry)
+        return mirror(sample, self._axis, self.keypoint_permutation, self.symmetry)
 
 
 @dataclass(frozen=True)
-class RandomVerticalFlip:
+class RandomVerticalFlip(RandomHorizontalFlip):
     """Mirror up and down; attributes as for `RandomHorizontalFlip`."""
 
-    probability: float = 0.5
-    keypoint_permutation: Sequence[int] = ()
-    symmetry: SurfaceSymmetry | None = None
-
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Return the sample, mirrored or not."""
-        if rng.random() >= self.probability:
-            return sample
-        return mirror(sample, 1, self.keypoint_permutation, self.symmetry)
+    _axis: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)

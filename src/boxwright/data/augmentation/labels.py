@@ -19,25 +19,9 @@ from boxwright.types import Sample
 Jitter = Callable[[np.random.Generator, NDArray[Any], float], NDArray[Any]]
 
 
-def _free(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
-    return rng.uniform(-ratio, ratio, room.shape) / 2
-
-
-def _grow(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
-    return rng.uniform(0, ratio, room.shape) / 2
-
-
-def _shrink(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
-    return rng.uniform(-ratio, 0, room.shape) / 2
-
-
 def _grow_symmetric(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
     by_axis = np.minimum(room[:, :2], room[:, 2:])
     return np.tile(np.minimum(rng.uniform(0, ratio, by_axis.shape) / 2, by_axis), 2)
-
-
-def _shrink_symmetric(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
-    return np.tile(rng.uniform(-ratio, 0, (len(room), 2)) / 2, 2)
 
 
 def _grow_alike(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
@@ -45,18 +29,16 @@ def _grow_alike(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> N
     return np.repeat(np.minimum(drawn, room.min(1))[:, None], 4, axis=1)
 
 
-def _shrink_alike(rng: np.random.Generator, room: NDArray[Any], ratio: float) -> NDArray[Any]:
-    return np.repeat(rng.uniform(-ratio, 0, (len(room), 2))[:, :1] / 2, 4, axis=1)
-
-
-JITTERS: dict[str, Jitter] = {
-    "DEFAULT": _free,
-    "EXPAND": _grow,
-    "SHRINK": _shrink,
+_JITTERS: dict[str, Jitter] = {
+    "DEFAULT": lambda rng, room, ratio: rng.uniform(-ratio, ratio, room.shape) / 2,
+    "EXPAND": lambda rng, room, ratio: rng.uniform(0, ratio, room.shape) / 2,
+    "SHRINK": lambda rng, room, ratio: rng.uniform(-ratio, 0, room.shape) / 2,
     "EXPAND_SYMMETRIC": _grow_symmetric,
-    "SHRINK_SYMMETRIC": _shrink_symmetric,
+    "SHRINK_SYMMETRIC": lambda rng, room, ratio: np.tile(rng.uniform(-ratio, 0, (len(room), 2)) / 2, 2),
     "EXPAND_SYMMETRIC_XY": _grow_alike,
-    "SHRINK_SYMMETRIC_XY": _shrink_alike,
+    "SHRINK_SYMMETRIC_XY": lambda rng, room, ratio: np.repeat(
+        rng.uniform(-ratio, 0, (len(room), 2))[:, :1] / 2, 4, axis=1
+    ),
 }
 _YX = [1, 0, 3, 2]
 _SIGNS = np.array([-1, -1, 1, 1], np.float32)
@@ -67,11 +49,11 @@ class JitterBoxes:
     """Move the edges of each box; boxes stay in the image.
 
     Attributes:
-        jitter: One of `JITTERS`.
+        mode: How, by the name of TF's `JitterMode`.
         ratio: The maximum share of its sides that a box gains or loses.
     """
 
-    jitter: Jitter = _free
+    mode: str = "DEFAULT"
     ratio: float = 0.05
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
@@ -81,7 +63,7 @@ class JitterBoxes:
         sides = np.tile(sample.boxes[:, 2:] - sample.boxes[:, :2], 2)
         free = np.concatenate([sample.boxes[:, :2], limits[2:] - sample.boxes[:, 2:]], 1)
         room = np.divide(free, sides, out=np.full_like(free, np.inf), where=sides > 0)
-        outward = self.jitter(rng, room[:, _YX], self.ratio).astype(np.float32)[:, _YX]
+        outward = _JITTERS[self.mode](rng, room[:, _YX], self.ratio).astype(np.float32)[:, _YX]
         moved = sample.boxes + outward * sides * _SIGNS
         return replace(sample, boxes=np.clip(moved, 0, limits).astype(np.float32))
 

@@ -1,16 +1,15 @@
-"""Adapter for transforms of Albumentations, which is an optional dependency.
-
-Adapter for transforms of torchvision (v2).
-
-Adapter for a transform that a user wrote.
+"""Adapters for transforms of Albumentations, an optional dependency, of torchvision (v2), and of a user's own.
 
 Dimensions: N objects, P keypoints.
 """
 
 from __future__ import annotations
 
+import random
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +21,29 @@ from torch import nn
 from boxwright.base.errors import DataError
 from boxwright.data.augmentation.functional.geometry import places_of, put_points
 from boxwright.data.augmentation.functional.pixels import as_levels
-from boxwright.data.augmentation.global_random import seeded
 from boxwright.data.augmentation.transform import Transform
 from boxwright.types import Sample
+
+
+@contextmanager
+def seeded(rng: np.random.Generator) -> Iterator[int]:
+    """Seed the global generators of Python, NumPy and PyTorch (on the CPU), and restore them at the end.
+
+    Yields:
+        The seed, for generators of the library's own.
+    """
+    seed = int(rng.integers(0, 2**32))
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    # torch.manual_seed would seed CUDA's generators as well, from a data worker.
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield seed
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
 
 
 def is_of_torchvision(transform: object) -> bool:

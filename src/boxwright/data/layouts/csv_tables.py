@@ -16,9 +16,7 @@ from typing import Any
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file
 from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.places import beginning_of, only_file
-from boxwright.data.layouts.text_numbers import is_number, parse_number, parse_numbers
-from boxwright.data.reading import read_text, whole_number
+from boxwright.data.reading import is_number, parse_number, parse_numbers, read_text, reading_csv, whole_number
 from boxwright.data.rotated import Box
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -28,17 +26,8 @@ _HEADERLESS = ("filename", *_CORNERS, "class")
 _CLASSES = "classes.csv"
 
 
-def is_csv_table(path: Path) -> bool:
-    """Return whether a file, or the only such file in a folder, is one of the two tables."""
-    return _file(path) is not None
-
-
-def _file(path: Path) -> Path | None:
-    return only_file(path, _begins_like_a_table, ".csv")
-
-
-def _begins_like_a_table(path: Path) -> bool:
-    text = beginning_of(path)
+def is_csv_table_text(text: str) -> bool:
+    """Return whether a file is one of the two tables, by its beginning."""
     return _columns(text) is not None
 
 
@@ -61,7 +50,7 @@ def _delimiter(text: str) -> str:
     return ";" if ";" in first and "," not in first else ","
 
 
-def read_csv_table(path: Path, image_folder: Path | None) -> dict[str, Any]:
+def read_csv_table(file: Path) -> dict[str, Any]:
     """Return a table as the content of a COCO file; rows without a class and a box are pictures without objects.
 
     A row that cannot be read is counted, and its picture left out, whose object would be background.
@@ -69,8 +58,6 @@ def read_csv_table(path: Path, image_folder: Path | None) -> dict[str, Any]:
     Raises:
         DataError: If no row can be read.
     """
-    del image_folder  # names are relative to any
-    file = _file(path) or path
     text = read_text(file)
     columns = _columns(text)
     if columns is None:
@@ -115,7 +102,7 @@ def _boxes(rows: Sequence[tuple[str, dict[str, str]]]) -> tuple[list[Box | None]
 
 def _rows(text: str, columns: tuple[str, ...], file: Path, headers: int) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each row of a table after its headers, by its columns, with its place."""
-    try:
+    with reading_csv(file):
         rows = csv.reader(io.StringIO(text), delimiter=_delimiter(text))
         for number, words in enumerate(rows, start=1):
             where = f"{file}: row {number}"
@@ -125,8 +112,6 @@ def _rows(text: str, columns: tuple[str, ...], file: Path, headers: int) -> Iter
             if len(stripped) != len(columns):
                 raise DataError(f"{where}: expected {len(columns)} columns, found {len(stripped)}")
             yield where, dict(zip(columns, stripped, strict=True))
-    except csv.Error as error:
-        raise DataError(f"{file}: not CSV: {error}") from None
 
 
 def _size(row: dict[str, str], where: str) -> tuple[int, int] | None:

@@ -16,9 +16,8 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.json_files import as_list, as_object, as_text, read_json
 from boxwright.data.layouts.places import beginning_of, folder_of, only_file
-from boxwright.data.reading import finite_number, whole_number
+from boxwright.data.reading import as_list, as_object, as_text, finite_number, read_json, read_objects, whole_number
 from boxwright.data.rotated import Box, box_around_points, box_around_rectangle
 
 _ANNOTATIONS, _IMAGES = "annotations", "images"
@@ -65,13 +64,12 @@ def read_datumaro(path: Path, image_folder: Path | None) -> dict[str, Any]:
     names = [as_text(as_object(row, f"{file}: labels").get("name"), f"{file}: labels: name") for row in labels]
     content = Content(file, names)
     base = image_folder or datumaro_folder(path)
-    for number, entry in enumerate(as_list(stored.get("items"), f"{file}: items"), start=1):
-        item = as_object(entry, f"{file}: item {number}")
-        name = as_text(item.get("id"), f"{file}: item {number}: id")
+    for place, item in read_objects(stored.get("items"), str(file), "item"):
+        name = as_text(item.get("id"), f"{place}: id")
         where = f"{file}: item {name[:100]!r}"
         picture = as_object(item.get("image") or item.get("media") or {}, f"{where}: image")
         image = content.add_image(_file_name(picture, name, base, file.stem), _size(picture, where))
-        _add_all(content, image, as_list(item.get("annotations"), f"{where}: annotations"), names, where)
+        _add_all(content, image, item.get("annotations"), names, where)
     return content.as_coco()
 
 
@@ -90,12 +88,11 @@ def _size(picture: dict[str, Any], where: str) -> tuple[int, int] | None:
     return whole_number(size[0], f"{where}: height"), whole_number(size[1], f"{where}: width")
 
 
-def _add_all(content: Content, image: int, rows: list[Any], names: list[str], where: str) -> None:
+def _add_all(content: Content, image: int, rows: Any, names: list[str], where: str) -> None:
     """Add an item's objects: the parts of a group together, others one by one."""
     groups: dict[tuple[object, object], list[tuple[str, dict[str, Any]]]] = defaultdict(list)
-    for number, row in enumerate(rows, start=1):
-        place = f"{where}: annotation {number}"
-        kind = as_object(row, place).get("type")
+    for place, row in read_objects(rows, where, "annotation"):
+        kind = row.get("type")
         if kind not in (*_KINDS, "polygon", "mask"):
             content.leave_out(str(kind)[:40])
             continue

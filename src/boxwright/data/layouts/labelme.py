@@ -14,10 +14,9 @@ from typing import Any
 
 from boxwright.base.files import is_file, is_folder
 from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.json_files import as_list, as_object, as_text, flat_points, read_json
 from boxwright.data.layouts.places import beginning_of, files_in, folder_of
 from boxwright.data.picture_files import PictureFiles
-from boxwright.data.reading import whole_number
+from boxwright.data.reading import as_object, as_text, read_json, read_objects, read_points, whole_number
 from boxwright.data.rotated import Box, box_around_points
 
 _LOG = logging.getLogger("boxwright")
@@ -71,8 +70,8 @@ def read_labelme(path: Path, image_folder: Path | None) -> dict[str, Any]:
         name = own.get(file, named)
         renamed += named.replace("\\", "/").rpartition("/")[2] != name.replace("\\", "/").rpartition("/")[2]
         image = content.add_image(_relative(file.parent, name, base), _size(stored, file))
-        for number, shape in enumerate(as_list(stored.get("shapes"), f"{file}: shapes"), start=1):
-            _add(content, image, as_object(shape, f"{file}: shape {number}"), f"{file}: shape {number}")
+        for where, shape in read_objects(stored.get("shapes"), str(file), "shape"):
+            _add(content, image, shape, where)
     if renamed:
         _LOG.warning(
             "%s: imagePath of %d files names another picture than the one beside it, which is used", path, renamed
@@ -112,7 +111,7 @@ def _add(content: Content, image: int, shape: dict[str, Any], where: str) -> Non
     if kind not in ("rectangle", "circle", *_OUTLINED):
         content.leave_out(str(kind)[:40])
         return
-    points = flat_points(shape.get("points"), f"{where}: points", least=3 if kind in ("polygon", "rotation") else 2)
+    points = read_points(shape.get("points"), f"{where}: points", least=3 if kind in ("polygon", "rotation") else 2)
     outlines = [points] if len(points) >= 6 and kind in ("polygon", "rotation") else []
     box = _around_circle(points) if kind == "circle" else box_around_points(points)
     content.add(image, label, box, where, outlines)

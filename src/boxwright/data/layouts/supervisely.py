@@ -16,10 +16,9 @@ from boxwright.base.files import is_file, is_folder
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.image_io import image_size
 from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.json_files import as_list, as_object, as_text, flat_points, read_json
 from boxwright.data.layouts.places import files_in, folders_in, picture_of
 from boxwright.data.picture_files import PictureFiles
-from boxwright.data.reading import whole_number
+from boxwright.data.reading import as_list, as_object, as_text, read_json, read_objects, read_points, whole_number
 from boxwright.data.rotated import Box, box_around_points
 
 _META = "meta.json"
@@ -78,16 +77,14 @@ def _read_file(content: Content, file: Path, name: str) -> None:
     size = as_object(stored.get("size"), f"{file}: size")
     height, width = (whole_number(size.get(side), f"{file}: {side}") for side in ("height", "width"))
     image = content.add_image(name, (height, width))
-    for number, entry in enumerate(as_list(stored.get("objects"), f"{file}: objects"), start=1):
-        where = f"{file}: object {number}"
-        row = as_object(entry, where)
+    for where, row in read_objects(stored.get("objects"), str(file), "object"):
         label, kind = as_text(row.get("classTitle"), f"{where}: classTitle"), row.get("geometryType")
         if kind == "bitmap":
             content.add(image, label, _around_bitmap(as_object(row.get("bitmap"), f"{where}: bitmap"), where), where)
         elif kind in ("rectangle", "polygon"):
             least = 2 if kind == "rectangle" else 3
             corners = as_object(row.get("points"), f"{where}: points").get("exterior")
-            points = flat_points(corners, f"{where}: exterior", least)
+            points = read_points(corners, f"{where}: exterior", least)
             outlines = [points] if kind == "polygon" else []
             content.add(image, label, box_around_points(points), where, outlines)
         else:
@@ -96,7 +93,7 @@ def _read_file(content: Content, file: Path, name: str) -> None:
 
 def _around_bitmap(bitmap: dict[str, Any], where: str) -> Box:
     """Return the box of a mask, which is a PNG of the object's own size, compressed, and the place of its corner."""
-    left, top = flat_points([bitmap.get("origin")], f"{where}: origin", least=1)
+    left, top = read_points([bitmap.get("origin")], f"{where}: origin", least=1)
     try:
         packed = base64.b64decode(as_text(bitmap.get("data"), f"{where}: data"), validate=True)
         # A PNG is hardly larger than its pixels.

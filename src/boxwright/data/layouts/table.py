@@ -9,23 +9,30 @@ from typing import Any
 
 from boxwright.base.files import is_file, is_folder
 from boxwright.data.cvat import is_cvat_text, read_cvat
-from boxwright.data.fiftyone import fiftyone_as_coco, is_fiftyone_text
-from boxwright.data.label_studio import is_label_studio_text, label_studio_as_coco
-from boxwright.data.layouts.createml import is_createml, read_createml
-from boxwright.data.layouts.csv_tables import is_csv_table, read_csv_table
+from boxwright.data.fiftyone import is_fiftyone_text, read_fiftyone
+from boxwright.data.label_studio import is_json_min_text, is_label_studio_text, read_json_min, read_label_studio
+from boxwright.data.layouts.csv_tables import is_csv_table_text, read_csv_table
 from boxwright.data.layouts.datumaro import datumaro_folder, is_datumaro, read_datumaro
-from boxwright.data.layouts.image_folder import is_image_folder, read_image_folder
-from boxwright.data.layouts.json_files import read_json
-from boxwright.data.layouts.kitti import is_kitti, read_kitti
-from boxwright.data.layouts.label_studio_min import is_json_min, read_json_min
+from boxwright.data.layouts.hugging_face import (
+    is_image_folder,
+    is_parquet,
+    parquet_folder,
+    read_image_folder,
+    read_parquet,
+)
+from boxwright.data.layouts.json_exports import is_createml_text, is_vott_text, read_createml, read_vott
 from boxwright.data.layouts.labelme import is_labelme, read_labelme
-from boxwright.data.layouts.oid_toolkit import is_oid_toolkit, read_oid_toolkit
-from boxwright.data.layouts.parquet import is_parquet, parquet_folder, read_parquet
 from boxwright.data.layouts.places import beginning_of, folder_of, only_file
 from boxwright.data.layouts.supervisely import is_supervisely, read_supervisely
+from boxwright.data.layouts.text_labels import (
+    is_kitti,
+    is_oid_toolkit,
+    is_visdrone,
+    read_kitti,
+    read_oid_toolkit,
+    read_visdrone,
+)
 from boxwright.data.layouts.via import is_via, read_via
-from boxwright.data.layouts.visdrone import is_visdrone, read_visdrone
-from boxwright.data.layouts.vott import is_vott, read_vott
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Layout:
 def _single_file(
     name: str, is_text: Callable[[str], bool], ending: str, read: Callable[[Path, Path | None], dict[str, Any]]
 ) -> Layout:
-    """Return the layout of one file, which its beginning shows."""
+    """Return the layout of one file, which its beginning shows, or of a folder with only one such file."""
 
     def file(path: Path) -> Path | None:
         return only_file(path, lambda candidate: is_text(beginning_of(candidate)), ending)
@@ -69,25 +76,15 @@ LAYOUTS = (
     Layout("Hugging Face's imagefolder", is_image_folder, read_image_folder),
     Layout("Hugging Face's Parquet", is_parquet, read_parquet, parquet_folder),
     Layout("OIDv4 ToolKit's labels", is_oid_toolkit, read_oid_toolkit),
-    _single_file("CVAT's XML", is_cvat_text, ".xml", lambda path, _: read_cvat(path)),
+    _single_file("CVAT's XML", is_cvat_text, ".xml", lambda file, _: read_cvat(file)),
     Layout("VGG Image Annotator's regions", is_via, read_via),
-    Layout("Create ML's JSON", is_createml, read_createml),
-    Layout("VoTT's JSON", is_vott, read_vott),
-    Layout("Label Studio's JSON-MIN", is_json_min, read_json_min),
-    _single_file(
-        "Label Studio's JSON",
-        is_label_studio_text,
-        ".json",
-        lambda path, folder: label_studio_as_coco(read_json(path), path, folder),
-    ),
-    _single_file(
-        "FiftyOne's labels",
-        is_fiftyone_text,
-        ".json",
-        lambda path, folder: fiftyone_as_coco(read_json(path), path, folder),
-    ),
+    _single_file("Create ML's JSON", is_createml_text, ".json", lambda file, _: read_createml(file)),
+    _single_file("VoTT's JSON", is_vott_text, ".json", lambda file, _: read_vott(file)),
+    _single_file("Label Studio's JSON-MIN", is_json_min_text, ".json", read_json_min),
+    _single_file("Label Studio's JSON", is_label_studio_text, ".json", read_label_studio),
+    _single_file("FiftyOne's labels", is_fiftyone_text, ".json", read_fiftyone),
     Layout("LabelMe's JSON", is_labelme, read_labelme),
-    Layout("a CSV table", is_csv_table, read_csv_table),
+    _single_file("a CSV table", is_csv_table_text, ".csv", lambda file, _: read_csv_table(file)),
 )
 
 

@@ -5,8 +5,6 @@ https://www.robots.ox.ac.uk/~vgg/software/via/
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 import math
 from collections import Counter
@@ -17,9 +15,17 @@ from typing import Any
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder
 from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.json_files import as_list, as_object, as_text, numbers_of, parse_json, read_json
 from boxwright.data.layouts.places import beginning_of, file_in, only_file
-from boxwright.data.reading import finite_number, read_text
+from boxwright.data.reading import (
+    as_list,
+    as_object,
+    as_text,
+    finite_number,
+    parse_json,
+    read_json,
+    read_numbers,
+    read_table,
+)
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points
 
 _LOG = logging.getLogger("boxwright")
@@ -99,16 +105,11 @@ def _region(region: Any, where: str) -> _Region:
 
 
 def _from_csv(file: Path) -> Iterator[tuple[str, list[_Region]]]:
-    rows = csv.DictReader(io.StringIO(read_text(file)))
-    try:
-        for number, row in enumerate(rows, start=2):
-            where = f"{file}: line {number}"
-            columns = [row.get(f"region_{kind}attributes") or "{}" for kind in ("shape_", "")]
-            shape, attributes = (as_object(parse_json(column, where), where) for column in columns)
-            # A picture without regions has one row with an empty shape.
-            yield as_text(row.get("filename"), f"{where}: filename"), [(shape, attributes, where)] if shape else []
-    except csv.Error as error:
-        raise DataError(f"{file}: not CSV: {error}") from None
+    for where, row in read_table(file):
+        columns = [row.get(f"region_{kind}attributes") or "{}" for kind in ("shape_", "")]
+        shape, attributes = (as_object(parse_json(column, where), where) for column in columns)
+        # A picture without regions has one row with an empty shape.
+        yield as_text(row.get("filename"), f"{where}: filename"), [(shape, attributes, where)] if shape else []
 
 
 def _class_attribute(regions: list[dict[str, Any]], file: Path) -> str:
@@ -143,13 +144,13 @@ def _box(shape: dict[str, Any], where: str) -> tuple[Box | None, list[list[float
     """Return the box around a region and its outline; None for a kind without an area."""
     kind = shape.get("name")
     if kind == "rect":
-        x, y, width, height = numbers_of(shape, ("x", "y", "width", "height"), where)
+        x, y, width, height = read_numbers(shape, ("x", "y", "width", "height"), where)
         return (x, y, x + width, y + height), []
     if kind == "circle":
-        x, y, radius = numbers_of(shape, ("cx", "cy", "r"), where)
+        x, y, radius = read_numbers(shape, ("cx", "cy", "r"), where)
         return (x - radius, y - radius, x + radius, y + radius), []
     if kind == "ellipse":
-        x, y, wide, tall = numbers_of(shape, ("cx", "cy", "rx", "ry"), where)
+        x, y, wide, tall = read_numbers(shape, ("cx", "cy", "rx", "ry"), where)
         turned = math.degrees(finite_number(shape.get("theta") or 0, f"{where}: theta"))
         return box_around_ellipse((x, y), (wide, tall), turned), []
     if kind != "polygon":

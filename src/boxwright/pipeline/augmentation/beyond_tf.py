@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from boxwright.base.errors import ConfigError
-from boxwright.data.augmentation.erasing import RandomErasing
+from boxwright.data.augmentation.corruption import RandomErasing
+from boxwright.data.augmentation.crop import RandomTile
 from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
 from boxwright.data.augmentation.mosaic import CopyPaste, MixUp, Mosaic
-from boxwright.data.augmentation.scale_jitter import LargeScaleJitter
-from boxwright.data.augmentation.tile import RandomTile
+from boxwright.data.augmentation.pad import LargeScaleJitter
 from boxwright.data.augmentation.transform import SampleProvider, Transform
 from boxwright.data.augmentation.user_transforms import (
     OwnTransform,

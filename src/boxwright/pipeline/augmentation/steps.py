@@ -36,8 +36,7 @@ from boxwright.data.augmentation.flip import (
     RandomSelfConcat,
     RandomVerticalFlip,
 )
-from boxwright.data.augmentation.functional.surface import SurfaceSymmetry
-from boxwright.data.augmentation.labels import JITTERS, DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
+from boxwright.data.augmentation.labels import DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
 from boxwright.data.augmentation.pad import (
     RandomAbsolutePad,
     RandomCropPad,
@@ -51,7 +50,7 @@ from boxwright.data.augmentation.pad import (
 )
 from boxwright.data.augmentation.transform import Chain, DrawnOthers, NoSampleProvider, OneOf, Stages, Transform
 from boxwright.data.dataset import Dataset
-from boxwright.data.dense_pose import read_symmetry
+from boxwright.data.dense_pose import SurfaceSymmetry, read_symmetry
 from boxwright.families.shared.choice import build_chosen, require
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.pipeline import messages as m
@@ -338,7 +337,7 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_adjust_hue": lambda c: RandomHue(c.max_delta),
     "random_adjust_saturation": lambda c: RandomSaturation(c.min_delta, c.max_delta),
     "random_distort_color": _distort,
-    "random_jitter_boxes": lambda c: JitterBoxes(JITTERS[c.jitter_mode.name], c.ratio),
+    "random_jitter_boxes": lambda c: JitterBoxes(c.jitter_mode.name, c.ratio),
     "random_crop_image": _crop,
     "random_pad_image": _pad,
     "random_absolute_pad_image": _absolute_pad,

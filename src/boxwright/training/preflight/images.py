@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.base.errors import DataError
-from boxwright.data.account import PixelFreeDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
 from boxwright.data.listed import ListedDataset
+from boxwright.data.picture_dataset import PictureDataset
 from boxwright.training.preflight.finding import Finding, some
 
 # Images are near-duplicates if both 256-bit hashes differ in fewer bits than this: those of unrelated images differ in
@@ -205,7 +205,7 @@ def check_readable(unreadable: Sequence[str], total: int, what: str) -> Iterable
 def check_stored(prints: Fingerprints, dataset: Dataset) -> Iterable[Finding]:
     """Yield the images of TFRecords that viewers show turned: they are read as stored, as TensorFlow reads them."""
     whole = dataset.whole if isinstance(dataset, ListedDataset) else dataset
-    if prints.turned and not isinstance(whole, PixelFreeDataset):
+    if prints.turned and not isinstance(whole, PictureDataset):
         yield Finding(
             "orientation",
             "warning",

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.data.augmentation.functional.color import GRAY_WEIGHTS
+from boxwright.data.augmentation.functional.pixels import GRAY_WEIGHTS
 
 Levels = NDArray[np.uint8]
 _SOLARIZED_BELOW = 128

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.data.augmentation.functional.pixels import Pixels, like
-from boxwright.data.augmentation.functional.surface import SurfaceSymmetry, mirrored_surface
+from boxwright.data.dense_pose import SurfaceSymmetry, mirrored_surface
 from boxwright.nn.ops.resize import resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 # uint8 or float32.
 Pixels = NDArray[Any]
 LARGEST = np.float32(255)
+GRAY_WEIGHTS = np.array([0.2989, 0.5870, 0.1140], np.float32)  # tf.image.rgb_to_grayscale
 _LEVELS = np.arange(256, dtype=np.float32)
 
 
@@ -28,6 +29,16 @@ def by_level(image: Pixels, change: Callable[[NDArray[np.float32]], NDArray[np.f
     if image.dtype != np.uint8:
         return like(image, change(image))
     return np.asarray(like(image, change(_LEVELS))[image])
+
+
+def shift_levels(image: Pixels, delta: float) -> Pixels:
+    """Return an image with `delta` added to each level."""
+    return by_level(image, lambda levels: levels + np.float32(delta))
+
+
+def scale_levels(image: Pixels, factor: float) -> Pixels:
+    """Return an image with each level multiplied."""
+    return by_level(image, lambda levels: levels * np.float32(factor))
 
 
 def as_float(image: Pixels) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ import pytest
 
 from boxwright.base.errors import DataError
 from boxwright.data.notices import ReasonCounts
-from boxwright.data.xml_files import read_xml
+from boxwright.data.reading import read_xml
 
 TEXT = "<a>Prüfung €</a>"
 CP1252 = "XML files that are not in their encoding, read as Windows-1252"

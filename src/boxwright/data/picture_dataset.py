@@ -1,0 +1,174 @@
+"""Data sets whose pictures are files.
+
+Pictures are found when the data are opened; a missing one is an error when it is read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.base.errors import DataError
+from boxwright.base.files import read_file, shown
+from boxwright.data.image_io import ImageHeader, read_header, read_image
+from boxwright.data.notices import Notices
+from boxwright.data.picture_files import PictureFiles
+from boxwright.data.reading import reading
+from boxwright.types import Categories, Sample
+
+BoxesAre = Literal["xywh", "xyxy", "normalized_xywh", "normalized_xyxy", "sizes"]
+Size = tuple[int, int]
+
+
+class PictureDataset(ABC):
+    """Samples whose pictures are files; a subclass finds these, and reads the annotations.
+
+    Attributes:
+        notices: What was assumed, and what was left out, when the data were opened.
+        ignore_exif: Whether pixels stay as stored where nothing shows that labels refer to the upright picture.
+        boxes_are: What the numbers of boxes are, for a reader that can be told; else None.
+        rescale: Whether boxes are moved from the size that annotations declare to that of the picture.
+        repairs: What `--labels_are` says in place of what the numbers are, for a reader whose own are corners.
+    """
+
+    name: str
+    categories: Categories
+    notices: Notices
+    ignore_exif: bool
+    boxes_are: BoxesAre | None = None
+    rescale: bool = False
+    repairs: Mapping[BoxesAre, str] = MappingProxyType({})
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    @abstractmethod
+    def _where(self, index: int) -> str:
+        """Return a sample's place, for errors."""
+
+    @abstractmethod
+    def _path(self, index: int) -> Path:
+        """Return a sample's picture; a DataError if the sample cannot be read."""
+
+    @abstractmethod
+    def _sample(self, index: int, image: NDArray[np.uint8]) -> Sample:
+        """Return a sample of an image, which may have no channels."""
+
+    def declared_size(self, index: int) -> Size | None:
+        """Return the (height, width) that an annotation states, if any."""
+        del index
+        return None
+
+    def _size_meant(self, index: int, path: Path) -> Size | None:
+        """Return the size that tells which way up a picture is, if any."""
+        del path
+        return self.declared_size(index)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return one sample."""
+        with reading(self._where(index)):
+            path = self._path(index)
+            declared = self._size_meant(index, path)
+            return self._sample(index, read_image(path, upright=not self.ignore_exif, declared=declared))
+
+    def without_pixels(self, index: int) -> Sample:
+        """Return one sample with an image [H, W, 0], as `sample_and_header`."""
+        return self.sample_and_header(index)[0]
+
+    def sample_and_header(self, index: int) -> tuple[Sample, ImageHeader]:
+        """Return one sample with an image [H, W, 0], and its picture's header, which alone is read of the file.
+
+        Raises:
+            DataError: If the picture is missing or none, or an annotation is malformed.
+        """
+        with reading(self._where(index)):
+            path = self._path(index)
+            header = read_header(path)
+            size = header.size_for(self._size_meant(index, path), upright=not self.ignore_exif)
+            return self._sample(index, np.zeros((*size, 0), np.uint8)), header
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        """Return the image file's bytes and its name."""
+        path = self._path(index)
+        return read_file(path), path.name
+
+
+class LocatedPictures:
+    """The picture of each sample of a data set, by index."""
+
+    def __init__(
+        self,
+        files: PictureFiles,
+        names: Sequence[tuple[str, str]],
+        notices: Notices,
+    ) -> None:
+        """Find the pictures.
+
+        Args:
+            files: Those of the folder that names are relative to.
+            names: Each picture's name, and its annotation for errors.
+            notices: Where to count what was assumed.
+        """
+        self._folder = files.folder
+        self._paths = _assign_pictures([_find(files, name, where) for name, where in names], names, notices)
+
+    def path(self, index: int) -> Path:
+        """Return a picture's path.
+
+        Raises:
+            DataError: If there is no such picture.
+        """
+        path = self._paths[index]
+        if isinstance(path, str):
+            raise DataError(path)
+        return path
+
+    def paths(self) -> list[Path]:
+        """Return the paths of the pictures that there are."""
+        return [path for path in self._paths if isinstance(path, Path)]
+
+    def name(self, index: int, given: str) -> str:
+        """Return the name that an annotation gives; or, if the picture was found otherwise, its place in the folder."""
+        path = self._paths[index]
+        if isinstance(path, str) or path == self._folder / given:
+            return given
+        return path.relative_to(self._folder).as_posix()
+
+
+def _find(files: PictureFiles, name: str, where: str) -> tuple[Path | str, str]:
+    """Return a picture's path, or why there is none; and what was assumed."""
+    if not name:
+        return f"{where}: the picture has no name", ""
+    try:
+        return files.find(name, where)
+    except DataError as error:
+        return str(error), ""
+
+
+def _assign_pictures(
+    located: Sequence[tuple[Path | str, str]], named: Sequence[tuple[str, str]], notices: Notices
+) -> list[Path | str]:
+    """Return the pictures' paths; a picture that several names mean is that of the one which names it exactly.
+
+    The others' pictures are missing: taken for the last part of their name alone, they would get another's.
+    """
+    users = Counter(path for path, _ in located if isinstance(path, Path))
+    paths: list[Path | str] = []
+    for (path, assumed), (name, where) in zip(located, named, strict=True):
+        if isinstance(path, Path) and assumed and users[path] > 1:
+            paths.append(f"{where}: no picture {shown(name)!r}; {shown(path)} is that of another annotation")
+            continue
+        if isinstance(path, Path) and users[path] > 1:
+            notices.assumed.add("pictures that several annotations name", name)
+        elif assumed:
+            notices.assumed.add(assumed, name)
+        paths.append(path)
+    return paths
