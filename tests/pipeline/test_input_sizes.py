@@ -22,7 +22,7 @@ from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, Identity
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_sizes import build_input_sizes
 from boxwright.pipeline.training import build_training
-from boxwright.training.preview import preview_training
+from boxwright.training.examples import preview_training
 
 
 def sizes_of(text: str, height: int = 640, width: int = 640, seed: int = 0) -> DrawnSizes:

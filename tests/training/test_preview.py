@@ -15,7 +15,7 @@ from boxwright.pipeline.augmentation.steps import build_augmentation
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.load import load_config
-from boxwright.training.preview import preview_training
+from boxwright.training.examples import preview_training
 
 STEPS = (
     "data_augmentation_options { random_horizontal_flip { } } data_augmentation_options { random_crop_image { } } "

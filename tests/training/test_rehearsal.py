@@ -100,7 +100,7 @@ def test_on_a_gpu_steps_are_not_waited_for() -> None:
     learner.step.side_effect = reports
     with (
         mock.patch("torch.cuda.synchronize") as synchronize,
-        mock.patch.object(rehearsal, "check_previous_step") as check,
+        mock.patch.object(rehearsal, "check_step") as check,
     ):
         assert _take_steps(learner, batch, torch.device("cuda", 1)) >= 0
     batch.to.assert_called_once_with(torch.device("cuda", 1))

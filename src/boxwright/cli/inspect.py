@@ -220,7 +220,7 @@ def _show_augmented(data: str, output: Output) -> None:
     from boxwright.data.image_io import encode_picture
     from boxwright.data.pictures import draw_sample
     from boxwright.pipeline.load import load_config
-    from boxwright.training.preview import preview_training
+    from boxwright.training.examples import preview_training
 
     dataset, previews = preview_training(load_config(data), output.augmented, step=output.step)
     pictures, titles, texts = [], [], []

@@ -29,10 +29,9 @@ from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
 from boxwright.training.examples import training_examples
-from boxwright.training.preflight.finding import Finding
+from boxwright.training.preflight.records import Finding
 from boxwright.training.state import new_state, placed
-from boxwright.training.step import Learner
-from boxwright.training.step_report import check_previous_step
+from boxwright.training.step import Learner, check_step
 from boxwright.types import Sample
 
 _FULL = 0.9  # of the memory that there is
@@ -248,7 +247,7 @@ def _take_steps(learner: Learner, batch: Batch, device: torch.device) -> float:
     report = learner.step(batch, report, wait=wait)
     began = time.perf_counter()
     report = learner.step(batch, report, wait=wait)
-    check_previous_step(report, learner.state)
+    check_step(report, learner.state)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - began

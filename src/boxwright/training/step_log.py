@@ -23,7 +23,7 @@ from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog, Variables
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
-from boxwright.training.step_report import StepReport
+from boxwright.training.step import StepReport
 
 
 def write_performance_summary(

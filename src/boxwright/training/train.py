@@ -36,15 +36,13 @@ from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.initialize import initialize, resume_tensorflow, with_classes
 from boxwright.training.lock import run_lock
-from boxwright.training.log import JsonLines, Listener, TensorBoard, TrackerListener, TrainingLog, tf1_tag
+from boxwright.training.log import JsonLines, Listener, TensorBoard, TrainingLog, tf1_tag
 from boxwright.training.loop import Loop
 from boxwright.training.losses import recompute_blocks
 from boxwright.training.preflight.examine import examine_quickly
-from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
-from boxwright.training.state import TrainingState, new_state, placed
+from boxwright.training.state import Selection, TrainingState, new_state, placed, run_threads
 from boxwright.training.stop import stop_requests
-from boxwright.training.threads import run_threads
 from boxwright.training.trackers import check_tracker, open_tracker
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
@@ -266,19 +264,11 @@ def _open_log(
     log.add("metrics.jsonl", lambda: JsonLines(folder, step, evaluated))
     tag_of = tf1_tag if settings.event_tags == "tf1" else str
     log.add("TensorBoard", lambda: TensorBoard(folder, step, evaluated, tag_of))
-    for name, listener in listeners.items():
-        log.add(name, partial(_itself, listener))
+    for name in listeners:
+        log.add(name, partial(listeners.__getitem__, name))
     for name in settings.track:
-        log.add(name, partial(_tracked, name, folder, config))
+        log.add(name, partial(open_tracker, name, folder, config))
     return log
-
-
-def _itself(listener: Listener) -> Listener:
-    return listener
-
-
-def _tracked(name: str, folder: Path, config: str) -> Listener:
-    return TrackerListener(open_tracker(name, folder, config))
 
 
 def _batches(

@@ -18,7 +18,7 @@ from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation.steps import build_augmentation
 from boxwright.pipeline.load import load_config
-from boxwright.training.preview import preview_training
+from boxwright.training.examples import preview_training
 
 SHAPES = ShapesDataset(12, seed=4, size=(40, 48))
 STEPS = (

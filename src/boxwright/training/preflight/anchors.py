@@ -24,8 +24,7 @@ from boxwright.nn.anchor_layer import AnchorLayer, grids_of
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops.boxes import pairwise_iou
 from boxwright.pipeline import messages as m
-from boxwright.training.preflight.finding import Finding, Verdict
-from boxwright.training.preflight.records import Record
+from boxwright.training.preflight.records import Finding, Record, Verdict
 
 
 class InputFrame:
