@@ -13,9 +13,8 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.config.support import broken_rules
 from boxwright.data.label_map import load_label_map
-from boxwright.evaluation.image_results import ImageResults, rows_of
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.evaluation.write import write_evaluation
+from boxwright.evaluation.write import ImageResults, rows_of, write_evaluation
 from boxwright.pipeline import messages as m
 from tests.evaluation.evaluate import evaluate_detector
 

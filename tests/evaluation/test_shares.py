@@ -10,8 +10,8 @@ import pytest
 
 import boxwright as bw
 from boxwright.evaluation.evaluate import evaluate_by_workers, open_evaluation
-from boxwright.evaluation.image_results import rows_of
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.evaluation.write import rows_of
 from tests.evaluation.evaluate import evaluate_detector
 
 

@@ -20,10 +20,10 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation import watch as watching
 from boxwright.evaluation.data import open_evaluation_data
-from boxwright.evaluation.image_results import rows_of
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.evaluation.watch import watch
+from boxwright.evaluation.write import rows_of
 from boxwright.types import Categories, Category, Sample
 from tests.evaluation.evaluate import evaluate_detector
 from tests.exporters.small_detectors import with_few_layers

@@ -28,8 +28,7 @@ from boxwright.pipeline import messages as m
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.metadata import Metadata
-from boxwright.runtime.metadata_reader import read_metadata
-from boxwright.runtime.sessions import OnnxSession, Session, open_session
+from boxwright.runtime.sessions import OnnxSession, Session, open_session, read_metadata
 from boxwright.types import FoundObjects
 from boxwright.weights.exports import open_export
 from tests.api.models import DATA, STEPS

@@ -11,8 +11,8 @@ import pytest
 
 from boxwright.base.errors import ExportError
 from boxwright.data.shapes import ShapesDataset
-from boxwright.exporters.accuracy import average_precision, compared_accuracy
 from boxwright.exporters.export import ExportDescription, export
+from boxwright.exporters.int8 import average_precision, compared_accuracy
 from boxwright.runtime.sessions import open_session
 from boxwright.types import FoundObjects
 from tests.conftest import found_objects

@@ -27,8 +27,8 @@ from boxwright.data.tf_example import decode_example, read_features
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.overrides import apply_override
 from boxwright.training.state import new_state
-from boxwright.weights.archive import save_archive
 from boxwright.weights.restore import restore_detector
+from boxwright.weights.store import save_archive
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.fuzz.guard import guarded
 from tests.fuzz.reader import AcceptedError

@@ -20,8 +20,7 @@ from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.input_sizes import build_input_sizes
-from boxwright.pipeline.training import build_training
+from boxwright.pipeline.training import build_input_sizes, build_training
 from boxwright.training.examples import preview_training
 
 

@@ -16,7 +16,7 @@ import boxwright as bw
 from boxwright.base.errors import BoxwrightError, CheckpointError, ExportError
 from boxwright.config.load import parse_message
 from boxwright.runtime.foreign_file import foreign_file
-from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.runtime.sessions import read_metadata
 from boxwright.weights.exports import open_export
 from tests.conftest import SMALL_MODEL
 from tests.exporters.tiny_exports import copied_export

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from boxwright.runtime.onnx_wire import has_external_data
+from boxwright.runtime.foreign_file import has_external_data
 
 # model { graph { initializer { data_location: EXTERNAL } } }, by hand: 7, 5 and 14 with their wire types.
 TENSOR = b"\x70\x01"

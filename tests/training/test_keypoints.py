@@ -16,7 +16,7 @@ import boxwright as bw
 from boxwright.data.batch import collate, to_input
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
-from boxwright.evaluation.image_results import rows_of
+from boxwright.evaluation.write import rows_of
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training

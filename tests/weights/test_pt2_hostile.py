@@ -18,9 +18,9 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import ExportError
+from boxwright.runtime.export_file import ABOUT, packed_members, sealed_parts, unpacked_members
 from boxwright.runtime.metadata import UNSEALED, seal
-from boxwright.runtime.metadata_reader import read_metadata
-from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
+from boxwright.runtime.sessions import read_metadata
 from boxwright.weights.exports import open_export
 from boxwright.weights.pt2_archive import checked_members
 from tests import forked

@@ -14,7 +14,7 @@ from boxwright.config.load import parse_message
 from boxwright.nn.anchor_grids import SsdAnchorGenerator
 from boxwright.nn.detector import Detector
 from boxwright.nn.ssd import SSD
-from boxwright.weights.tensorflow.graph_anchors import Levels
+from boxwright.weights.stored_anchors import Levels
 from boxwright.weights.tensorflow.object_graph import GraphDef, MetaGraphDef
 from tests.weights.tensorflow.graphs import add_anchors, graph_of
 from tests.weights.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, frozen_graph, write

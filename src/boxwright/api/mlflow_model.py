@@ -25,7 +25,7 @@ from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import cause, is_folder, make_folder, read_file, shown, write_whole
 from boxwright.runtime.export_file import export_paths
 from boxwright.runtime.formats import EXPORTS
-from boxwright.weights.hub import fetch, hub_address
+from boxwright.weights.find_weights import fetch, hub_address
 
 with warnings.catch_warnings():
     # As it is imported, MLflow warns of type hints of its own.

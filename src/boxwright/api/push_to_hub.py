@@ -18,7 +18,7 @@ from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.formats import EXPORTS
 from boxwright.training.log import read_lines
 from boxwright.types import Categories
-from boxwright.weights.hub import LOGIN, HubAddress, hub_address
+from boxwright.weights.find_weights import LOGIN, HubAddress, hub_address
 from boxwright.weights.open_model import run_folder
 from boxwright.weights.restore import restore_detector
 from boxwright.weights.weights_folder import pack_weights_folder

@@ -172,7 +172,7 @@ def _describe(path: str) -> None:
     from rich.table import Column, Table
 
     from boxwright.runtime.export_file import is_as_written, read_export_file
-    from boxwright.runtime.metadata_reader import read_metadata
+    from boxwright.runtime.sessions import read_metadata
 
     # An edited file is described as well; the row of its checksum says that it is edited.
     metadata = read_metadata(path, allow_edited=True)

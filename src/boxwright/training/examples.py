@@ -19,7 +19,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation.steps import build_augmentation, in_use
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, build_groundtruth
-from boxwright.pipeline.input_sizes import build_input_sizes
+from boxwright.pipeline.training import build_input_sizes
 from boxwright.types import Sample
 
 

@@ -17,7 +17,7 @@ from boxwright.nn.network import evaluation_mode
 from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.bundle import write_bundle
 from boxwright.weights.tensorflow.variables import to_tensorflow
 
 

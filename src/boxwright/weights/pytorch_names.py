@@ -49,7 +49,7 @@ from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.ssd import SSD
 from boxwright.types import Categories
 from boxwright.types.categories import coco_classes_by_id
-from boxwright.weights.archive import load_archive
+from boxwright.weights.store import load_archive
 from boxwright.weights.timm_names import efficientnet_names, timm_classifier
 
 # The longer side of an anchor of ratio 2 or 1/2, in sides of the square one; TF's is the root of 2.

@@ -23,9 +23,8 @@ from boxwright.types import Categories
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.pytorch_names import from_pytorch, read_pth
 from boxwright.weights.store import config_of, find_checkpoint
-from boxwright.weights.stored_anchors import check_stored_anchors, has_ssd_anchors
+from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
-from boxwright.weights.tensorflow.graph_anchors import anchors_beside
 from boxwright.weights.tensorflow.variables import FoundVariables, from_tensorflow
 from boxwright.weights.weights_folder import WEIGHTS, is_weights_folder
 from boxwright.weights.zoo_archive import unpacked

@@ -15,8 +15,7 @@ from boxwright.base.crc import mask_crc
 from boxwright.base.errors import CheckpointError, OutputError
 from boxwright.base.varint import read_varint, write_varint
 from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
-from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, slice_key
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, slice_key, write_bundle
 from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, BundleEntry, BundleHeader
 from boxwright.weights.tensorflow.sstable import read_table, write_table
 from tests.conftest import GOLDEN

@@ -17,8 +17,7 @@ import boxwright as bw
 from boxwright.base.errors import CheckpointError
 from boxwright.config.load import parse_message
 from boxwright.weights.sources import is_tensorflow
-from boxwright.weights.tensorflow.bundle import slice_key
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.bundle import slice_key, write_bundle
 from boxwright.weights.tensorflow.checkpoint import FrozenGraph, SavedSlices, find_tensorflow, open_tensorflow, step_of
 from boxwright.weights.tensorflow.object_graph import GraphDef, SavedTensorSlices
 from boxwright.weights.tensorflow.sstable import write_table

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.weights.tensorflow.graph_anchors import anchors_beside, anchors_in, are_same
+from boxwright.weights.stored_anchors import anchors_beside, anchors_in, are_same
 from boxwright.weights.tensorflow.object_graph import GraphDef, MetaGraphDef
 from tests.weights.tensorflow.graphs import SCOPE, constant, graph_of
 

@@ -192,7 +192,7 @@ def _is_variable(name: str) -> bool:
     return name.startswith(_SCOPES) and name.rsplit("/", 1)[-1] in _VARIABLES
 
 
-_GRAPH = "frozen_inference_graph.pb"
+FROZEN_GRAPH = "frozen_inference_graph.pb"
 _COUNTERS = (f"step{ATTRIBUTE}", f"global_step{ATTRIBUTE}", "global_step")
 
 
@@ -208,7 +208,7 @@ def find_tensorflow(source: str | Path) -> Path | None:
         if has_bundle(path):
             return find_bundle(path)
         files = [file for file in path.glob("*.ckpt*") if is_file(file) and is_table(file)]
-        graph = path / _GRAPH
+        graph = path / FROZEN_GRAPH
         return newest_of(path, files) if files else graph if is_file(graph) else None
     if path.suffix == ".index" or is_file(f"{path}.index"):
         return find_bundle(path)
