@@ -308,8 +308,7 @@ CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
 BUILDERS = (
     *(f"pipeline/{name}.py" for name in ("detector", "input_reader", "learning_rate")),
     *(f"pipeline/{name}.py" for name in ("missing", "optimizer", "tensorflow_version", "training")),
-    *(f"pipeline/augmentation/{name}.py" for name in ("beyond_tf", "steps")),
-    *("evaluation/build.py", "pipeline/message.py"),
+    *("pipeline/augmentation.py", "evaluation/build.py", "pipeline/message.py"),
 )
 
 

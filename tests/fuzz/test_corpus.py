@@ -298,7 +298,7 @@ def _samples(data: bytes, folder: Path) -> None:
 
 def augment(data: bytes) -> None:
     from boxwright.families.shared.image_resizer import build_image_resizer
-    from boxwright.pipeline.augmentation.steps import build_steps
+    from boxwright.pipeline.augmentation import build_steps
 
     steps, resizer, *_ = ast.literal_eval(re.sub(r"<[^>]*>", "None", data.decode()))
     options = parse_message("\n".join(f"data_augmentation_options {{ {step} }}" for step in steps), m.TrainConfig)

@@ -19,7 +19,7 @@ from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.missing import can_be_endless
 from boxwright.pipeline.optimizer import OptimizerPlan, build_optimizer
 from boxwright.pipeline.tensorflow_version import tensorflow_version

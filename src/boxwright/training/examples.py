@@ -16,7 +16,7 @@ from boxwright.data.groundtruth import without_masks
 from boxwright.data.loader import TrainingExamples
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_augmentation, in_use
+from boxwright.pipeline.augmentation import build_augmentation, in_use
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, build_groundtruth
 from boxwright.pipeline.training import build_input_sizes
