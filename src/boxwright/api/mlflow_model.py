@@ -189,8 +189,8 @@ def _files(source: Path) -> dict[str, bytes]:
     if source.suffix in EXPORTS:
         load(source)  # a damaged file, or one of another program, is refused here
         return {path.name: read_file(path, CheckpointError) for path in export_paths(source)}
+    from boxwright.weights.export_weights import pack_weights_folder
     from boxwright.weights.restore import restore_detector
-    from boxwright.weights.weights_folder import pack_weights_folder
 
     return pack_weights_folder(*restore_detector(source))
 

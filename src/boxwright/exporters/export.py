@@ -35,8 +35,8 @@ from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS
+from boxwright.weights.export_weights import weights_sha256
 from boxwright.weights.pt2_archive import Pt2Session
-from boxwright.weights.weights_folder import weights_sha256
 
 _COLORS = 3
 _OUTPUTS = {

@@ -32,15 +32,16 @@ from boxwright.types import Finder
 # From a finder to its average precision.
 Accuracy = Callable[[Finder], float]
 ALLOWED_DROP = 0.01
+_MOST_SAMPLES = 1000
 _METRIC = "DetectionBoxes_Precision/mAP"
 
 
-def average_precision(dataset: Dataset, most: int = 1000) -> Accuracy:
-    """Return a function that measures a finder's COCO average precision on up to `most` evenly spread samples."""
+def average_precision(dataset: Dataset) -> Accuracy:
+    """Return a function that measures a finder's COCO average precision on up to 1000 evenly spread samples."""
 
     def measure(find: Finder) -> float:
         metrics = CocoMetrics(dataset.categories)
-        for number in spread(len(dataset), most):
+        for number in spread(len(dataset), _MOST_SAMPLES):
             sample = dataset[number]
             (detections,) = find([sample.image])
             metrics.add(sample, detections)

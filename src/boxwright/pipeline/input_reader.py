@@ -155,7 +155,7 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
     return TFRecordDataset(paths, categories, wanted)
 
 
-def _picture_options(config: Any, reader: m.InputReader) -> dict[str, bool]:
+def _picture_options(config: Any, reader: m.InputReader) -> dict[str, Any]:
     """Return what the readers of picture files have in common."""
     return {"allow_paths_outside": config.allow_paths_outside, "ignore_exif": reader.ignore_exif}
 
@@ -171,10 +171,6 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
         track_ids=reader.load_track_id,
         **_picture_options(config, reader),
     )
-
-
-def _voc(config: m.VocInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    return VocDataset(as_here(config.root), config.image_set, categories, **_picture_options(config, reader))
 
 
 def _yolo(config: m.YoloInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
@@ -213,7 +209,9 @@ _READERS: dict[str, Callable[..., Dataset]] = {
     "tf_record_input_reader": _tf_record,
     "external_input_reader": _external,
     "coco_input_reader": _coco,
-    "voc_input_reader": _voc,
+    "voc_input_reader": lambda config, categories, reader: VocDataset(
+        as_here(config.root), config.image_set, categories, **_picture_options(config, reader)
+    ),
     "yolo_input_reader": _yolo,
     "open_images_input_reader": _open_images,
     "wider_face_input_reader": _wider_face,
@@ -278,10 +276,3 @@ def with_earlier_rule(config: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineC
 def _picture_readers(config: m.TrainEvalPipelineConfig | None) -> list[m.InputReader]:
     readers = [] if config is None else [config.train_input_reader, *config.eval_input_reader]
     return [reader for reader in readers if reader is not None and reader.which("input_reader") in _PICTURE_READERS]
-
-
-def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:
-    """Return the label map of the training reader, else of the first evaluation reader, else None; opens no data."""
-    readers = [config.train_input_reader, *config.eval_input_reader]
-    path = next((reader.label_map_path for reader in readers if reader and reader.label_map_path), None)
-    return load_label_map(as_here(path)) if path else None

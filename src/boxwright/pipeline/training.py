@@ -170,7 +170,7 @@ def build_training(
         optimizer=build_optimizer(require(train.optimizer, train, "optimizer"), version),
         clip=partial(_CLIPPING[train.gradient_clipping], limit=train.gradient_clipping_by_norm),
         regularize=train.add_regularization_loss,
-        precision=_precision(train),
+        precision="bfloat16" if train.use_bfloat16 else "float16" if train.use_float16 else "float32",
         accumulation=train.gradient_accumulation_steps,
         freezing=_freezing(train),
         bias_multiplier=train.bias_grad_multiplier or 1.0,
@@ -183,20 +183,12 @@ def build_training(
     )
 
 
-def _precision(config: m.TrainConfig) -> Precision:
-    return "bfloat16" if config.use_bfloat16 else "float16" if config.use_float16 else "float32"
-
-
 def _freezing(config: m.TrainConfig) -> Freezing:
     return Freezing(
         update=tuple(config.update_trainable_variables),
         freeze=tuple(config.freeze_variables),
         stages=tuple(FreezeStage(stage.until_step, tuple(stage.variables)) for stage in config.freeze_stage),
     )
-
-
-def _channels(config: m.TrainConfig) -> ChannelOrder:
-    return "BGR" if config.fine_tune_checkpoint_channels is m.ChannelOrder.BGR else "RGB"
 
 
 def fine_tune_of(config: m.TrainConfig, version: int) -> FineTune:
@@ -206,7 +198,8 @@ def fine_tune_of(config: m.TrainConfig, version: int) -> FineTune:
         scope = "transfer"
     folder = folder_of(config.location("fine_tune_checkpoint"))
     share = 0.0 if version == 1 else 1.0
-    return FineTune(config.fine_tune_checkpoint, scope, _channels(config), str(folder or ""), share)
+    channels: ChannelOrder = "BGR" if config.fine_tune_checkpoint_channels is m.ChannelOrder.BGR else "RGB"
+    return FineTune(config.fine_tune_checkpoint, scope, channels, str(folder or ""), share)
 
 
 def _scope(config: m.TrainConfig) -> Scope:

@@ -84,14 +84,11 @@ class Preview:
     choices: tuple[str, ...]
 
 
-def preview_training(
-    config: m.TrainEvalPipelineConfig, count: int, *, seed: int = 0, epoch: int = 0, step: int = 0
-) -> tuple[Dataset, list[Preview]]:
-    """Make samples as a run with this configuration and seed makes them.
+def preview_training(config: m.TrainEvalPipelineConfig, count: int, *, step: int = 0) -> tuple[Dataset, list[Preview]]:
+    """Make samples as a run with this configuration and seed 0 makes them in its first epoch.
 
     Args:
         count: How many, spread evenly over the data; samples that a run of one epoch would see.
-        epoch: Of the run, from 0.
         step: The training step, from 0, whose augmentation is shown.
 
     Raises:
@@ -106,10 +103,10 @@ def preview_training(
     names = [str(option.which("preprocessing_step")) for option in steps if in_use(option, step)]
     groundtruth = build_groundtruth(config, dataset.categories, detector.num_classes)
     resizer = detector.preprocessor.resizer
-    sizes = build_input_sizes(config, resizer, seed)
+    sizes = build_input_sizes(config, resizer, seed=0)
     previews = []
     for index in np.unique(np.linspace(0, len(dataset) - 1, count).astype(np.int64)).tolist():
-        rng = np.random.default_rng([seed, epoch, index])
+        rng = np.random.default_rng([0, 0, index])  # seed, epoch, sample
         sample, lines = apply_recorded(list(zip(names, chain.transforms, strict=True)), dataset[index], rng)
         for transform in groundtruth:
             sample = transform(sample, rng)

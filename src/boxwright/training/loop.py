@@ -1,7 +1,4 @@
-"""A run under way: step, log, checkpoint, evaluate.
-
-Where the time of a step goes.
-"""
+"""A run under way: step, log, checkpoint, evaluate; and where the time of a step goes."""
 
 from __future__ import annotations
 

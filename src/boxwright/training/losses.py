@@ -71,25 +71,19 @@ def recompute_blocks(backbone: nn.Module) -> int:
 def _blocks(module: nn.Module) -> list[nn.Module]:
     """Return the smallest modules that hold several convolutions; where there is but one in another, that other."""
     within = [block for child in module.children() for block in _blocks(child)]
-    if len(within) > 1 or isinstance(module, nn.ModuleList) or _convolutions(module) < 2:
+    convolutions = sum(isinstance(submodule, nn.Conv2d) for submodule in module.modules())
+    if len(within) > 1 or isinstance(module, nn.ModuleList) or convolutions < 2:
         return within
     return [module]
-
-
-def _convolutions(module: nn.Module) -> int:
-    return sum(isinstance(submodule, nn.Conv2d) for submodule in module.modules())
 
 
 def _forward(block: nn.Module, plain: Any, *given: Any) -> Any:
     if not block.training:
         return plain(*given)
     # The reentrant form computes no gradients where no input needs one, as in the block that gets the image.
-    return checkpoint(plain, *given, use_reentrant=False, context_fn=partial(_contexts, block))
-
-
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of the first computation and of the second."""
-    return nullcontext(), _statistics_unchanged(block)
+    return checkpoint(
+        plain, *given, use_reentrant=False, context_fn=lambda: (nullcontext(), _statistics_unchanged(block))
+    )
 
 
 @contextmanager

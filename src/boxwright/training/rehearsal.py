@@ -212,11 +212,13 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
                 raise TrainingError(f"not enough memory for a batch of {count} at once")
             yield replace(dry_run, split=count, parts=state.parts)
             return
+        on_gpu = device.type == "cuda"
+        held = torch.cuda.max_memory_reserved(device) if on_gpu else _read_linux_bytes("/proc/self/status", "VmHWM")
         dry_run = replace(
             dry_run,
             batches=(*dry_run.batches, count),
             seconds=(*dry_run.seconds, seconds),
-            memory=(*dry_run.memory, _most_memory(device)),
+            memory=(*dry_run.memory, held),
         )
         if len(dry_run.batches) > 1:
             yield dry_run
@@ -261,13 +263,6 @@ def _available(device: torch.device) -> float:
         _read_linux_bytes("/proc/meminfo", "MemAvailable") + _read_linux_bytes("/proc/self/status", "VmRSS"),
         _container_limit(),
     )
-
-
-def _most_memory(device: torch.device) -> int:
-    """Return the most bytes that were held so far: by PyTorch on a GPU, else by the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    return _read_linux_bytes("/proc/self/status", "VmHWM")
 
 
 def _container_limit() -> float:

@@ -255,14 +255,7 @@ def placed(detector: Detector, device: torch.device) -> Detector:
 
 
 def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | None = None) -> TrainingState:
-    """Start a run.
-
-    Args:
-        selection: By what the best checkpoint is chosen.
-
-    Returns:
-        The state at step 0.
-    """
+    """Return a run's state at step 0; `selection` says by what the best checkpoint is chosen."""
     detector.network.initial_shares, detector.network.debiases = shares_of_new(detector.network), plan.debias
     groups, said = grouped(detector.network, plan.optimizer.groups, names_of(detector.network))
     decay = plan.optimizer.average_decay

@@ -205,7 +205,10 @@ def accumulate_gradients(
                 else:
                     whole = counts[0]
                 divisors = _divisors(forward.terms, whole, processes)
-            values = _divided(forward.terms, divisors)
+            values = {
+                name: term.total / divisors[name] if name in divisors else term.total
+                for name, term in forward.terms.items()
+            }
             # DistributedDataParallel averages over processes; the losses are to be summed.
             objective = torch.stack(list(values.values())).sum() * processes.count
             if estimated and last:
@@ -263,10 +266,6 @@ def _divisors(terms: Mapping[str, LossTerm], counts: Tensor, processes: Processe
         name: terms[name].divided_by(total.view(count.shape))
         for (name, count), total in zip(divided.items(), totals, strict=True)
     }
-
-
-def _divided(terms: Mapping[str, LossTerm], divisors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: term.total / divisors[name] if name in divisors else term.total for name, term in terms.items()}
 
 
 def _correction(divisors: Mapping[str, Tensor], counts: Sequence[Tensor], processes: Processes) -> Tensor:

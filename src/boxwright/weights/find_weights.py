@@ -78,7 +78,7 @@ def fetch(address: HubAddress) -> Path:
     """
     from huggingface_hub import constants, errors, snapshot_download
 
-    from boxwright.weights.weights_folder import CONFIG, FILES, WEIGHTS
+    from boxwright.weights.export_weights import CONFIG, FILES, WEIGHTS
 
     try:
         folder = Path(snapshot_download(address.repository, revision=address.revision, allow_patterns=[*FILES]))

@@ -176,7 +176,7 @@ class OpenModel:
     def _sha256(self) -> str:
         if isinstance(self.opened, ExportedDetector):
             return self.opened.metadata.weights_sha256
-        from boxwright.weights.weights_folder import weights_sha256
+        from boxwright.weights.export_weights import weights_sha256
 
         return weights_sha256(self.opened)
 

@@ -163,7 +163,7 @@ def _pyramid(neck: nn.Module) -> Names:
         if not isinstance(node, BiFpnNode):
             continue
         if node.weights is not None:
-            yield f"{ours}.weights", f"{theirs}.combine.edge_weights", _as_column
+            yield f"{ours}.weights", f"{theirs}.combine.edge_weights", lambda value: value[:, None]
         for place, (source, layers) in enumerate(zip(node.inputs, node.resample, strict=True)):
             if isinstance(layers, nn.Sequential) and any(isinstance(layer, nn.Conv2d) for layer in layers):
                 yield from _resampled(f"{ours}.resample.{place}", f"{theirs}.combine.resample.{source}")
@@ -208,10 +208,6 @@ def _separable(ours: str, theirs: str) -> Names:
 def _resampled(ours: str, theirs: str) -> Names:
     yield from both(f"{ours}.0", f"{theirs}.conv.conv")
     yield from norm_names(f"{ours}.1", f"{theirs}.conv.bn")
-
-
-def _as_column(value: Tensor) -> Tensor:
-    return value[:, None]
 
 
 def _by_ratio(value: Tensor, scales: int) -> Tensor:

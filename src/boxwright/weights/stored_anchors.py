@@ -122,7 +122,7 @@ def with_stored_anchors(config: m.TrainEvalPipelineConfig, path: Path) -> m.Trai
     """
     wanted = _ssd_anchors(config)
     stored = () if wanted is None else anchors_beside(path)
-    if wanted is None or not (stored or _is_first(path)):
+    if wanted is None or not (stored or path.parent.name.endswith(_FIRST)):
         return config
     other = copy.deepcopy(config)
     switched: Any = _ssd_anchors(other)
@@ -172,10 +172,6 @@ def _boxes(anchors: m.SsdAnchorGenerator) -> Levels:
     """Return what a configuration describes; empty for what builds no such generator."""
     generator = build_anchor_generator(m.AnchorGenerator(ssd_anchor_generator=anchors))
     return generator.boxes if isinstance(generator, SsdAnchorGenerator) else ()
-
-
-def _is_first(path: Path) -> bool:
-    return path.parent.name.endswith(_FIRST)
 
 
 def _tell(path: Path, reason: str) -> None:

@@ -126,7 +126,8 @@ def examine(
     yield Finding("configuration", "fine", "model, training and data can be built")
     yield from _schedule(config, plan)
     yield from check_statistics(plan, detector)
-    yield from check_average(plan, evaluated=_evaluates_average(config))
+    averaged = config.eval_config is not None and config.eval_config.use_moving_averages
+    yield from check_average(plan, evaluated=averaged)
     yield from _checkpoint(plan, detector, checkpoint)
     yield from check_frozen(plan, detector, checkpoint)
     if not len(dataset):
@@ -177,10 +178,6 @@ def examine_quickly(
     findings += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
     findings += _data(config, detector, dataset, records, Depth(texts=_QUICK))
     return [finding for finding in findings if finding.verdict in ("warning", "fatal")]
-
-
-def _evaluates_average(config: m.TrainEvalPipelineConfig) -> bool:
-    return config.eval_config is not None and config.eval_config.use_moving_averages
 
 
 def _schedule(config: m.TrainEvalPipelineConfig, plan: TrainingPlan) -> Iterable[Finding]:

@@ -408,7 +408,10 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
     if aliases is not None and wrong is not None:
         raise CheckpointError(f"{prefix}: {wrong} is not the key of a variable")
     data = bytearray()
-    table = {b"": _header()}
+    header = BundleHeader(num_shards=1)
+    # TensorFlow's kTensorBundleVersion.
+    header.version.producer = 1
+    table = {b"": bytes(header.SerializeToString())}
     # Reversed, so that the plain integer types win over the quantized ones of the same NumPy type.
     numbers = {
         np.dtype(name): number for number, name in sorted(DTYPES.items(), reverse=True) if name not in _NOT_NUMPY
@@ -437,13 +440,6 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, NDArray[Any]], aliase
 
 
 _NOT_NUMPY = ("string", "bfloat16")
-
-
-def _header() -> bytes:
-    header = BundleHeader(num_shards=1)
-    # TensorFlow's kTensorBundleVersion.
-    header.version.producer = 1
-    return bytes(header.SerializeToString())
 
 
 def _append_string(data: bytearray, text: bytes) -> bytes:

@@ -73,7 +73,8 @@ class SavedSlices(Mapping[str, "NDArray[Any]"]):
             parts = [SavedTensorSlices.FromString(value).data for value in self._slices.get(key, [])]
             if not parts:
                 raise ValueError("its values are missing")
-            if len(parts) == 1 and _is_whole(parts[0]):
+            extents = parts[0].slice.extent
+            if len(parts) == 1 and all(not extent.start and extent.length in (0, -1) for extent in extents):
                 return array_of(parts[0].data, meta.type, shape)
             return _joined(parts, meta.type, shape)
         except (DecodeError, ValueError) as error:
@@ -85,10 +86,6 @@ def _name(value: bytes, where: str) -> str:
         return str(SavedTensorSlices.FromString(value).data.name)
     except DecodeError:
         raise CheckpointError(f"{where}: a slice is damaged") from None
-
-
-def _is_whole(part: Any) -> bool:
-    return all(not extent.start and extent.length in (0, -1) for extent in part.slice.extent)
 
 
 def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -154,7 +154,7 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
         return None
 
     def find_in_tf1(key: str, slot: str) -> str | None:
-        bare = _in_classifier(key)
+        bare = next((slim + key.removeprefix(ours) for ours, slim in _TF1_IN_CLASSIFIER if key.startswith(ours)), key)
         averaged = f"{bare}/{_TF1_AVERAGE}"
         if slot:
             names = [f"{key}/{slot}", f"{bare}/{slot}"]
@@ -167,11 +167,6 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
     if written_by(arrays) == 2:
         return _Source(tf2_variables(network), find_in_tf2, "average", _UNUSED_TF2)
     return _Source(tf1_variables(network), find_in_tf1, _TF1_AVERAGE, _UNUSED_TF1)
-
-
-def _in_classifier(key: str) -> str:
-    """Return TF-Slim's name of a variable of a TF1 detector's extractor; others' own name."""
-    return next((other + key.removeprefix(own) for own, other in _TF1_IN_CLASSIFIER if key.startswith(own)), key)
 
 
 def written_by(arrays: Mapping[str, NDArray[Any]]) -> int:
@@ -260,7 +255,11 @@ def from_tensorflow(
             f"the first is {plain[0]}"
         )
     taken = set(keys.values())
-    unused = {key: _reason(key, source.unused) for key in arrays if key not in taken}
+    unused = {
+        key: next((reason for part, reason in source.unused if part in key), "the network has no such variable")
+        for key in arrays
+        if key not in taken
+    }
     return FoundVariables(values, keys, unused, source.variables.unnamed)
 
 
@@ -287,10 +286,6 @@ def updates_of(arrays: Mapping[str, NDArray[Any]], step: int) -> int:
     """Return the number of updates that a Keras optimizer counted; the step if unknown."""
     key = f"optimizer/iter{ATTRIBUTE}"
     return int(arrays[key]) if key in arrays else step
-
-
-def _reason(key: str, unused: tuple[tuple[str, str], ...]) -> str:
-    return next((reason for part, reason in unused if part in key), "the network has no such variable")
 
 
 def to_tensorflow(network: nn.Module) -> tuple[dict[str, NDArray[np.float32]], dict[str, str] | None]:
