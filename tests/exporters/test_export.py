@@ -170,7 +170,7 @@ def test_nothing_is_written_that_differs(
     assert (metadata.step, metadata.metric, metadata.config) == (7, {"AP": 0.5}, "model { }")
 
 
-@pytest.mark.slow  # test_matching compares empty lists; the gate reads what it says
+@pytest.mark.slow  # test_parity compares empty lists; the gate reads what it says
 def test_a_detector_that_finds_nothing_passes_no_gate(tmp_path: Path) -> None:
     torch.manual_seed(0)
     fresh = bw.build_detector(parse_message(FEW_LAYERS, m.DetectionModel))
