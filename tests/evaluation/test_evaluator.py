@@ -16,7 +16,7 @@ from boxwright.config.support import broken_rules
 from boxwright.data.label_map import load_label_map
 from boxwright.evaluation.evaluate import evaluate_by_workers, open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.evaluation.write import ImageResults, rows_of, write_evaluation
+from boxwright.evaluation.write import ImageResults, to_coco_rows, write_evaluation
 from boxwright.pipeline import messages as m
 from tests.evaluation.evaluate import evaluate_detector
 
@@ -59,7 +59,7 @@ def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
             config,
             detector,
             EvaluationSettings(workers=workers),
-            keep=lambda *of_image, kept=kept: kept.extend(rows_of(*of_image)),  # type: ignore[misc]
+            keep=lambda *of_image, kept=kept: kept.extend(to_coco_rows(*of_image)),  # type: ignore[misc]
         )
         for workers, kept in rows.items()
     )
@@ -141,14 +141,14 @@ def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp
         config,
         detector.optimize(),
         EvaluationSettings(workers=0),
-        keep=lambda *of_image: rows["alone"].extend(rows_of(*of_image)),
+        keep=lambda *of_image: rows["alone"].extend(to_coco_rows(*of_image)),
     )
     settings = EvaluationSettings(workers=0, engine=engine, shares=2, device="cpu")
     shared = evaluate_by_workers(
         tmp_path / "m",
         config,
         open_evaluation(tmp_path / "m", config, settings),
-        lambda *of_image: rows["shared"].extend(rows_of(*of_image)),
+        lambda *of_image: rows["shared"].extend(to_coco_rows(*of_image)),
     )
     if engine == "ray":
         import ray

@@ -28,7 +28,7 @@ from boxwright.types import Categories, Category
 from boxwright.weights.open_model import OpenModel
 
 
-def rows_of(image: EvaluatedImage, categories: Categories) -> list[dict[str, Any]]:
+def to_coco_rows(image: EvaluatedImage, categories: Categories) -> list[dict[str, Any]]:
     """Return an image's detections as rows of COCO's results file."""
     segmentations = None if image.masks is None else image.masks.found
     return detection_rows(image.detections, image.sample.id, categories, segmentations)
@@ -73,7 +73,7 @@ class ImageResults:
         for category in categories if not self._used else ():
             self._used[category.label] = category
         with _writing(self._folder):
-            self._found.add(rows_of(image, categories))
+            self._found.add(to_coco_rows(image, categories))
             self._images.add([_image_row(image, categories)])
             self._objects.add(self._annotation_rows(image, categories))
 

@@ -421,7 +421,13 @@ def precise_enough(
 
     def good(count: int) -> bool:
         kept = frozenset().union(*(tensor.nodes for tensor in tensors[:count]))
-        model, layers = quantizer.quantized(kept), float_layers(quantizer, kept)
+        model = quantizer.quantized(kept)
+        # Convolutions, by the names of their weights.
+        layers = tuple(
+            node.input[1].removeprefix("whole.").removesuffix(".weight")
+            for node in quantizer.prepared.graph.node
+            if node.name in kept and node.op_type in CONVOLUTIONS
+        )
         candidate = MixedPrecisionModel(model, layers, compared_accuracy(before, measure(model)))
         average = candidate.accuracy["export"]
         _LOG.info("AP %.4f with %d layers in float32 (detector: %.4f)", average, len(layers), before)
@@ -445,12 +451,3 @@ def smallest(good: Callable[[int], bool], most: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if good(middle) else (middle, high)
     return high
-
-
-def float_layers(quantizer: Quantizer, kept: Collection[str]) -> tuple[str, ...]:
-    """Return the convolutions among nodes, by the names of their weights."""
-    return tuple(
-        node.input[1].removeprefix("whole.").removesuffix(".weight")
-        for node in quantizer.prepared.graph.node
-        if node.name in kept and node.op_type in CONVOLUTIONS
-    )

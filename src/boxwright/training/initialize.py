@@ -28,8 +28,8 @@ from boxwright.weights.find_weights import find_weights
 from boxwright.weights.load_weights import load_weights
 from boxwright.weights.restore import other_meaning
 from boxwright.weights.sources import is_tensorflow
-from boxwright.weights.tensorflow.checkpoint import open_tensorflow, step_of
-from boxwright.weights.tensorflow.variables import slots_of, updates_of, written_by
+from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
+from boxwright.weights.tensorflow.variables import count_updates, read_slots, written_by
 from boxwright.weights.zoo_archive import is_archive
 
 Weights = Mapping[str, Tensor]
@@ -101,7 +101,7 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
     said = [str(loaded)]
     restored = 0
     for ours, (theirs, sign) in _SLOTS.get((type(optimizer.rule), written_by(arrays)), {}).items():
-        slots = slots_of(network, arrays, theirs)
+        slots = read_slots(network, arrays, theirs)
         for name, value in slots.items():
             if name in parameters:
                 parameter = parameters[name]
@@ -116,15 +116,15 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
         said.append(f"{theirs}: restored for {restored} of {len(parameters)} weights; others start fresh")
     if state.average is not None:
         names = {name: p.detach() for name, p in parameters.items()}
-        averages = {n: v.to(names[n]) for n, v in slots_of(network, arrays, "average").items() if n in names}
+        averages = {n: v.to(names[n]) for n, v in read_slots(network, arrays, "average").items() if n in names}
         state.average.load({**state.average.followed(network), **averages})
         said.append(f"average: restored for {len(averages)} of {len(names)} weights; others start at the weight")
-    state.step = step_of(arrays)
+    state.step = read_step(arrays)
     # TF's checkpoint has no position in the data; the stream continues where a run of ours would be at this step.
     state.samples = state.step * batch_size
     for group in optimizer.param_groups:
         # Where moments start fresh, so do corrections for their start.
-        group["count"] = updates_of(arrays, state.step) if restored else 0
+        group["count"] = count_updates(arrays, state.step) if restored else 0
     return "\n".join(said)
 
 

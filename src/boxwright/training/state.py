@@ -28,11 +28,6 @@ from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES
 from boxwright.weights.tensorflow.variables import names_of
 
 
-def lower_is_better(metric: str) -> bool:
-    """Tell errors from successes by a metric's name."""
-    return metric.startswith("Loss/")
-
-
 @dataclass(frozen=True)
 class Selection:
     """The evaluations so far, as far as choosing goes.
@@ -81,11 +76,12 @@ class Selection:
     def _is_better(self, metric: str, value: float) -> bool:
         # NaN, or TF's -1 for a metric without groundtruth: such an evaluation is never the best, but patience counts
         # it.
-        if value != value or (value < 0 and not lower_is_better(metric)):  # nothing to measure
+        lower_is_better = metric.startswith("Loss/")
+        if value != value or (value < 0 and not lower_is_better):  # nothing to measure
             return False
         if self.best is None:
             return True
-        return value < self.best if lower_is_better(metric) else value > self.best
+        return value < self.best if lower_is_better else value > self.best
 
     def content(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

@@ -69,7 +69,7 @@ def pack_weights_folder(detector: Detector, config: m.TrainEvalPipelineConfig, s
     texts = {CONFIG: dump_message(config), ABOUT: json.dumps(about, indent=2) + "\n", **keypoints}
     if detector.categories is not None:
         texts[LABELS] = label_map_text(detector.categories)
-    return {WEIGHTS: safetensors_of(detector), **{name: text.encode() for name, text in texts.items()}}
+    return {WEIGHTS: serialize_safetensors(detector), **{name: text.encode() for name, text in texts.items()}}
 
 
 def published_config(
@@ -152,10 +152,10 @@ def write_safetensors(detector: Detector, path: str | Path) -> Path:
     """
     path = Path(path)
     make_folder(path.parent)
-    return write_whole(path, safetensors_of(detector))
+    return write_whole(path, serialize_safetensors(detector))
 
 
-def safetensors_of(detector: Detector) -> bytes:
+def serialize_safetensors(detector: Detector) -> bytes:
     """Return the bytes of a file of the weights with our names."""
     with evaluation_mode(detector):  # which takes the start out of statistics in training
         state = detector.network.state_dict()

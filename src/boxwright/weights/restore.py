@@ -23,7 +23,7 @@ from boxwright.weights.load_weights import check_finite, load_weights
 from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
 from boxwright.weights.store import config_of, find_checkpoint, nearby
 from boxwright.weights.stored_anchors import with_stored_anchors
-from boxwright.weights.tensorflow.checkpoint import open_tensorflow, step_of
+from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
 from boxwright.weights.zoo_archive import is_archive, unpacked
 
 _COCO_IDS = 90
@@ -144,7 +144,7 @@ def _restore_tensorflow(
     config = with_stored_anchors(config, path)
     detector = build_detector(config, categories or _label_map(config, path.parent))
     load_weights(detector, path, use_average=_wants_average(config, asked=use_average))
-    return detector.eval(), config, step_of(open_tensorflow(path))
+    return detector.eval(), config, read_step(open_tensorflow(path))
 
 
 def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:

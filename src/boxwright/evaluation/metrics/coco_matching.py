@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.evaluation.metrics.average_precision import precision_and_recall, sampled_of
 from boxwright.evaluation.metrics.judged import MatchedDetections, MatchesByClass, MatchFlags
-from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free, with_nobody
+from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free
 from boxwright.evaluation.metrics.metric import Curve, Matches
 from boxwright.evaluation.metrics.regions import Regions
 from boxwright.types import Categories
@@ -151,7 +151,8 @@ def claim_under_rules(overlap: Floats, ignored: Bools, crowd: Bools) -> tuple[In
     claims = claim_best_free(overlap, np.tile(THRESHOLDS, len(ignored)), rules, crowd)
     claims = claims.reshape(len(ignored), len(THRESHOLDS), len(overlap))
     # A detection without an object has the index -1, which is that of the False that is appended.
-    return claims, with_nobody(ignored)[np.arange(len(ignored))[:, None, None], claims]
+    padded = np.pad(ignored, ((0, 0), (0, 1)))
+    return claims, padded[np.arange(len(ignored))[:, None, None], claims]
 
 
 def is_outside(areas: Floats, ranges: Floats) -> Bools:

@@ -226,7 +226,7 @@ def open_tensorflow(path: Path) -> Mapping[str, NDArray[Any]]:
     return FrozenGraph(path) if path.suffix == ".pb" else SavedSlices(path)
 
 
-def step_of(arrays: Mapping[str, NDArray[Any]]) -> int:
+def read_step(arrays: Mapping[str, NDArray[Any]]) -> int:
     """Return the number of training steps in a checkpoint; 0 if unknown."""
     counters = (arrays[key] for key in _COUNTERS if key in arrays)
     return next((int(counter) for counter in counters if counter.ndim == 0 and counter.dtype.kind in "iu"), 0)

@@ -268,7 +268,7 @@ def _tensor(variable: TfVariable, array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.array(variable.to_ours(array), order="C"))
 
 
-def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) -> dict[str, Tensor]:
+def read_slots(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) -> dict[str, Tensor]:
     """Return an optimizer's slots of a network's variables with our names and layout.
 
     Args:
@@ -282,7 +282,7 @@ def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) 
     return {name: _tensor(named[name], np.asarray(arrays[key])) for name, key in keys.items() if key is not None}
 
 
-def updates_of(arrays: Mapping[str, NDArray[Any]], step: int) -> int:
+def count_updates(arrays: Mapping[str, NDArray[Any]], step: int) -> int:
     """Return the number of updates that a Keras optimizer counted; the step if unknown."""
     key = f"optimizer/iter{ATTRIBUTE}"
     return int(arrays[key]) if key in arrays else step
