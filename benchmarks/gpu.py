@@ -26,8 +26,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state, placed
-from boxwright.training.step import Learner
-from boxwright.training.step_report import check_previous_step
+from boxwright.training.step import Learner, check_step
 
 RESULTS = Path(__file__).parent / "results" / "gpu-cuda.json"
 PRESETS = (
@@ -93,7 +92,7 @@ def measured(preset: str, precision: str, count: int, repeats: int, device: torc
     row: dict[str, Any] = {"input": list(batch.images.shape[2:])}
     try:
         row |= timed("train", step, count, repeats, device)
-        check_previous_step(report, learner.state)
+        check_step(report, learner.state)
         row |= timed("detect", lambda: detector.eval().detect(images), count, repeats, device)
     except torch.cuda.OutOfMemoryError:
         row["error"] = "out of memory"

@@ -20,11 +20,10 @@ from boxwright.nn.layers import Conv2d, Deconv2d
 from boxwright.nn.postprocessing.nms import BestOfClass
 from boxwright.nn.regularization import Regularizer, _by_regularizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_sizes import build_input_sizes
 from boxwright.pipeline.load import load_config
-from boxwright.pipeline.training import FineTune, build_training, wants_pretrained
+from boxwright.pipeline.training import FineTune, build_input_sizes, build_training, wants_pretrained
 
 NAMES = preset_names()
 ALIGNED = ("align_det_", "srn_")

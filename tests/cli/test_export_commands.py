@@ -22,7 +22,7 @@ from boxwright.cli.main import app, from_absl
 from boxwright.exporters import export as exporting
 from boxwright.exporters.export import report_path, verify
 from boxwright.exporters.parity import Report
-from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.runtime.sessions import read_metadata
 from boxwright.weights.export_weights import write_tensorflow_checkpoint
 from boxwright.weights.tensorflow.bundle import Bundle
 from tests.api.models import STEPS, small_run

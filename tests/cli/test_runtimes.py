@@ -19,7 +19,7 @@ from boxwright.cli.serving import exported_for_serving
 from boxwright.inference.finders import ModelSource
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.inference.settings import PredictionSettings
-from boxwright.weights import weights_folder as weights_digest
+from boxwright.weights import export_weights as weights_digest
 from boxwright.weights.open_model import open_model
 from tests.api.models import DATA, small_run
 from tests.cli.test_commands import RUNNER, run

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
+from boxwright.cli.config import build_plans
 from boxwright.config.load import parse_message
 from boxwright.config.message import Message
 from boxwright.config.support import refuse_unsupported
-from boxwright.evaluation.plans import build_plans
 from boxwright.pipeline import messages
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.missing import missing_for_training

@@ -27,10 +27,9 @@ from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, build_groundtruth
-from boxwright.pipeline.input_sizes import build_input_sizes
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
-from boxwright.pipeline.training import _SCOPES, build_training, wants_pretrained
+from boxwright.pipeline.training import _SCOPES, build_input_sizes, build_training, wants_pretrained
 from tests.center_nets import KEYPOINT_LABEL_MAP, deep_mask_variants
 from tests.center_nets import variants as center_net_variants
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder, nothing_drawn
@@ -307,10 +306,9 @@ CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
 
 # Beside families: what builds readers, augmentation, the plan of a run and of its evaluation.
 BUILDERS = (
-    *(f"pipeline/{name}.py" for name in ("detector", "groundtruth", "input_reader", "input_sizes", "learning_rate")),
-    *(f"pipeline/{name}.py" for name in ("missing", "optimizer", "pretrained", "tensorflow_version", "training")),
-    *(f"pipeline/augmentation/{name}.py" for name in ("beyond_tf", "steps", "user")),
-    *("evaluation/build.py", "pipeline/message.py"),
+    *(f"pipeline/{name}.py" for name in ("detector", "input_reader", "learning_rate")),
+    *(f"pipeline/{name}.py" for name in ("missing", "optimizer", "tensorflow_version", "training")),
+    *("pipeline/augmentation.py", "evaluation/build.py", "pipeline/message.py"),
 )
 
 

@@ -17,8 +17,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.state import new_state, placed
-from boxwright.training.step import Learner
-from boxwright.training.step_report import StepReport
+from boxwright.training.step import Learner, StepReport
 from boxwright.types import Categories
 from tests.center_nets import CENTER_NET, MASKS
 from tests.conftest import FEWER_LAYERS

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from boxwright.families.two_stage.network import FasterRCNN
-from boxwright.training.graphs import GraphedFirstStage, GraphedLosses, graphed
+from boxwright.training.losses import GraphedFirstStage, GraphedLosses, graphed
 from tests.cuda.families import learner_of
 
 TWO_STAGE = ("faster_rcnn", "faster_rcnn, one map", "faster_rcnn, options", "mask_rcnn", "rfcn", "proposals")

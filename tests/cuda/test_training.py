@@ -15,7 +15,7 @@ import boxwright as bw
 from boxwright.base.distributed import Processes
 from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
 from boxwright.training.examples import on_device
-from boxwright.training.step_report import check_previous_step
+from boxwright.training.step import check_step
 from boxwright.training.train import _device
 from tests.cuda.dtypes import KNOWN_BETTER, unsupported
 from tests.cuda.fake import CUDA, fake_cuda
@@ -53,7 +53,7 @@ def test_an_update_is_a_few_kernels_and_no_wait(rule: Any, flagged: bool) -> Non
 def test_a_state_is_saved_from_a_gpu_and_restored_to_one() -> None:
     """A checkpoint is on the CPU; what comes from it is on the GPU again, slots and averages too."""
     with fake_run("ssd") as run:
-        check_previous_step(run.previous, run.learner.state)
+        check_step(run.previous, run.learner.state)
         # `copied` compares addresses, which fake memory has not.
         content = tree_map(
             lambda one: one.cpu() if isinstance(one, torch.Tensor) else one, run.learner.state.content("")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 Wait = tuple[str, str]
 
-_ARRIVED: Wait = ("training/step_report.py _read", "Event.synchronize")
+_ARRIVED: Wait = ("training/step.py _read", "Event.synchronize")
 _SUPPRESSED: set[Wait] = {("nn/suppression/image_by_image.py all_complete", "item")}
 _GREEDY: Wait = ("nn/suppression/greedy.py suppress_classes", "nms")
 _ALL_MINED: Wait = ("nn/criteria/hard_example_miner.py suppress_batch", "item")

@@ -25,7 +25,7 @@ from boxwright.inference.finders import ModelSource
 from boxwright.inference.settings import PredictionSettings
 from boxwright.nn.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, image_tensors
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Categories, Category, Sample
 from boxwright.weights.export_weights import write_safetensors
 from tests.conftest import SMALL_MODEL

@@ -19,7 +19,7 @@ from boxwright.data.order import StreamSettings, sample_keys
 from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
 from boxwright.types.packing import packed, tensors_of
 from tests.conftest import GOLDEN

@@ -16,7 +16,7 @@ from boxwright.config.load import parse_message
 from boxwright.data.augmentation.caffe import CaffeDistort, OverlapCrop, RandomExpand, RandomInterpolationResize
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
 
 CHAIN = """

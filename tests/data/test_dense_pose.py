@@ -40,7 +40,7 @@ from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.evaluation.pictures import draw_detections, draw_sample, surface_points
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.augmentation import build_steps
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.types import Categories, Category, FoundObjects, Sample
 from boxwright.types.dense_pose import KNOWN, MIRRORED_PARTS, PARTS

@@ -8,7 +8,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.evaluation.build import EvaluationPlan
 from boxwright.evaluation.data import EvaluationData
 from boxwright.evaluation.evaluate import OpenEvaluation, evaluate, open_evaluation
-from boxwright.evaluation.image_results import Keep, keep_nothing
+from boxwright.evaluation.images import Keep, keep_nothing
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.nn.detector import Detector

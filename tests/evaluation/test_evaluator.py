@@ -1,4 +1,4 @@
-"""Several metrics at once, and numbers that are none."""
+"""Several metrics at once, numbers that are none, and an evaluation that several processes share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,9 +14,9 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.config.support import broken_rules
 from boxwright.data.label_map import load_label_map
-from boxwright.evaluation.image_results import ImageResults, rows_of
+from boxwright.evaluation.evaluate import evaluate_by_workers, open_evaluation
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.evaluation.write import write_evaluation
+from boxwright.evaluation.write import ImageResults, to_coco_rows, write_evaluation
 from boxwright.pipeline import messages as m
 from tests.evaluation.evaluate import evaluate_detector
 
@@ -58,7 +59,7 @@ def test_workers_change_nothing(small_config: Path, tmp_path: Path) -> None:
             config,
             detector,
             EvaluationSettings(workers=workers),
-            keep=lambda *of_image, kept=kept: kept.extend(rows_of(*of_image)),  # type: ignore[misc]
+            keep=lambda *of_image, kept=kept: kept.extend(to_coco_rows(*of_image)),  # type: ignore[misc]
         )
         for workers, kept in rows.items()
     )
@@ -121,3 +122,45 @@ def test_own_size_is_of_ssd_alone() -> None:
     config = parse_message(text, m.TrainEvalPipelineConfig)
     problems = [str(problem) for problem in broken_rules(config)]
     assert any("eval_config.force_no_resize: only model.ssd takes images of any size" in one for one in problems)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine",
+    ["local", pytest.param("ray", marks=pytest.mark.filterwarnings("ignore"))],
+)
+def test_workers_make_the_evaluation_of_one(engine: str, small_config: Path, tmp_path: Path) -> None:
+    """Metrics, losses, rows and pictures: all the same, whoever looked at which image."""
+    # After two steps, scores are too low for the configuration.
+    least = "model.ssd.post_processing.batch_non_max_suppression.score_threshold=0"
+    config = bw.load_config(small_config, ["train_config.num_steps=2", least])
+    bw.train(config, tmp_path / "m", bw.RunSettings(workers=0))
+    detector, _, _ = bw.restore_detector(tmp_path / "m")
+    rows: dict[str, list[Any]] = {"alone": [], "shared": []}
+    alone = evaluate_detector(
+        config,
+        detector.optimize(),
+        EvaluationSettings(workers=0),
+        keep=lambda *of_image: rows["alone"].extend(to_coco_rows(*of_image)),
+    )
+    settings = EvaluationSettings(workers=0, engine=engine, shares=2, device="cpu")
+    shared = evaluate_by_workers(
+        tmp_path / "m",
+        config,
+        open_evaluation(tmp_path / "m", config, settings),
+        lambda *of_image: rows["shared"].extend(to_coco_rows(*of_image)),
+    )
+    if engine == "ray":
+        import ray
+
+        ray.shutdown()
+    assert len(rows["alone"]) > 0
+    assert rows["shared"] == rows["alone"]
+    assert shared.notes == alone.notes
+    assert shared.metrics.keys() == alone.metrics.keys()
+    for name, value in alone.metrics.items():
+        assert shared.metrics[name] == value, name
+    assert any("oss" in name for name in alone.metrics)
+    assert list(shared.pictures) == list(alone.pictures)
+    for name, picture in alone.pictures.items():
+        np.testing.assert_array_equal(shared.pictures[name], picture)

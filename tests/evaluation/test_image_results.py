@@ -13,11 +13,10 @@ import pytest
 
 import boxwright as bw
 from boxwright.evaluation.build import _METRICS
-from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import summarize
-from boxwright.evaluation.write import write_evaluation
+from boxwright.evaluation.write import ImageResults, write_evaluation
 from tests.evaluation.test_metrics_process import CATEGORIES, found_all, plan_of
 
 

@@ -20,10 +20,10 @@ from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
 from boxwright.evaluation import watch as watching
 from boxwright.evaluation.data import open_evaluation_data
-from boxwright.evaluation.image_results import rows_of
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.settings import EvaluationSettings, WatchSettings
 from boxwright.evaluation.watch import watch
+from boxwright.evaluation.write import to_coco_rows
 from boxwright.types import Categories, Category, Sample
 from tests.evaluation.evaluate import evaluate_detector
 from tests.exporters.small_detectors import with_few_layers
@@ -111,7 +111,7 @@ def test_class_agnostic_counts_objects(small_config: Path, tmp_path: Path) -> No
         config,
         detector,
         EvaluationSettings(class_agnostic=True),
-        keep=lambda *of_image: rows.extend(rows_of(*of_image)),
+        keep=lambda *of_image: rows.extend(to_coco_rows(*of_image)),
     )
     assert {n: v for n, v in merged.metrics.items() if "Loss" in n} == {
         n: v for n, v in plain.metrics.items() if "Loss" in n

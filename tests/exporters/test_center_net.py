@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.exporters.describe import describe
-from boxwright.exporters.export import FORMATS, export
+from boxwright.exporters.export import FORMATS, ExportDescription, describe, export
 from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import Matcher
 from boxwright.exporters.parity import _ReferenceResults, compare
@@ -129,7 +128,7 @@ class Planted:
 
     def __init__(self, detector: bw.Detector, change: Change) -> None:
         self.detector, self.change = detector, change
-        self.metadata = describe(detector, format="onnx", config="", step=1, suppression="none", libraries=())
+        self.metadata = describe(detector, "onnx", "none", ExportDescription(step=1))
 
     def run(self, images: NDArray[Any]) -> dict[str, NDArray[Any]]:
         post = self.detector.postprocessor

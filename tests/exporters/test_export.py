@@ -28,8 +28,7 @@ from boxwright.pipeline import messages as m
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.metadata import Metadata
-from boxwright.runtime.metadata_reader import read_metadata
-from boxwright.runtime.sessions import OnnxSession, Session, open_session
+from boxwright.runtime.sessions import OnnxSession, Session, open_session, read_metadata
 from boxwright.types import FoundObjects
 from boxwright.weights.exports import open_export
 from tests.api.models import DATA, STEPS
@@ -171,7 +170,7 @@ def test_nothing_is_written_that_differs(
     assert (metadata.step, metadata.metric, metadata.config) == (7, {"AP": 0.5}, "model { }")
 
 
-@pytest.mark.slow  # test_matching compares empty lists; the gate reads what it says
+@pytest.mark.slow  # test_parity compares empty lists; the gate reads what it says
 def test_a_detector_that_finds_nothing_passes_no_gate(tmp_path: Path) -> None:
     torch.manual_seed(0)
     fresh = bw.build_detector(parse_message(FEW_LAYERS, m.DetectionModel))

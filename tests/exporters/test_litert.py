@@ -21,11 +21,9 @@ from numpy.typing import NDArray
 
 import boxwright as bw
 from boxwright.base.errors import ExportError
-from boxwright.exporters.describe import describe
-from boxwright.exporters.export import ExportDescription, export
-from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, save_litert
+from boxwright.exporters.export import ExportDescription, describe, export
+from boxwright.exporters.litert_file import PYTHON, LiteDetector, litert_input, litert_model, save_litert
 from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
-from boxwright.exporters.litert_whole import LiteDetector
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.nn.postprocessing.nms import Nms, PerClass
@@ -112,7 +110,7 @@ def lite(**more: Any) -> tuple[Lite, Floats]:
 def metadata(detector: bw.Detector) -> Any:
     from dataclasses import replace
 
-    told = describe(detector, format="litert", config="", step=1, suppression="operator", libraries=())
+    told = describe(detector, "litert", "operator", ExportDescription(step=1))
     told = replace(told, parity={"verdict": "passed"})
     about = {"size": list(SIZE), "pixel centre": 0.5, "scaling": {"scale": [2 / 255, 1.0, 1.0], "offset": [-1.0, 0, 0]}}
     return replace(told, input={**told.input, **litert_input(detector), **about})

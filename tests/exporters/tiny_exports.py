@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.base.quiet import quiet
+from boxwright.exporters.graph import save_pt2
 from boxwright.exporters.litert_file import save_litert
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, openvino_model, save_openvino
-from boxwright.exporters.program import save_pt2
 from boxwright.runtime.metadata import Metadata
 from tests.made_once import made_once
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from boxwright.base.errors import ConfigError
+from boxwright.cli.config import build_plans
 from boxwright.config.load import dump_message, parse_message
 from boxwright.config.support import report
-from boxwright.evaluation.plans import build_plans
 from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.optimization.optimizers import Optimizer

@@ -56,7 +56,7 @@ def _meaning(path: Path) -> object:
     """Return what is in a file: of an archive its members, as bytes between them mean nothing."""
     if path.suffix != ".pt2":
         return path.read_bytes()
-    from boxwright.runtime.pt2_members import unpacked_members
+    from boxwright.runtime.export_file import unpacked_members
 
     return unpacked_members(path.read_bytes(), "it")
 

@@ -392,7 +392,7 @@ def _bundle_files() -> tuple[bytes, bytes]:
     import tempfile
 
     from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
-    from boxwright.weights.tensorflow.bundle_writer import write_bundle
+    from boxwright.weights.tensorflow.bundle import write_bundle
 
     with tempfile.TemporaryDirectory() as name:
         arrays = {f"model/{n}/kernel{ATTRIBUTE}": np.full((2, 3), n, np.float32) for n in range(4)}

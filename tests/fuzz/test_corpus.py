@@ -27,8 +27,8 @@ from boxwright.evaluation.pictures import draw_sample
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.overrides import apply_override
 from boxwright.training.state import new_state
-from boxwright.weights.archive import save_archive
 from boxwright.weights.restore import restore_detector
+from boxwright.weights.store import save_archive
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING, extra_folder
 from tests.fuzz.guard import guarded
 from tests.fuzz.reader import AcceptedError
@@ -298,7 +298,7 @@ def _samples(data: bytes, folder: Path) -> None:
 
 def augment(data: bytes) -> None:
     from boxwright.families.shared.image_resizer import build_image_resizer
-    from boxwright.pipeline.augmentation.steps import build_steps
+    from boxwright.pipeline.augmentation import build_steps
 
     steps, resizer, *_ = ast.literal_eval(re.sub(r"<[^>]*>", "None", data.decode()))
     options = parse_message("\n".join(f"data_augmentation_options {{ {step} }}" for step in steps), m.TrainConfig)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.weights.archive import save_archive
-from boxwright.weights.store import read_checkpoint
+from boxwright.weights.store import read_checkpoint, save_archive
 from tests.kept.contents import FOLDER, detections_of, losses_of, resumed_to, sums_of
 
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())

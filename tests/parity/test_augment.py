@@ -16,7 +16,7 @@ from boxwright.config.load import parse_message
 from boxwright.data.augmentation import autoaugment
 from boxwright.data.augmentation.functional import enhance, warp
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
 from tests.parity.recordings import FOLDER, FOLDERS
 from tests.parity.replay import Replay

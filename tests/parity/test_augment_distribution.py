@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from boxwright.config.load import parse_message
 from boxwright.data.augmentation.transform import Transform
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
 from tests.parity.augment_statistics import index_picture, measure
 from tests.parity.recordings import FOLDER

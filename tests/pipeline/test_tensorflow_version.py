@@ -19,9 +19,8 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.optimizer import build_optimizer
 from boxwright.pipeline.tensorflow_version import explain_version, tensorflow_version, with_version_of
 from boxwright.pipeline.training import build_training
-from boxwright.weights.archive import save_archive
 from boxwright.weights.restore import other_meaning
-from boxwright.weights.store import FORMAT, read_checkpoint
+from boxwright.weights.store import FORMAT, read_checkpoint, save_archive
 from tests.conftest import SMALL_MODEL
 
 RMS_PROP = """

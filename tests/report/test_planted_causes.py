@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.config.load import dump_message
-from boxwright.evaluation.about import DATA_SETTINGS
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.evaluate import samples_by_threads
-from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.images import evaluate_images
 from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.evaluation.summary import summarize
-from boxwright.evaluation.write import write_evaluation
+from boxwright.evaluation.write import DATA_SETTINGS, ImageResults, write_evaluation
 from boxwright.pipeline.load import load_config
 from boxwright.report.sources import source_of_evaluation
 from boxwright.report.write import write_report

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import ExportError
-from boxwright.runtime.export_file import check_seal, read_export_file
+from boxwright.runtime.export_file import check_seal, packed_members, read_export_file, unpacked_members
 from boxwright.runtime.metadata import UNSEALED, seal
-from boxwright.runtime.metadata_reader import read_metadata
-from boxwright.runtime.pt2_members import packed_members, unpacked_members
+from boxwright.runtime.sessions import read_metadata
 from boxwright.weights.exports import open_export
 from tests.exporters.tiny_exports import PICTURE, copied_export
 

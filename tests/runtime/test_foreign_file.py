@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 import boxwright as bw
 from boxwright.base.errors import BoxwrightError, CheckpointError, ExportError
 from boxwright.config.load import parse_message
-from boxwright.runtime.foreign_file import foreign_file
-from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.runtime.foreign_file import foreign_file, has_external_data
+from boxwright.runtime.sessions import read_metadata
 from boxwright.weights.exports import open_export
 from tests.conftest import SMALL_MODEL
 from tests.exporters.tiny_exports import copied_export
@@ -122,3 +122,33 @@ def test_an_export_of_ours_has_no_weights_to_restore(tmp_path: Path) -> None:
     for call in (lambda: bw.restore_detector(path), lambda: bw.load_weights(detector, path)):
         with pytest.raises(CheckpointError, match="is exported, for detection alone"):
             call()
+
+
+# model { graph { initializer { data_location: EXTERNAL } } }, by hand: 7, 5 and 14 with their wire types.
+TENSOR = b"\x70\x01"
+GRAPH = b"\x2a" + bytes([len(TENSOR)]) + TENSOR
+MODEL = b"\x3a" + bytes([len(GRAPH)]) + GRAPH
+
+
+def test_external_data_is_found() -> None:
+    assert has_external_data(MODEL)
+    assert not has_external_data(b"\x3a\x04\x2a\x02\x70\x00")
+    assert not has_external_data(b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        # ONNX Runtime keeps 32 bits of a tag: this one is graph's to it, and of no known number here.
+        (b"\xba\x80\x80\x80\x10" + MODEL[1:], "invalid number"),
+        (b"\xba\x00" + MODEL[1:], "overlong encoding"),
+        (b"\x3a\x84\x00" + GRAPH, "overlong encoding"),
+        (b"\x02\x00", "invalid number"),
+        (b"\x3b\x3c", "unknown wire type"),
+        (MODEL[:-1], "beyond its message"),
+        (b"\x3a", "end within a number"),
+    ],
+)
+def test_what_two_readers_would_read_differently_is_refused(data: bytes, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        has_external_data(data)

@@ -19,7 +19,7 @@ from boxwright.exporters.onnx_file import onnx_bytes
 from boxwright.runtime import sessions
 from boxwright.runtime.export_file import ExportFile, read_export_file
 from boxwright.runtime.metadata import UNSEALED, Metadata, seal
-from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.runtime.sessions import read_metadata
 from boxwright.runtime.trial import try_in_child
 from boxwright.weights.exports import open_export
 from tests.exporters.tiny_exports import ABOUT, tiny_export

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from boxwright.base.errors import CheckpointError
-from boxwright.training.background_writer import BackgroundWriter
-from boxwright.training.content import copied
+from boxwright.training.background_writer import BackgroundWriter, copied
 
 
 def test_content_may_change_while_it_is_written_and_errors_come_once(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state
 from boxwright.training.step import Learner
 from boxwright.types import Targets
-from boxwright.weights.weights_folder import weights_sha256
+from boxwright.weights.export_weights import weights_sha256
 from tests.d_fines import D_FINE
 from tests.training.test_distributed import lines, run_two
 from tests.training.test_refinedet import run

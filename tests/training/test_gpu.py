@@ -16,8 +16,7 @@ from boxwright.config.load import parse_message
 from boxwright.data.batch import Batch
 from boxwright.nn.drop_path import StochasticDepth
 from boxwright.pipeline import messages as m
-from boxwright.training.step import Learner
-from boxwright.training.step_report import check_previous_step
+from boxwright.training.step import Learner, check_step
 from boxwright.types.context_features import ContextFeatures
 from boxwright.weights.store import read_checkpoint
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
@@ -52,12 +51,12 @@ def totals(learner: Learner, batch: Batch, steps: int) -> list[float]:
     for _ in range(steps):
         report = learner.step(batch, report, wait=False)
         found.append(report.losses["Loss/total_loss"])
-    check_previous_step(report, learner.state)
+    check_step(report, learner.state)
     return found
 
 
 def test_cuda_graphs_give_the_same_losses(small_config: Path) -> None:
-    from boxwright.training.graphs import GraphedLosses
+    from boxwright.training.losses import GraphedLosses
     from tests.training.test_step import FROZEN, learner
 
     found = []
@@ -72,7 +71,7 @@ def test_cuda_graphs_give_the_same_losses(small_config: Path) -> None:
 
 @pytest.mark.parametrize("family", ["faster_rcnn", "mask_rcnn"])
 def test_a_first_stage_that_is_replayed_gives_the_same_losses(family: str) -> None:
-    from boxwright.training.graphs import graphed
+    from boxwright.training.losses import graphed
 
     found = []
     for captured in (False, True):
@@ -160,7 +159,7 @@ def test_a_step_waits_for_nothing(small_config: Path) -> None:
         found = one.step(there, report, wait=False)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    check_previous_step(found, one.state)
+    check_step(found, one.state)
     assert found.finite
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.training.graphs import GraphedLosses, in_bucket
+from boxwright.training.losses import GraphedLosses, in_bucket
 from boxwright.types import Targets
 from tests.exporters.small_detectors import with_few_layers
 from tests.training.test_step import FROZEN, gradients, learner

@@ -19,10 +19,9 @@ from boxwright.config.preset import preset_text
 from boxwright.data.batch import Batch, stack_targets
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.shapes import ShapesDataset
-from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.results import Evaluation, detection_rows
-from boxwright.evaluation.write import write_evaluation
+from boxwright.evaluation.write import ImageResults, write_evaluation
 from boxwright.pipeline import messages as m
 from boxwright.training.log import Evaluated, Inputs, JsonLines, Scalars, TensorBoard, TrainingLog, draw_inputs
 from boxwright.types import Categories, Category, Sample

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.training.step_report import NotFiniteError
+from boxwright.training.step import NotFiniteError
 from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES, stored_shares
 from boxwright.weights.store import config_of, read_checkpoint, write_checkpoint
 from tests.training.test_step import learner

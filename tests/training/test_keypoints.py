@@ -16,7 +16,7 @@ import boxwright as bw
 from boxwright.data.batch import collate, to_input
 from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
-from boxwright.evaluation.image_results import rows_of
+from boxwright.evaluation.write import to_coco_rows
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
@@ -107,7 +107,7 @@ def test_keypoint_metrics_of_a_run(config: str, tmp_path: Path) -> None:
     evaluate_detector(
         bw.load_config(config, changes),
         bw.restore_detector(tmp_path / "m")[0],
-        keep=lambda *of_image: every.extend(rows_of(*of_image)),
+        keep=lambda *of_image: every.extend(to_coco_rows(*of_image)),
     )
     rows = [row for row in every if row["category_id"] == 2]
     assert rows

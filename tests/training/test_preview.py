@@ -11,11 +11,11 @@ from boxwright.cli.main import app
 from boxwright.data.augmentation.recorded import RecordedGenerator
 from boxwright.data.image_io import decode_image
 from boxwright.data.loader import TrainingExamples
-from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.load import load_config
-from boxwright.training.preview import preview_training
+from boxwright.training.examples import preview_training
 
 STEPS = (
     "data_augmentation_options { random_horizontal_flip { } } data_augmentation_options { random_crop_image { } } "

@@ -16,8 +16,7 @@ from boxwright.pipeline.training import build_training
 from boxwright.training.initialize import resume_tensorflow
 from boxwright.training.state import TrainingState, new_state
 from boxwright.weights.store import read_checkpoint
-from boxwright.weights.tensorflow.bundle import Bundle
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.bundle import Bundle, write_bundle
 from boxwright.weights.tensorflow.checkpoint import find_training
 from boxwright.weights.tensorflow.variables import tf1_variables, tf2_variables
 from tests.conftest import GOLDEN, SMALL_MODEL

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import boxwright as bw
-from boxwright.training.selection import Selection
+from boxwright.training.state import Selection
 from boxwright.weights.store import CheckpointStore, read_checkpoint
 
 

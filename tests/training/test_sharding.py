@@ -205,7 +205,7 @@ from boxwright.base.distributed import join_processes
 from boxwright.training.examples import training_examples
 from boxwright.base.distributed import gathered, local
 from boxwright.training.state import new_state
-from boxwright.training.step_report import NotFiniteError, check_previous_step
+from boxwright.training.step import NotFiniteError, check_step
 from boxwright.training.step import Learner
 
 config = bw.load_config(sys.argv[1])
@@ -234,7 +234,7 @@ with join_processes() as processes:
     report = learner.step(next(batches), wait=False)
     spoilt = sum(int(not gathered(one).isfinite().all()) for one in everything())
     try:
-        check_previous_step(report, state)
+        check_step(report, state)
         undone = False
     except NotFiniteError:
         undone = all(torch.equal(gathered(one), kept) for one, kept in zip(everything(), before, strict=True))

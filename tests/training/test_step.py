@@ -19,8 +19,7 @@ from boxwright.nn.drop_path import DropPath
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state, placed
-from boxwright.training.step import Learner
-from boxwright.training.step_report import NotFiniteError, check_previous_step
+from boxwright.training.step import Learner, NotFiniteError, check_step
 from tests.conftest import Silent
 
 FROZEN = "model.ssd.freeze_batchnorm=true"
@@ -123,14 +122,14 @@ def test_a_step_that_is_not_finite_changes_nothing(
     report = one.step(not_a_number(batch), wait=False)
     assert one.state.step == 2, "not known yet"
     with pytest.raises(NotFiniteError, match="step 2: the loss is not finite"):
-        check_previous_step(report, one.state) if in_time else one.step(batch, report, wait=False)
+        check_step(report, one.state) if in_time else one.step(batch, report, wait=False)
     assert (one.state.step, one.state.samples) == (1, plain.state.samples)
     assert all(torch.equal(*both) for both in zip(before, whole_state(one), strict=True))
     following = None
     for _ in range(2):
         following = one.step(batch, following, wait=False)
         assert following.losses == plain.step(batch).losses
-    check_previous_step(following, one.state)
+    check_step(following, one.state)
     assert one.state.step == 3
     assert all(torch.equal(*both) for both in zip(whole_state(plain), whole_state(one), strict=True))
     assert len(before) > 200
@@ -141,7 +140,7 @@ def test_a_first_step_that_is_not_finite_changes_nothing(mobilenet_config: Path)
     before = [value.detach().clone() for value in one.state.detector.network.state_dict().values()]
     report = one.step(not_a_number(batch), wait=False)
     with pytest.raises(NotFiniteError, match="step 1"):
-        check_previous_step(report, one.state)
+        check_step(report, one.state)
     assert not one.state.updating
     assert one.state.step == 0
     after = one.state.detector.network.state_dict().values()

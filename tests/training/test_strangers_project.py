@@ -21,7 +21,7 @@ from boxwright.cli.main import app
 from boxwright.data.convert import write_tfrecords
 from boxwright.data.image_io import encode_png
 from boxwright.data.shapes import ShapesDataset
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.bundle import write_bundle
 from boxwright.weights.tensorflow.sstable import read_table
 from tests.conftest import GOLDEN, extra_folder
 from tests.golden.weights import weight

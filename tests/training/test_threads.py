@@ -11,8 +11,8 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import CheckpointError, TrainingError
-from boxwright.training import threads
-from boxwright.training.threads import run_threads
+from boxwright.training import state
+from boxwright.training.state import run_threads
 from boxwright.weights.store import read_checkpoint
 
 LOG = logging.getLogger("boxwright.run")
@@ -20,7 +20,7 @@ LOG = logging.getLogger("boxwright.run")
 
 @pytest.fixture(autouse=True)
 def one_of_two_cpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(threads, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(state, "usable_cpus", lambda: 2)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -64,8 +64,7 @@ def test_evaluates_masks_and_draws_them(shapes_data: Path, tmp_path: Path) -> No
     terms = {name for row in rows for name in row if name.startswith("Loss/")}
     assert {"Loss/RPNLoss/objectness_loss", "Loss/BoxClassifierLoss/mask_loss"} <= terms
     detector, _, _ = bw.restore_detector(tmp_path / "m")
-    from boxwright.evaluation.image_results import ImageResults
-    from boxwright.evaluation.write import write_evaluation
+    from boxwright.evaluation.write import ImageResults, write_evaluation
     from tests.evaluation.evaluate import evaluate_detector
 
     with ImageResults(tmp_path / "eval") as results:

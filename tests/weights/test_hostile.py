@@ -17,9 +17,8 @@ from safetensors.torch import save
 import boxwright as bw
 from boxwright.base.errors import CheckpointError
 from boxwright.base.safetensors_file import pack_safetensors, read_safetensors
-from boxwright.weights.archive import load_archive, save_archive
 from boxwright.weights.export_weights import write_safetensors
-from boxwright.weights.store import CheckpointStore, read_checkpoint
+from boxwright.weights.store import CheckpointStore, load_archive, read_checkpoint, save_archive
 from tests.fuzz.guard import guarded
 from tests.fuzz.readers import small_checkpoint
 

@@ -18,9 +18,9 @@ import torch
 
 import boxwright as bw
 from boxwright.base.errors import ExportError
+from boxwright.runtime.export_file import ABOUT, packed_members, sealed_parts, unpacked_members
 from boxwright.runtime.metadata import UNSEALED, seal
-from boxwright.runtime.metadata_reader import read_metadata
-from boxwright.runtime.pt2_members import ABOUT, packed_members, sealed_parts, unpacked_members
+from boxwright.runtime.sessions import open_session, read_metadata
 from boxwright.weights.exports import open_export
 from boxwright.weights.pt2_archive import checked_members
 from tests import forked
@@ -378,3 +378,17 @@ def test_what_is_checked_is_what_was_written() -> None:
         name: json.loads(part) if name.endswith(".json") else part
         for name, part in checked_members(found, "it").items()
     }
+
+
+def test_it_returns_what_the_same_program_returns_as_onnx() -> None:
+    session, other = open_export(tiny_export(".pt2")).session, open_session(tiny_export(".onnx"))
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 6, 3), np.uint8)
+    wanted = other.run(images)
+    found = session.run(images)
+    assert found.keys() == wanted.keys()
+    for name, value in found.items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-5, atol=1e-5)
+    name = session.output_names[-1]
+    (only,) = session.run(images, [name]).items()
+    assert only[0] == name
+    assert np.array_equal(only[1], found[name])

@@ -14,9 +14,9 @@ from boxwright.config.load import parse_message
 from boxwright.nn.anchor_grids import SsdAnchorGenerator
 from boxwright.nn.detector import Detector
 from boxwright.nn.ssd import SSD
-from boxwright.weights.tensorflow.graph_anchors import Levels
+from boxwright.weights.stored_anchors import Levels, anchors_beside, anchors_in, are_same
 from boxwright.weights.tensorflow.object_graph import GraphDef, MetaGraphDef
-from tests.weights.tensorflow.graphs import add_anchors, graph_of
+from tests.weights.tensorflow.graphs import SCOPE, add_anchors, constant, graph_of
 from tests.weights.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, frozen_graph, write
 
 FIRST = CONFIG.replace("ssd_anchor_generator {", "ssd_anchor_generator { first_release: true")
@@ -123,3 +123,45 @@ def test_the_switch_excludes_other_shapes() -> None:
     text = FIRST.replace("first_release: true", "first_release: true interpolated_scale_aspect_ratio: 2")
     with pytest.raises(ConfigError, match="interpolates squares alone"):
         bw.build_detector(parse_message(text, bw.Pipeline))
+
+
+LEVELS = (((0.1, 1.0), (0.2, 2.0), (0.2, 0.5)), ((0.35, 1.0), (0.418, 1.0), (0.35, 2.0)))
+
+
+@pytest.mark.parametrize("scope", [SCOPE, f"clone_0/{SCOPE}"])
+@pytest.mark.parametrize("division", ["RealDiv", "Div"])
+def test_each_maps_scales_and_ratios_in_order(scope: str, division: str) -> None:
+    assert are_same(anchors_in(graph_of(LEVELS, scope=scope, division=division)), LEVELS)
+
+
+def test_the_order_at_a_location_counts() -> None:
+    second = (LEVELS[0], (LEVELS[1][0], LEVELS[1][2], LEVELS[1][1]))
+    assert not are_same(LEVELS, second)
+    assert not are_same(LEVELS, LEVELS[:1])
+
+
+def test_other_graphs_have_none() -> None:
+    assert anchors_in(GraphDef()) == ()
+    assert anchors_in(graph_of(LEVELS, scope="GridAnchorGenerator")) == ()
+    broken = graph_of(LEVELS)
+    broken.node[2].attr[0].value.tensor.content = b"odd"
+    assert anchors_in(broken) == ()
+    longer = graph_of(LEVELS)
+    constant(longer, f"{SCOPE}/a", [1.0] * 100)
+    longer.node.add(name=f"{SCOPE}/r", op="Sqrt", input=[f"{SCOPE}/a"])
+    longer.node.add(name=f"{SCOPE}/d", op="RealDiv", input=[f"{SCOPE}/a", f"{SCOPE}/r"])
+    assert anchors_in(longer) == ()
+
+
+def test_where_a_checkpoints_graph_is(tmp_path: Path) -> None:
+    prefix, frozen = tmp_path / "model.ckpt", tmp_path / "frozen_inference_graph.pb"
+    assert anchors_beside(prefix) == ()
+    frozen.write_bytes(graph_of(LEVELS).SerializeToString())
+    assert are_same(anchors_beside(prefix), LEVELS)
+    assert are_same(anchors_beside(frozen), LEVELS)
+    meta = MetaGraphDef()
+    meta.graph.CopyFrom(graph_of(LEVELS[:1]))
+    (tmp_path / "model.ckpt.meta").write_bytes(meta.SerializeToString())
+    assert are_same(anchors_beside(prefix), LEVELS[:1])
+    (tmp_path / "model.ckpt.meta").write_bytes(b"\xff damaged")
+    assert are_same(anchors_beside(prefix), LEVELS)

@@ -27,12 +27,12 @@ from boxwright.pipeline.load import Overrides
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.training import build_training
 from boxwright.training import step as training_step
-from boxwright.training.content import copied
+from boxwright.training.background_writer import copied
 from boxwright.training.examples import on_device, training_examples
 from boxwright.training.initialize import initialize, with_classes
 from boxwright.training.length import steps_through
 from boxwright.training.state import new_state, placed
-from boxwright.training.step_report import StepReport
+from boxwright.training.step import StepReport
 from boxwright.weights.store import CheckpointStore
 
 

@@ -25,7 +25,7 @@ from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import cause, is_folder, make_folder, read_file, shown, write_whole
 from boxwright.runtime.export_file import export_paths
 from boxwright.runtime.formats import EXPORTS
-from boxwright.weights.hub import fetch, hub_address
+from boxwright.weights.find_weights import fetch, hub_address
 
 with warnings.catch_warnings():
     # As it is imported, MLflow warns of type hints of its own.
@@ -189,8 +189,8 @@ def _files(source: Path) -> dict[str, bytes]:
     if source.suffix in EXPORTS:
         load(source)  # a damaged file, or one of another program, is refused here
         return {path.name: read_file(path, CheckpointError) for path in export_paths(source)}
+    from boxwright.weights.export_weights import pack_weights_folder
     from boxwright.weights.restore import restore_detector
-    from boxwright.weights.weights_folder import pack_weights_folder
 
     return pack_weights_folder(*restore_detector(source))
 

@@ -18,10 +18,10 @@ from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.formats import EXPORTS
 from boxwright.training.log import read_lines
 from boxwright.types import Categories
-from boxwright.weights.hub import LOGIN, HubAddress, hub_address
+from boxwright.weights.export_weights import pack_weights_folder
+from boxwright.weights.find_weights import LOGIN, HubAddress, hub_address
 from boxwright.weights.open_model import run_folder
 from boxwright.weights.restore import restore_detector
-from boxwright.weights.weights_folder import pack_weights_folder
 
 _SHOWN = 100
 # The hub's name of a metric, by the beginning of ours; others keep their own.

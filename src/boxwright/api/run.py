@@ -20,11 +20,9 @@ from boxwright.base.errors import CheckpointError, DataError, TrainingError
 from boxwright.base.files import write_whole
 from boxwright.base.settings import with_options
 from boxwright.config.load import dump_message
-from boxwright.evaluation.about import about_evaluation
 from boxwright.evaluation.evaluate import evaluate, open_evaluation
-from boxwright.evaluation.image_results import ImageResults
 from boxwright.evaluation.settings import EvaluationSettings
-from boxwright.evaluation.write import write_evaluation
+from boxwright.evaluation.write import ImageResults, about_evaluation, write_evaluation
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import source_of_evaluation
 from boxwright.report.write import write_report

@@ -98,7 +98,6 @@ def check(file: _File, set_: _Set = None) -> None:
 
 def _build(config: TrainEvalPipelineConfig) -> None:
     """Build the parts that are present, and report everything that is missing."""
-    from boxwright.evaluation.plans import build_plans
     from boxwright.pipeline.missing import missing_for_training
     from boxwright.pipeline.tensorflow_version import explain_version
 
@@ -116,6 +115,23 @@ def _build(config: TrainEvalPipelineConfig) -> None:
         for field in missing:
             console.print(f"  {field}", markup=False)
         raise typer.Exit(1)
+
+
+def build_plans(config: TrainEvalPipelineConfig) -> None:
+    """Build the model without weights, and the plans of evaluation and, with a `train_config`, of training."""
+    import torch
+
+    from boxwright.evaluation.build import build_evaluation
+    from boxwright.pipeline.detector import build_detector
+    from boxwright.pipeline.input_reader import check_reader
+    from boxwright.pipeline.training import build_training
+
+    with torch.device("meta"):
+        build_detector(config)
+    if config.train_config is not None:
+        build_training(config)
+        check_reader(config.train_input_reader, "train_input_reader")
+    build_evaluation(config)
 
 
 def _fields_at_lines(group: Sequence[FieldReport]) -> str:

@@ -98,11 +98,9 @@ def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Pa
     """Evaluate a run, write the evaluation's folder, and return the evaluation."""
     from boxwright.base.files import write_whole
     from boxwright.config.load import dump_message
-    from boxwright.evaluation.about import about_evaluation
     from boxwright.evaluation.evaluate import evaluate, open_evaluation
-    from boxwright.evaluation.image_results import ImageResults
     from boxwright.evaluation.settings import EvaluationSettings
-    from boxwright.evaluation.write import write_evaluation
+    from boxwright.evaluation.write import ImageResults, about_evaluation, write_evaluation
     from boxwright.weights.open_model import OpenModel
     from boxwright.weights.restore import restore_detector
 

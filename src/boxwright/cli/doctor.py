@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,18 +12,30 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
-from boxwright.base.read_settings import ReadSettings, labels_are_of
+from boxwright.base.read_settings import LABELS_ARE, ReadSettings, labels_are_of
+from boxwright.base.settings import setting
 from boxwright.cli.console import console, errors, progress_of, suggest
-from boxwright.training.preflight.settings import DoctorSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from boxwright.training.preflight.examine import Depth
-    from boxwright.training.preflight.finding import Finding
-    from boxwright.training.preflight.records import Progress
+    from boxwright.training.preflight.records import Finding, Progress
 
 _COLORS = {"fine": "green", "note": "cyan", "warning": "yellow", "fatal": "red"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorSettings:
+    """What is checked before a run, and how it is reported; `boxwright doctor` has an option for each."""
+
+    checkpoint: str = setting("", "Weights to start from; default: fine_tune_checkpoint.")
+    full: bool = setting(False, "Read all samples, not only 1000, and 10,000 image files, of each set.")
+    as_json: bool = setting(False, "Print a JSON list of findings instead of a table.", flags=("--json",))
+    steps: bool = setting(True, "Try training steps, for memory and speed.")
+    workers: int = setting(1, "Processes that prepare samples.", least=0)
+    labels_are: str = setting("", LABELS_ARE)
+    device: str = setting("auto", "Device of those steps: cpu, cuda, cuda:1, or auto for a GPU if available.")
 
 
 def doctor_command(
@@ -128,7 +140,7 @@ def _examine_data(data: Path, reading: dict[str, Any], depth: Depth, progress: P
     from boxwright.data.open_dataset import open_recognized
     from boxwright.data.recognize import recognize
     from boxwright.training.preflight.examine import examine_data
-    from boxwright.training.preflight.finding import Finding
+    from boxwright.training.preflight.records import Finding
 
     recognized = recognize(data, **reading)
     train, held_out = open_recognized(recognized)

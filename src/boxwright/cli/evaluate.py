@@ -94,10 +94,8 @@ def _evaluate(
     with importing():
         from boxwright.base.files import write_whole
         from boxwright.config.load import dump_message
-        from boxwright.evaluation.about import about_evaluation
         from boxwright.evaluation.evaluate import evaluate, evaluate_by_workers, open_evaluation
-        from boxwright.evaluation.image_results import ImageResults
-        from boxwright.evaluation.write import write_evaluation
+        from boxwright.evaluation.write import ImageResults, about_evaluation, write_evaluation
         from boxwright.pipeline.learning_rate import learning_rates
         from boxwright.weights.open_model import require_adjustable, run_folder
 

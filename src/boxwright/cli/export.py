@@ -16,7 +16,7 @@ from boxwright.cli.options import require_checkpoint
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
-    from boxwright.exporters.accuracy import Accuracy
+    from boxwright.exporters.int8 import Accuracy
     from boxwright.exporters.parity import Report
     from boxwright.nn.detector import Detector
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
@@ -261,7 +261,7 @@ def print_report(report: Report) -> None:
 def _accuracy(settings: ExportSettings, config: TrainEvalPipelineConfig, detector: Detector) -> Accuracy | None:
     if settings.precision is Precision.FLOAT32:
         return None
-    from boxwright.exporters.accuracy import average_precision
+    from boxwright.exporters.int8 import average_precision
     from boxwright.pipeline.input_reader import build_dataset
 
     if not config.eval_input_reader:

@@ -171,7 +171,7 @@ def _describe(path: str) -> None:
     from rich.table import Column, Table
 
     from boxwright.runtime.export_file import is_as_written, read_export_file
-    from boxwright.runtime.metadata_reader import read_metadata
+    from boxwright.runtime.sessions import read_metadata
 
     # An edited file is described as well; the row of its checksum says that it is edited.
     metadata = read_metadata(path, allow_edited=True)
@@ -219,7 +219,7 @@ def _show_augmented(data: str, output: Output) -> None:
     from boxwright.data.image_io import encode_picture
     from boxwright.evaluation.pictures import draw_sample
     from boxwright.pipeline.load import load_config
-    from boxwright.training.preview import preview_training
+    from boxwright.training.examples import preview_training
 
     dataset, previews = preview_training(load_config(data), output.augmented, step=output.step)
     pictures, titles, texts = [], [], []

@@ -29,7 +29,7 @@ def source_path(text: str) -> Path:
     # A path has no two slashes next to each other.
     if not text.startswith("hf://"):
         return Path(text)
-    from boxwright.weights.hub import fetch, hub_address
+    from boxwright.weights.find_weights import fetch, hub_address
 
     address = hub_address(text)
     return Path(text) if address is None else fetch(address)

@@ -67,7 +67,7 @@ def prepare_training(config: TrainEvalPipelineConfig, settings: RunSettings) -> 
     import torch
 
     from boxwright.base.device import set_tf32
-    from boxwright.pipeline.input_sizes import has_one_input_size
+    from boxwright.pipeline.training import has_one_input_size
 
     set_tf32(allowed=settings.tf32)
     # With inputs of one size, cuDNN's trials of its algorithms are over after a step; each new size would repeat them.

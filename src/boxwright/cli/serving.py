@@ -129,8 +129,7 @@ def exported_for_serving(source: Path, settings: ServerSettings, folder: Path) -
     from boxwright.api.export import export_model
     from boxwright.cli.options import require_checkpoint
     from boxwright.exporters.export import FORMATS
-    from boxwright.runtime.metadata_reader import read_metadata
-    from boxwright.runtime.sessions import require_device
+    from boxwright.runtime.sessions import read_metadata, require_device
     from boxwright.weights.open_model import open_model, run_folder
 
     require_checkpoint(source)

@@ -192,14 +192,7 @@ _WANTED = {
 
 
 def read_scalar(scalar: Scalar, spec: Field, path: str) -> Any:
-    """Read a scalar as its field's type.
-
-    Returns:
-        A float, int, bool, str or enum member.
-
-    Raises:
-        ConfigError: Where the text is not of the field's type.
-    """
+    """Read a scalar as its field's type; a ConfigError where the text is not of it."""
     value = _read_enum(scalar, spec) if spec.kind == "enum" else _READERS[spec.kind](scalar)
     if value is None:
         wanted = _WANTED[spec.kind]
@@ -229,10 +222,6 @@ def _integer(text: str) -> int | None:
     return sign * int(digits) if re.fullmatch(r"0|[1-9][0-9]*", digits) else None
 
 
-def _read_int(scalar: Scalar) -> int | None:
-    return _integer(scalar.text) if scalar.kind in ("number", "bare") else None
-
-
 def _read_float(scalar: Scalar) -> float | None:
     text = scalar.text.lower()
     if scalar.kind == "string":
@@ -252,10 +241,6 @@ def _read_bool(scalar: Scalar) -> bool | None:
     return None if scalar.kind == "string" else words.get(scalar.text)
 
 
-def _read_string(scalar: Scalar) -> str | None:
-    return scalar.text if scalar.kind in ("string", "bare") else None
-
-
 def _read_enum(scalar: Scalar, spec: Field) -> Any:
     members = spec.type.__members__
     if scalar.kind in ("name", "bare", "string") and scalar.text in members:
@@ -266,7 +251,7 @@ def _read_enum(scalar: Scalar, spec: Field) -> Any:
 
 _READERS: dict[str, Callable[[Scalar], Any]] = {
     "float": _read_float,
-    "int": _read_int,
+    "int": lambda scalar: _integer(scalar.text) if scalar.kind in ("number", "bare") else None,
     "bool": _read_bool,
-    "string": _read_string,
+    "string": lambda scalar: scalar.text if scalar.kind in ("string", "bare") else None,
 }

@@ -113,11 +113,7 @@ def load_message(path: str | Path, message: type[M]) -> M:
     """Read a file that holds one message, such as a pipeline configuration or a label map.
 
     Args:
-        path: The file; its ending decides the format, as for `load_config`.
-        message: The message's class.
-
-    Returns:
-        The message.
+        path: Its ending decides the format, as for `load_config`.
 
     Raises:
         ConfigError: Where the file cannot be read or understood.
@@ -146,20 +142,7 @@ def _decoded(data: bytes) -> str:
 
 
 def parse_message(text: str, message: type[M], *, file: str = "<string>", format: Format = "text") -> M:
-    """Read a message from a string.
-
-    Args:
-        text: The source.
-        message: The message's class.
-        file: The source's name, for errors.
-        format: The source's format.
-
-    Returns:
-        The message.
-
-    Raises:
-        ConfigError: Where the text cannot be understood.
-    """
+    """Read a message from a string, of a `file` that errors name; a ConfigError where it cannot be understood."""
     block = _PARSERS[format](text, file)
     if not isinstance(block, Block):
         raise block.location.error("expected a mapping of field names to values")

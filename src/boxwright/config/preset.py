@@ -44,10 +44,7 @@ def preset_path(name: str, named_at: Location | None = None) -> Path:
 
 
 def preset_text(name: str) -> str:
-    """Return a preset as it is written, with its comments.
-
-    Returns:
-        Text format; it may name another preset that it changes.
+    """Return a preset as it is written, with its comments; it may name another that it changes.
 
     Raises:
         ConfigError: Where there is no preset of that name.

@@ -15,7 +15,6 @@ from typing import Any
 from boxwright.base.errors import shortened
 from boxwright.config.field import Enum
 
-OTHER_FAMILY = "only ssd, faster_rcnn, center_net, refinedet, srn, align_det and d_fine are supported yet"
 PER_ANCHOR = "losses are per anchor always"
 QUANTIZATION = "quantization-aware training is of TF1 only; the network is trained and run in floating point"
 QUEUE = "tuning of TensorFlow's input queues"
@@ -44,7 +43,11 @@ def refuse(field: str, problem: str, when: Callable[[Any], Any]) -> Rule:
         field: The field; "" for the message itself.
         problem: What is wrong, and what to do. `{name}` stands for the message's field of that name.
     """
-    return Rule(field, lambda message: _filled(problem, message) if when(message) else "")
+
+    def filled(message: Any) -> str:
+        return _NAME.sub(lambda match: _shown(message, match[1]), problem) if when(message) else ""
+
+    return Rule(field, filled)
 
 
 def ordered(low: str, high: str, *, below: bool = False) -> Rule:
@@ -148,10 +151,6 @@ def _is_set(message: Any, field: str) -> bool:
 
 
 _NAME = re.compile(r"{([\w.]+)}")
-
-
-def _filled(text: str, message: Any) -> str:
-    return _NAME.sub(lambda match: _shown(message, match[1]), text)
 
 
 def _shown(message: Any, path: str) -> str:

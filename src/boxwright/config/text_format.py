@@ -63,9 +63,6 @@ _EXPECTED = {
 def parse_text(text: str, file: str) -> Block:
     """Read text format into a tree.
 
-    Returns:
-        The tree of the whole document.
-
     Raises:
         ConfigError: Where the text is not text format; with file, line, column and what was expected.
     """

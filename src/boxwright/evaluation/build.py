@@ -115,11 +115,6 @@ def _keypoint_metrics(config: m.CocoKeypointMetrics) -> MetricsFactory:
 _PARAMETERIZED: dict[str, Callable[..., MetricsFactory]] = {"coco_keypoint_metrics": _keypoint_metrics}
 
 
-def _only_proposes(model: m.DetectionModel | None) -> bool:
-    """Return whether a detector finds objects without their classes."""
-    return model is not None and model.faster_rcnn is not None and model.faster_rcnn.number_of_stages == 1
-
-
 def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | None = None) -> EvaluationPlan:
     """Build an evaluation's plan.
 
@@ -128,6 +123,7 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
     """
     evaluation = config.eval_config or m.EvalConfig()
     refuse_unsupported(evaluation, "eval_config")
+    two_stage = config.model.faster_rcnn if config.model is not None else None
     return EvaluationPlan(
         batch_size=max(evaluation.batch_size, 1),
         every_nth=max(reader.sample_1_of_n_examples, 1) if reader else 1,
@@ -140,6 +136,7 @@ def build_evaluation(config: m.TrainEvalPipelineConfig, reader: m.InputReader | 
         losses=not evaluation.ignore_groundtruth,
         own_size=evaluation.force_no_resize,
         use_average=evaluation.use_moving_averages,
-        class_agnostic=_only_proposes(config.model),
+        # A detector of one stage finds objects without their classes.
+        class_agnostic=two_stage is not None and two_stage.number_of_stages == 1,
         regularize=config.train_config is None or config.train_config.add_regularization_loss,
     )

@@ -19,15 +19,16 @@ from boxwright.config.load import dump_message, parse_message
 from boxwright.data.dataset import Dataset
 from boxwright.evaluation.build import EvaluationPlan
 from boxwright.evaluation.data import EvaluationData, open_evaluation_data
-from boxwright.evaluation.image_results import Keep, keep_nothing
 from boxwright.evaluation.images import (
     EvaluatedImage,
+    Keep,
     Progress,
     Read,
     SampleDetector,
     Share,
     all_batches,
     evaluate_images,
+    keep_nothing,
     silent,
 )
 from boxwright.evaluation.results import Evaluation

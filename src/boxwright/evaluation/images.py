@@ -18,7 +18,7 @@ from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.evaluation.pictures import draw_beside_truth
 from boxwright.nn.ops.pasted_masks import mask_run_lengths
 from boxwright.nn.ops.run_lengths import encode_mask
-from boxwright.types import FoundObjects, Sample
+from boxwright.types import Categories, FoundObjects, Sample
 
 # Wraps the indices of images, to show progress under a title.
 Progress = Callable[[Iterable[int], str], Iterable[int]]
@@ -50,6 +50,14 @@ class EvaluatedImage:
     losses: dict[str, float]
     picture: NDArray[np.uint8] | None
     masks: ImageMasks | None
+
+
+# Takes the images of an evaluation in the data's order, and the classes that are counted.
+Keep = Callable[[EvaluatedImage, Categories], None]
+
+
+def keep_nothing(_: EvaluatedImage, __: Categories) -> None:
+    """Keep nothing of an image."""
 
 
 def evaluate_images(

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import BoxwrightError
 from boxwright.evaluation.build import EvaluationPlan
-from boxwright.evaluation.image_results import Keep, keep_nothing
-from boxwright.evaluation.images import EvaluatedImage
+from boxwright.evaluation.images import EvaluatedImage, Keep, keep_nothing
 from boxwright.evaluation.results import Evaluation
 from boxwright.types import Categories
 

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,25 +19,36 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ExportError, OutputError
 from boxwright.base.files import make_folder, write_whole
-from boxwright.exporters.accuracy import Accuracy, compared_accuracy
-from boxwright.exporters.describe import describe
-from boxwright.exporters.graph import PREPROCESSED
-from boxwright.exporters.int8 import Quantizer, precise_enough
+from boxwright.exporters.graph import INPUT, PREPROCESSED, Suppression, detection_program, save_pt2
+from boxwright.exporters.int8 import Accuracy, Quantizer, compared_accuracy, precise_enough
 from boxwright.exporters.litert_file import litert_input, litert_model, litert_session, save_litert
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, openvino_model, save_openvino, with_output
-from boxwright.exporters.parity import Report, compare
+from boxwright.exporters.parity import Report, compare, suppression_of
 from boxwright.exporters.pictures import Pictures
-from boxwright.exporters.program import Suppression, detection_program, save_pt2
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
+from boxwright.nn.postprocessing.nms import operator_arguments
 from boxwright.runtime.export_file import ExportFile, read_checked
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.optional import installed_versions
 from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, Session
+from boxwright.types.detection_outputs import DETECTION_OUTPUTS
+from boxwright.weights.export_weights import weights_sha256
 from boxwright.weights.pt2_archive import Pt2Session
-from boxwright.weights.weights_folder import weights_sha256
+
+_COLORS = 3
+_OUTPUTS = {
+    "detection_boxes": "float32 [batch, D, 4]: ymin, xmin, ymax, xmax in 0..1 of the picture",
+    "detection_scores": "float32 [batch, D], best first",
+    "detection_classes": "float32 [batch, D]: ids, the label plus 1",
+    "num_detections": "float32 [batch]: how many of D are detections; the rest is padding",
+    **{one.output: one.meaning for one in DETECTION_OUTPUTS},
+    "detections_complete": "float32 [batch]: 0 if candidates that suppression ignored could have mattered",
+    "raw_detection_boxes": "float32 [batch, A, 4]: every anchor's, in 0..1 of the network's input (regions: picture)",
+    "raw_detection_scores": "float32 [batch, A, columns]: every anchor's",
+}
 
 Format = Literal["onnx", "openvino", "litert", "pt2"]
 InputType = Literal["image_tensor", "float_image_tensor", "encoded_image_string_tensor", "tf_example"]
@@ -177,7 +190,10 @@ def export(
     # A .pt2 opens with PyTorch alone, which has no such operator.
     suppression: Suppression = "padded" if format == "pt2" and nms == "operator" else nms
     with evaluation_mode(detector):
-        metadata = _metadata(detector, format, suppression, images, about, accuracy)
+        metadata = describe(detector, format, suppression, about)
+        if accuracy is not None:
+            calibration = {"images": len(images), "source": about.source}
+            metadata = replace(metadata, precision="int8", calibration=calibration)
         with (
             tempfile.TemporaryDirectory(dir=make_folder(path.parent), prefix=f".{path.name}.") as folder,
             _naming(path, Path(folder)),
@@ -210,27 +226,50 @@ def _refuse(path: Path, report: Report) -> None:
     )
 
 
-def _metadata(
-    detector: Detector,
-    format: Format,
-    suppression: Suppression,
-    images: Pictures,
-    about: ExportDescription,
-    accuracy: Accuracy | None,
+def describe(
+    detector: Detector, format: Format, suppression: Suppression, about: ExportDescription = _NO_METADATA
 ) -> Metadata:
-    metadata = describe(
-        detector,
+    """Return an export's metadata, without the comparison's result. `SOURCE_DATE_EPOCH` overrides the time.
+
+    Args:
+        detector: What is exported.
+        format: A key of `FORMATS`.
+        suppression: How it is done in the graph.
+        about: Further metadata of the detector.
+
+    Returns:
+        The metadata, in float32.
+    """
+    preprocessor, nms, channels = detector.preprocessor, suppression_of(detector), detector.image_channels
+    dtype = "float32" if about.input_type == "float_image_tensor" else "uint8"
+    # The variable of reproducible-builds.org: equal weights then give equal files.
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    created = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
+    return Metadata(
         format=format,
+        boxwright=version("boxwright"),
         config=about.config,
+        num_classes=detector.num_classes,
+        categories=detector.categories.to_list() if detector.categories else [],
         step=about.step,
-        suppression=suppression,
-        libraries=FORMATS[format].libraries,
-        metric=about.metric,
-        input_type=about.input_type,
+        metric=dict(about.metric),
+        created=created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        weights_sha256=weights_sha256(detector),
+        input={
+            "name": INPUT,
+            "type": about.input_type,
+            "dtype": f"{dtype} [batch, height, width, {channels}]",
+            "channels": channels,
+            "colour": "RGB" if channels == _COLORS else f"RGB and {channels - _COLORS} more",
+            "range": [0, 255],
+            "resizer": f"{type(preprocessor.resizer).__name__} to {preprocessor.resizer.output_size}, within the graph",
+            "scaling": {"scale": preprocessor.scaling.scale, "offset": preprocessor.scaling.offset},
+            **FORMATS[format].describe(detector),
+        },
+        outputs=_OUTPUTS,
+        suppression={"in the graph": suppression, **({} if nms is None else operator_arguments(nms))},
+        versions=installed_versions("torch", *FORMATS[format].libraries),
     )
-    metadata = replace(metadata, input={**metadata.input, **FORMATS[format].describe(detector)})
-    calibration = {"images": len(images), "source": about.source}
-    return metadata if accuracy is None else replace(metadata, precision="int8", calibration=calibration)
 
 
 def _made(

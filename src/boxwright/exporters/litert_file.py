@@ -1,11 +1,13 @@
 """LiteRT (TensorFlow Lite): a .tflite with TensorFlow's `TFLite_Detection_PostProcess`, made without TensorFlow.
 
 The input is that of `export_tflite_graph_tf2`: float32 [1, H, W, 3], already resized and, except for CenterNet and
-D-FINE, which have no such operator (`litert_whole.py`), scaled. The converter,
-litert-torch, needs an older PyTorch than Boxwright; so it may run in a separate interpreter, which takes a program and
-returns a network. The operator, the labels and the metadata are added here.
+D-FINE, scaled. These two have no anchors that the operator could decode, and are whole graphs, from pixels to
+detections, as in TF's `CenterNetModule` of its TFLite exporter; the converter turns D-FINE's samples of maps into
+gathers. The converter, litert-torch, needs an older PyTorch than Boxwright; so it may run in a separate interpreter,
+which takes a program and returns a network. The operator, the labels and the metadata are added here.
 
-Dimensions: H W the network's input, A anchors, C columns of the class head, D detections.
+Dimensions: H W the network's input, A anchors, cells or queries, C columns of the class head, D detections,
+P keypoints.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import tempfile
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,20 +28,95 @@ from boxwright.base.errors import ExportError
 from boxwright.base.files import write_whole
 from boxwright.base.quiet import quiet
 from boxwright.exporters import litert_child
-from boxwright.exporters.litert_labels import KEYPOINTS, model_metadata
-from boxwright.exporters.litert_operator import Lite, with_kept, with_operator, with_outputs
-from boxwright.exporters.litert_whole import is_whole, whole_program
-from boxwright.exporters.program import Suppression
+from boxwright.exporters.graph import Suppression, named_outputs
+from boxwright.exporters.litert_operator import KEYPOINTS, Lite, model_metadata, with_kept, with_operator, with_outputs
 from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
-from boxwright.nn.postprocessing.nms import PerClass, operator_arguments
+from boxwright.nn.postprocessing.nms import Nms, PerClass, operator_arguments
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.runtime.export_file import ExportFile
-from boxwright.runtime.litert_session import ANTIALIASED, IN_GRAPH, INPUT, LABELS, OUTPUTS, LitertSession
+from boxwright.runtime.litert_session import (
+    ANTIALIASED,
+    IN_GRAPH,
+    INPUT,
+    KEPT,
+    KEYPOINT_OUTPUTS,
+    LABELS,
+    OUTPUTS,
+    LitertSession,
+)
 from boxwright.runtime.metadata import KEY, Metadata, seal
+
+
+class WholePostprocessor(Postprocessor[Any], Protocol):
+    """The postprocessor of a detector without anchors."""
+
+    nms: Nms | None
+
+    def lite_outputs(self, predictions: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the outputs of a graph for LiteRT, and those after them that only its comparison with ours reads."""
+        ...
+
+
+def is_whole(detector: Detector) -> bool:
+    """Return whether a detector, which has no anchors, becomes a whole graph."""
+    return hasattr(detector.postprocessor, "lite_outputs")
+
+
+class LiteDetector(nn.Module):
+    """A detector whose input is pixels of the right size, and whose outputs are TensorFlow's, and `KEPT`."""
+
+    sizes: Tensor
+
+    def __init__(self, detector: Detector, size: tuple[int, int]) -> None:
+        """Take a detector in evaluation mode."""
+        super().__init__()
+        self.preprocessor, self.network = detector.preprocessor, detector.network
+        self.post = detector.postprocessor
+        self.register_buffer("sizes", torch.tensor([size]), persistent=False)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return float32 outputs of pixels float32 [1, H, W, 3] in 0..255.
+
+        Returns:
+            Boxes [1, D, 4] as ymin, xmin, ymax, xmax in 0..1, classes from 0 [1, D], scores [1, D], their number [1];
+            if it learns keypoints, these [1, D, P, 2] as y, x in 0..1, and their scores [1, D, P]; then what the gate
+            compares: cells of detections [1, D], boxes in cells [1, D, 4] if boxes are learned, and of all cells boxes
+            [1, A, 4], xyxy in pixels of the input, and scores [1, A, C].
+        """
+        inputs = self.preprocessor.normalize(images.permute(0, 3, 1, 2), self.sizes).contiguous()
+        predictions = self.network(inputs, self.sizes)
+        raw = self.post.decode(predictions)
+        outputs = named_outputs(inputs, raw, self.post.select(predictions, raw, self.sizes), self.sizes)
+        outputs["detection_classes"] = outputs["detection_classes"] - 1
+        outputs |= {"raw_boxes": raw.boxes, "raw_scores": raw.scores}
+        return tuple(outputs[name] for name in (*OUTPUTS, *KEYPOINT_OUTPUTS, *KEPT) if name in outputs)
+
+
+def whole_program(
+    detector: Detector, size: tuple[int, int]
+) -> tuple[torch.export.ExportedProgram, tuple[str, ...], tuple[str, ...]]:
+    """Return a detector as a program, the names of its outputs, and of those after them that only the gate reads.
+
+    Raises:
+        ExportError: If it is a CenterNet that learns more than boxes and keypoints, or if it suppresses.
+    """
+    post = cast(WholePostprocessor, detector.postprocessor)
+    if not is_whole(detector):
+        raise TypeError(f"expected a detector without anchors, found {type(post).__name__}")
+    if post.nms is not None:
+        raise ExportError("litert: post_processing: of a detector without anchors only without; use --format onnx")
+    network = LiteDetector(detector, size).eval()
+    example = torch.zeros(1, *size, detector.image_channels)
+    with torch.no_grad(), quiet():
+        named, kept = post.lite_outputs(network.network(example.permute(0, 3, 1, 2), network.sizes))
+        program = torch.export.export(network, (example,), strict=False).run_decompositions()
+    return program, named, kept
+
 
 # Names the interpreter that has litert-torch.
 PYTHON = "BOXWRIGHT_LITERT_PYTHON"

@@ -107,7 +107,7 @@ class Matcher:
         moved = None if anchors is None else self.unsteady_keypoints.get(int(anchors[expected_row]))
         if part in _OF_KEYPOINTS and moved is not None:
             values, expected_values = values[~moved], expected_values[~moved]
-        return _share(values, expected_values)
+        return float(shares(values, expected_values).max(initial=0.0))
 
     def _explain(self, exported: _Side, expected: _Side, result: Difference) -> None:
         """Sort unmatched detections into ties and differences, best first, as a tie explains later ones."""
@@ -176,11 +176,6 @@ def shares(actual: object, expected: object) -> NDArray[np.float64]:
     """Return each difference as a share of the tolerance: |a - b| / (absolute + relative |b|)."""
     values, expected_values = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     return np.asarray(np.abs(values - expected_values) / (ABSOLUTE + RELATIVE * np.abs(expected_values)))
-
-
-def _share(actual: object, expected: object) -> float:
-    """Return the largest difference, as a share of the tolerance."""
-    return float(shares(actual, expected).max(initial=0.0))
 
 
 def _same(exported: FoundObjects, row: int, expected: FoundObjects, expected_row: int) -> bool:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.exporters.describe import suppression_of
 from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import ABSOLUTE, PARTS, RELATIVE, Matcher, shares
 from boxwright.exporters.pictures import Pictures
 from boxwright.nn.detector import Detector
+from boxwright.nn.postprocessing.nms import Nms
 from boxwright.runtime.exported import found_objects
 from boxwright.runtime.sessions import Session
 from boxwright.types import PaddedDetections, RawDetections
@@ -403,6 +403,12 @@ class _Detections:
             ties=self.ties[:100],
             problems=problems,
         )
+
+
+def suppression_of(detector: Detector) -> Nms | None:
+    """Return a detector's suppression; None for one that only proposes."""
+    suppression: Nms | None = getattr(detector.postprocessor, "suppression", None)
+    return suppression
 
 
 def _batches(session: Session, images: Pictures) -> Stage:

@@ -22,7 +22,7 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({number * count // most for number in range(most)}) if count > most else list(range(count))
 
 
-def varied(read: Callable[[int], Picture], count: int, most: int = DEFAULT_COUNT) -> list[Picture]:
+def varied(read: Callable[[int], Picture], count: int) -> list[Picture]:
     """Return real pictures uint8 [H, W, 3] of several sizes; DataError if none can be read.
 
     If they have fewer than three sizes, crops are added: one upright, one wide, one a single row of pixels.
@@ -31,7 +31,7 @@ def varied(read: Callable[[int], Picture], count: int, most: int = DEFAULT_COUNT
         read: Returns the picture of a number below `count`.
     """
     pictures, broken = [], ""
-    for number in spread(count, most):
+    for number in spread(count, DEFAULT_COUNT):
         try:
             pictures.append(read(number))
         except DataError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -154,6 +155,11 @@ def _tf_record(config: m.TFRecordInputReader, categories: Categories, reader: m.
     return TFRecordDataset(paths, categories, wanted)
 
 
+def _picture_options(config: Any, reader: m.InputReader) -> dict[str, Any]:
+    """Return what the readers of picture files have in common."""
+    return {"allow_paths_outside": config.allow_paths_outside, "ignore_exif": reader.ignore_exif}
+
+
 def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
     return CocoDataset(
         as_here(config.annotations),
@@ -163,30 +169,13 @@ def _coco(config: m.CocoInputReader, categories: Categories | None, reader: m.In
         num_keypoints=reader.num_keypoints,
         dense_pose=reader.load_dense_pose,
         track_ids=reader.load_track_id,
-        allow_paths_outside=config.allow_paths_outside,
-        ignore_exif=reader.ignore_exif,
-    )
-
-
-def _voc(config: m.VocInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    return VocDataset(
-        as_here(config.root),
-        config.image_set,
-        categories,
-        allow_paths_outside=config.allow_paths_outside,
-        ignore_exif=reader.ignore_exif,
+        **_picture_options(config, reader),
     )
 
 
 def _yolo(config: m.YoloInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    return YoloDataset(
-        as_here(config.data),
-        config.split,
-        categories,
-        load_masks=reader.load_instance_masks,
-        allow_paths_outside=config.allow_paths_outside,
-        ignore_exif=reader.ignore_exif,
-    )
+    options = _picture_options(config, reader)
+    return YoloDataset(as_here(config.data), config.split, categories, load_masks=reader.load_instance_masks, **options)
 
 
 def _open_images(config: m.OpenImagesInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
@@ -196,30 +185,19 @@ def _open_images(config: m.OpenImagesInputReader, categories: Categories | None,
         categories,
         descriptions=as_here(config.class_descriptions) or None,
         image_labels=as_here(config.image_labels) or None,
-        allow_paths_outside=config.allow_paths_outside,
-        ignore_exif=reader.ignore_exif,
+        **_picture_options(config, reader),
     )
 
 
 def _wider_face(config: m.WiderFaceInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    return WiderFaceDataset(
-        as_here(config.annotations),
-        as_here(config.image_folder) or None,
-        categories,
-        subsets=as_here(config.subsets) or None,
-        allow_paths_outside=config.allow_paths_outside,
-        ignore_exif=reader.ignore_exif,
-    )
+    paths = as_here(config.annotations), as_here(config.image_folder) or None
+    subsets = as_here(config.subsets) or None
+    return WiderFaceDataset(*paths, categories, subsets=subsets, **_picture_options(config, reader))
 
 
 def _fddb(config: m.FddbInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
-    return FddbDataset(
-        as_here(config.annotations),
-        as_here(config.image_folder) or None,
-        categories,
-        allow_paths_outside=config.allow_paths_outside,
-        ignore_exif=reader.ignore_exif,
-    )
+    paths = as_here(config.annotations), as_here(config.image_folder) or None
+    return FddbDataset(*paths, categories, **_picture_options(config, reader))
 
 
 def _external(config: m.ExternalInputReader, categories: Categories | None, reader: m.InputReader) -> Dataset:
@@ -231,7 +209,9 @@ _READERS: dict[str, Callable[..., Dataset]] = {
     "tf_record_input_reader": _tf_record,
     "external_input_reader": _external,
     "coco_input_reader": _coco,
-    "voc_input_reader": _voc,
+    "voc_input_reader": lambda config, categories, reader: VocDataset(
+        as_here(config.root), config.image_set, categories, **_picture_options(config, reader)
+    ),
     "yolo_input_reader": _yolo,
     "open_images_input_reader": _open_images,
     "wider_face_input_reader": _wider_face,
@@ -243,28 +223,18 @@ def reader_of(source: Source) -> m.InputReader:
     """Return the reader of a recognized source."""
     outside = {"allow_paths_outside": True} if source.allow_paths_outside else {}
     images = {"image_folder": source.image_folder} if source.image_folder else {}
-    readers: dict[DataFormat, Callable[[], m.InputReader]] = {
-        "tfrecord": lambda: m.InputReader(tf_record_input_reader=m.TFRecordInputReader(input_path=[source.path])),
-        "voc": lambda: m.InputReader(
-            voc_input_reader=m.VocInputReader(root=source.path, image_set=source.part, **outside)
-        ),
-        "yolo": lambda: m.InputReader(
-            yolo_input_reader=m.YoloInputReader(data=source.path, split=source.part or "train", **outside)
-        ),
-        "coco": lambda: m.InputReader(
-            coco_input_reader=m.CocoInputReader(annotations=source.path, **images, **outside)
-        ),
-        "open_images": lambda: m.InputReader(
-            open_images_input_reader=m.OpenImagesInputReader(annotations=source.path, **images, **outside)
-        ),
-        "wider_face": lambda: m.InputReader(
-            wider_face_input_reader=m.WiderFaceInputReader(annotations=source.path, **images, **outside)
-        ),
-        "fddb": lambda: m.InputReader(
-            fddb_input_reader=m.FddbInputReader(annotations=source.path, **images, **outside)
-        ),
+    annotated = {"annotations": source.path, **images, **outside}
+    values: dict[DataFormat, dict[str, Any]] = {
+        "tfrecord": {"input_path": [source.path]},
+        "voc": {"root": source.path, "image_set": source.part, **outside},
+        "yolo": {"data": source.path, "split": source.part or "train", **outside},
+        "coco": annotated,
+        "open_images": annotated,
+        "wider_face": annotated,
+        "fddb": annotated,
     }
-    reader = readers[source.format]()
+    name = "tf_record_input_reader" if source.format == "tfrecord" else f"{source.format}_input_reader"
+    reader = m.InputReader(**{name: m.InputReader.fields[name].type(**values[source.format])})
     if source.ignore_exif:
         reader.ignore_exif = True
     return reader
@@ -306,10 +276,3 @@ def with_earlier_rule(config: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineC
 def _picture_readers(config: m.TrainEvalPipelineConfig | None) -> list[m.InputReader]:
     readers = [] if config is None else [config.train_input_reader, *config.eval_input_reader]
     return [reader for reader in readers if reader is not None and reader.which("input_reader") in _PICTURE_READERS]
-
-
-def build_categories(config: m.TrainEvalPipelineConfig) -> Categories | None:
-    """Return the label map of the training reader, else of the first evaluation reader, else None; opens no data."""
-    readers = [config.train_input_reader, *config.eval_input_reader]
-    path = next((reader.label_map_path for reader in readers if reader and reader.label_map_path), None)
-    return load_label_map(as_here(path)) if path else None

@@ -45,10 +45,6 @@ def build_schedule(config: m.LearningRate) -> Schedule:
     return build_chosen(config, "learning_rate", _SCHEDULES)
 
 
-def _constant(config: m.ConstantLearningRate) -> Schedule:
-    return Constant(config.learning_rate)
-
-
 def _exponential(config: m.ExponentialDecayLearningRate) -> Schedule:
     return ExponentialDecay(
         rate=config.initial_learning_rate,
@@ -79,7 +75,7 @@ def _cosine(config: m.CosineDecayLearningRate) -> Schedule:
 
 
 _SCHEDULES: dict[str, Callable[[Any], Schedule]] = {
-    "constant_learning_rate": _constant,
+    "constant_learning_rate": lambda config: Constant(config.learning_rate),
     "exponential_decay_learning_rate": _exponential,
     "manual_step_learning_rate": _manual,
     "cosine_decay_learning_rate": _cosine,

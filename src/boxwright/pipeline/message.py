@@ -5,6 +5,7 @@ Names, types, defaults and oneofs are those of the TensorFlow Object Detection A
 
 import math
 import re
+from typing import Any
 
 from boxwright.config.field import UInt32, field, number
 from boxwright.config.message import Message
@@ -137,10 +138,13 @@ def _multi_scale_problem(config: TrainEvalPipelineConfig) -> str:
     return "" if sizes else f"no multiple of {multiple}{other} lies in {where}; widen the range of scales"
 
 
+def _trained(config: TrainEvalPipelineConfig, family: str) -> Any:
+    """Return the message of a family of detectors, if one is to be trained; else None."""
+    return getattr(config.model, family) if config.model is not None and config.has("train_config") else None
+
+
 def _learns_masks(config: TrainEvalPipelineConfig) -> bool:
-    if config.model is None or not config.has("train_config"):
-        return False
-    two_stage, center_net = config.model.faster_rcnn, config.model.center_net
+    two_stage, center_net = _trained(config, "faster_rcnn"), _trained(config, "center_net")
     if center_net is not None:
         deep = center_net.deepmac_mask_estimation
         return center_net.mask_estimation_task is not None or (deep is not None and deep.task_loss_weight > 0)
@@ -155,13 +159,13 @@ def _flips_blindly(config: TrainEvalPipelineConfig) -> bool:
 
 def _learns(config: TrainEvalPipelineConfig, task: str) -> bool:
     """Tell whether a CenterNet learns a task."""
-    center_net = config.model.center_net if config.model is not None else None
-    return config.has("train_config") and center_net is not None and center_net.has(task)
+    center_net = _trained(config, "center_net")
+    return center_net is not None and center_net.has(task)
 
 
 def _learns_keypoints(config: TrainEvalPipelineConfig) -> bool:
-    center_net = config.model.center_net if config.model is not None else None
-    if center_net is None or not config.has("train_config"):
+    center_net = _trained(config, "center_net")
+    if center_net is None:
         return False
     deep = center_net.deepmac_mask_estimation
     return bool(center_net.keypoint_estimation_task) or (
@@ -170,15 +174,14 @@ def _learns_keypoints(config: TrainEvalPipelineConfig) -> bool:
 
 
 def _attends(config: TrainEvalPipelineConfig) -> bool:
-    two_stage = config.model.faster_rcnn if config.model is not None else None
+    two_stage = _trained(config, "faster_rcnn")
     context = two_stage.context_config if two_stage is not None else None
-    return config.has("train_config") and context is not None and context.use_long_term_attention
+    return context is not None and context.use_long_term_attention
 
 
 def _learns_depths(config: TrainEvalPipelineConfig) -> bool:
-    center_net = config.model.center_net if config.model is not None else None
-    tasks = center_net.keypoint_estimation_task if config.has("train_config") and center_net is not None else []
-    return any(task.predict_depth for task in tasks)
+    center_net = _trained(config, "center_net")
+    return center_net is not None and any(task.predict_depth for task in center_net.keypoint_estimation_task)
 
 
 def _reads_masks(reader: InputReader | None) -> bool:

@@ -17,9 +17,7 @@ from boxwright.nn.optimization.optimizers import (
     UpdateRule,
     WeightGroup,
 )
-from boxwright.nn.optimization.schedules import (
-    Schedule,
-)
+from boxwright.nn.optimization.schedules import Schedule
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.learning_rate import build_learning_rate
 
@@ -43,7 +41,7 @@ class OptimizerPlan:
 
 def build_optimizer(config: m.Optimizer, version: int = 2) -> OptimizerPlan:
     """Build an optimizer's plan with the semantics of TensorFlow `version` 1 or 2."""
-    rule = build_chosen(config, "optimizer", _OPTIMIZERS[version])
+    rule = build_chosen(config, "optimizer", _TF1 if version == 1 else _TF2)
     return OptimizerPlan(
         rule=rule,
         schedule=build_learning_rate(config, version),
@@ -61,38 +59,14 @@ def _group(config: m.ParameterGroup) -> WeightGroup:
     )
 
 
-def _momentum(config: m.MomentumOptimizer) -> UpdateRule:
-    return Momentum(config.momentum_optimizer_value)
-
-
-def _momentum_tf1(config: m.MomentumOptimizer) -> UpdateRule:
-    return MomentumTF1(config.momentum_optimizer_value)
-
-
-def _rms_prop(config: m.RMSPropOptimizer) -> UpdateRule:
-    return RMSProp(config.momentum_optimizer_value, config.epsilon)
-
-
-def _rms_prop_tf1(config: m.RMSPropOptimizer) -> UpdateRule:
-    return RMSPropTF1(config.momentum_optimizer_value, config.decay, config.epsilon)
-
-
-def _adam(config: m.AdamOptimizer) -> UpdateRule:
-    return Adam(config.epsilon)
-
-
-def _adamw(config: m.AdamWOptimizer) -> UpdateRule:
-    return AdamW(config.weight_decay, config.beta1, config.beta2, config.epsilon)
-
-
 _TF2: dict[str, Callable[[Any], UpdateRule]] = {
-    "momentum_optimizer": _momentum,
-    "rms_prop_optimizer": _rms_prop,
-    "adam_optimizer": _adam,
-    "adamw_optimizer": _adamw,
+    "momentum_optimizer": lambda c: Momentum(c.momentum_optimizer_value),
+    "rms_prop_optimizer": lambda c: RMSProp(c.momentum_optimizer_value, c.epsilon),
+    "adam_optimizer": lambda c: Adam(c.epsilon),
+    "adamw_optimizer": lambda c: AdamW(c.weight_decay, c.beta1, c.beta2, c.epsilon),
 }
-# Version of TensorFlow → builders of its members.
-_OPTIMIZERS: dict[int, dict[str, Callable[[Any], UpdateRule]]] = {
-    1: {**_TF2, "momentum_optimizer": _momentum_tf1, "rms_prop_optimizer": _rms_prop_tf1},
-    2: _TF2,
+_TF1: dict[str, Callable[[Any], UpdateRule]] = {
+    **_TF2,
+    "momentum_optimizer": lambda c: MomentumTF1(c.momentum_optimizer_value),
+    "rms_prop_optimizer": lambda c: RMSPropTF1(c.momentum_optimizer_value, c.decay, c.epsilon),
 }

@@ -33,15 +33,7 @@ RATES = frozenset(itertools.chain.from_iterable(SCHEDULE_RATES.values()))
 
 
 def scaled_rate(rate: float, batch_size: int, meant_for: int) -> float:
-    """Return the learning rate for a batch size.
-
-    Args:
-        rate: The learning rate for batches of `meant_for` images.
-        meant_for: How many images it had where the rate was found to be good.
-
-    Returns:
-        `rate` × `batch_size` / `meant_for`.
-    """
+    """Return the learning rate for a batch size, from one for batches of `meant_for` images."""
     return rate * batch_size / meant_for
 
 

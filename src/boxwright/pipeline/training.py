@@ -1,10 +1,8 @@
-"""`TrainConfig` and the training reader: the plan of a run.
-
-`pretrained` of the feature extractors.
-"""
+"""`TrainConfig` and the training reader: the plan of a run, and the sizes of its inputs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,17 +10,51 @@ from typing import Any, Literal
 
 from boxwright.config.preset import folder_of
 from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
+from boxwright.data.batch import DrawnSizes
 from boxwright.data.order import StreamSettings
 from boxwright.families.shared.choice import require
+from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.table import family_of
 from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing
+from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.missing import can_be_endless
 from boxwright.pipeline.optimizer import OptimizerPlan, build_optimizer
 from boxwright.pipeline.tensorflow_version import tensorflow_version
 from boxwright.types.scopes import ChannelOrder, Scope
+
+
+def has_one_input_size(config: m.TrainEvalPipelineConfig) -> bool:
+    """Return whether all inputs of a training have the same size."""
+    model, train = require(config.model, config, "model"), require(config.train_config, config, "train_config")
+    family = model.chosen("model")
+    resizer = None if family is None else family.image_resizer
+    return resizer is not None and train.multi_scale is None and build_image_resizer(resizer).output_size is not None
+
+
+def build_input_sizes(config: m.TrainEvalPipelineConfig, resizer: ImageResizer, seed: int) -> DrawnSizes | None:
+    """Return the sizes that batches have in turn; None where all have the resizer's."""
+    scales = config.train_config.multi_scale if config.train_config is not None else None
+    if scales is None or not isinstance(resizer, FixedShapeResizer):  # a rule of the table refuses other resizers
+        return None
+    own = (resizer.height, resizer.width)
+    sizes = sorted([*(size for size in _sizes(scales, own) if size != own), *[own] * scales.own_size_weight] or [own])
+    drawn = [replace(resizer, height=height, width=width) for height, width in sizes]
+    return DrawnSizes(resizer, drawn, seed, scales.from_step, scales.until_step)
+
+
+def _sizes(config: m.MultiScale, own: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return every (height, width) whose longer side is a multiple within the range; the other side follows it."""
+    multiple, longer = config.multiple_of, max(own)
+    low, high = math.ceil(config.min_scale * longer / multiple), math.floor(config.max_scale * longer / multiple)
+    sides = [number * multiple for number in range(max(low, 1), high + 1)]
+    return [(_nearest(own[0] * side / longer, multiple), _nearest(own[1] * side / longer, multiple)) for side in sides]
+
+
+def _nearest(side: float, multiple: int) -> int:
+    return max(round(side / multiple), 1) * multiple
 
 
 def wants_pretrained(model: m.DetectionModel) -> bool:
@@ -138,7 +170,7 @@ def build_training(
         optimizer=build_optimizer(require(train.optimizer, train, "optimizer"), version),
         clip=partial(_CLIPPING[train.gradient_clipping], limit=train.gradient_clipping_by_norm),
         regularize=train.add_regularization_loss,
-        precision=_precision(train),
+        precision="bfloat16" if train.use_bfloat16 else "float16" if train.use_float16 else "float32",
         accumulation=train.gradient_accumulation_steps,
         freezing=_freezing(train),
         bias_multiplier=train.bias_grad_multiplier or 1.0,
@@ -151,20 +183,12 @@ def build_training(
     )
 
 
-def _precision(config: m.TrainConfig) -> Precision:
-    return "bfloat16" if config.use_bfloat16 else "float16" if config.use_float16 else "float32"
-
-
 def _freezing(config: m.TrainConfig) -> Freezing:
     return Freezing(
         update=tuple(config.update_trainable_variables),
         freeze=tuple(config.freeze_variables),
         stages=tuple(FreezeStage(stage.until_step, tuple(stage.variables)) for stage in config.freeze_stage),
     )
-
-
-def _channels(config: m.TrainConfig) -> ChannelOrder:
-    return "BGR" if config.fine_tune_checkpoint_channels is m.ChannelOrder.BGR else "RGB"
 
 
 def fine_tune_of(config: m.TrainConfig, version: int) -> FineTune:
@@ -174,7 +198,8 @@ def fine_tune_of(config: m.TrainConfig, version: int) -> FineTune:
         scope = "transfer"
     folder = folder_of(config.location("fine_tune_checkpoint"))
     share = 0.0 if version == 1 else 1.0
-    return FineTune(config.fine_tune_checkpoint, scope, _channels(config), str(folder or ""), share)
+    channels: ChannelOrder = "BGR" if config.fine_tune_checkpoint_channels is m.ChannelOrder.BGR else "RGB"
+    return FineTune(config.fine_tune_checkpoint, scope, channels, str(folder or ""), share)
 
 
 def _scope(config: m.TrainConfig) -> Scope:

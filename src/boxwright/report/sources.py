@@ -11,9 +11,9 @@ from boxwright.base.errors import BoxwrightError, DataError
 from boxwright.base.files import is_file, read_file, refuse_unfinished, shown
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
-from boxwright.evaluation.about import DATA_SETTINGS
 from boxwright.evaluation.data import open_evaluation_data
 from boxwright.evaluation.settings import EvaluationSettings
+from boxwright.evaluation.write import DATA_SETTINGS
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.report.tables import Tables, read_tables

@@ -21,11 +21,11 @@ from boxwright.base.errors import ExportError, translated
 from boxwright.base.files import shown
 from boxwright.base.threads import runtime_threads
 from boxwright.runtime.devices import CPU, is_cpu, onnx_providers, openvino_device, require_cpu, require_provider
-from boxwright.runtime.export_file import ExportFile, read_checked
+from boxwright.runtime.export_file import ABOUT, ExportFile, read_checked, unpacked_members
+from boxwright.runtime.foreign_file import has_external_data
 from boxwright.runtime.formats import RUNTIMES
 from boxwright.runtime.litert_session import LitertSession
 from boxwright.runtime.metadata import KEY, Metadata
-from boxwright.runtime.onnx_wire import has_external_data
 from boxwright.runtime.optional import require_library
 from boxwright.runtime.trial import try_in_child
 
@@ -228,3 +228,20 @@ def require_device(runtime: str, device: str) -> None:
         openvino_device(device, _openvino_core().available_devices)
     else:
         onnx_providers(device, require_library("onnxruntime", "onnx").get_available_providers())
+
+
+def read_metadata(path: str | Path, *, allow_edited: bool = False) -> Metadata:
+    """Return an exported file's metadata.
+
+    Args:
+        path: The file: .onnx, .xml, .tflite or .pt2 (which does not need PyTorch).
+        allow_edited: Whether to read a file that was modified.
+
+    Raises:
+        ExportError: If the file is missing, damaged, modified or not ours, or its runtime is not installed.
+    """
+    if Path(path).suffix != ".pt2":
+        return open_session(path, allow_edited=allow_edited).metadata
+    file = read_checked(path, allow_edited=allow_edited)
+    members = unpacked_members(file.data, file.name)
+    return Metadata.from_json(members.get(ABOUT, b"").decode("utf-8", "replace"), file.name)

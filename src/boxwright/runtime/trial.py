@@ -38,11 +38,7 @@ _LIBRARIES = {
 }
 
 
-def _never() -> bool:
-    return False
-
-
-def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = _never) -> None:
+def try_in_child(file: ExportFile, opener: str, stopped: Callable[[], bool] = lambda: False) -> None:
     """Open a file's bytes in a child process, and run it on a picture of noise.
 
     Args:

@@ -20,7 +20,7 @@ from boxwright.evaluation.network import network_on_samples
 from boxwright.evaluation.results import Evaluation
 from boxwright.evaluation.summary import WORTH_A_PROCESS, summarize_in_process
 from boxwright.nn.optimization.schedules import Schedule
-from boxwright.training.content import Content
+from boxwright.training.background_writer import Content
 from boxwright.training.log import Evaluated, TrainingLog
 from boxwright.training.sharding import whole_weights
 from boxwright.training.state import TrainingState

@@ -28,11 +28,11 @@ from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.training import TrainingPlan, build_training
-from boxwright.training.content import Content
+from boxwright.training.background_writer import Content
 from boxwright.training.log import draw_inputs
 from boxwright.training.losses import LossModule
 from boxwright.training.state import TrainingState, seed_step
-from boxwright.training.step_report import NotFiniteError
+from boxwright.training.step import NotFiniteError
 from boxwright.types import Categories, Targets
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks

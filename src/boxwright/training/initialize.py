@@ -1,19 +1,24 @@
 """The detector that a run starts with: its classes and its first weights.
 
-Resuming a run that TensorFlow began: weights, moments, averages and the step of its newest checkpoint.
+Those may come from a checkpoint; from timm, which downloads a backbone's from the Hugging Face Hub, once, into the
+cache of `HF_HOME`; or, with moments, averages and the step, from a run that TensorFlow began.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from boxwright.base.distributed import Processes
-from boxwright.base.errors import CheckpointError, ConfigError
+from boxwright.base.errors import CheckpointError, ConfigError, first_line
 from boxwright.data.dataset import Dataset
 from boxwright.evaluation.data import check_same_classes
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.detector import Detector
 from boxwright.nn.optimization.optimizers import Adam, Momentum, MomentumTF1, RMSProp, RMSPropTF1, UpdateRule
 from boxwright.pipeline import messages as m
@@ -21,12 +26,49 @@ from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.state import TrainingState
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.load_weights import load_weights
-from boxwright.weights.pretrained import load_pretrained
 from boxwright.weights.restore import other_meaning
 from boxwright.weights.sources import is_tensorflow
-from boxwright.weights.tensorflow.checkpoint import open_tensorflow, step_of
-from boxwright.weights.tensorflow.variables import slots_of, updates_of, written_by
+from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
+from boxwright.weights.tensorflow.variables import count_updates, read_slots, written_by
 from boxwright.weights.zoo_archive import is_archive
+
+Weights = Mapping[str, Tensor]
+
+
+def load_pretrained(network: nn.Module, from_leader: Callable[[Callable[[], Weights]], Weights]) -> str:
+    """Load timm's weights into the backbones of a network.
+
+    Args:
+        network: Has at least one `TimmBackbone`.
+        from_leader: Lets one of several processes download, and broadcasts the result.
+
+    Returns:
+        A line that describes what was loaded.
+
+    Raises:
+        CheckpointError: If there are none, or they can neither be found in the cache nor downloaded.
+    """
+    backbones = [module for module in network.modules() if isinstance(module, TimmBackbone)]
+    for backbone in backbones:
+        name = backbone.name
+        backbone.body.load_state_dict(from_leader(partial(_fetch, name)))
+    return f"weights of {', '.join(f'timm/{backbone.name}' for backbone in backbones)} from Hugging Face's hub"
+
+
+def _fetch(name: str) -> Weights:
+    import timm
+
+    try:
+        # With features_only, as the backbone is made: the names are then its own.
+        return timm.create_model(name, pretrained=True, features_only=True).state_dict()
+    except Exception as error:  # three libraries are involved, each with its own exceptions
+        cache = os.environ.get("HF_HOME", "~/.cache/huggingface")
+        raise CheckpointError(
+            f"feature_extractor.pretrained: the weights of timm/{name} could not be fetched ({type(error).__name__}: "
+            f"{first_line(error)}); connect to huggingface.co once, or copy the cache of a machine that has them to "
+            f"{cache} (or where HF_HOME says), or remove pretrained"
+        ) from error
+
 
 # Rule, and TensorFlow that wrote → our slot → its own, and the sign that it has here: Keras's momentum points down.
 _SLOTS: dict[tuple[type[UpdateRule], int], dict[str, tuple[str, int]]] = {
@@ -59,7 +101,7 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
     said = [str(loaded)]
     restored = 0
     for ours, (theirs, sign) in _SLOTS.get((type(optimizer.rule), written_by(arrays)), {}).items():
-        slots = slots_of(network, arrays, theirs)
+        slots = read_slots(network, arrays, theirs)
         for name, value in slots.items():
             if name in parameters:
                 parameter = parameters[name]
@@ -74,15 +116,15 @@ def resume_tensorflow(state: TrainingState, checkpoint: Path, batch_size: int) -
         said.append(f"{theirs}: restored for {restored} of {len(parameters)} weights; others start fresh")
     if state.average is not None:
         names = {name: p.detach() for name, p in parameters.items()}
-        averages = {n: v.to(names[n]) for n, v in slots_of(network, arrays, "average").items() if n in names}
+        averages = {n: v.to(names[n]) for n, v in read_slots(network, arrays, "average").items() if n in names}
         state.average.load({**state.average.followed(network), **averages})
         said.append(f"average: restored for {len(averages)} of {len(names)} weights; others start at the weight")
-    state.step = step_of(arrays)
+    state.step = read_step(arrays)
     # TF's checkpoint has no position in the data; the stream continues where a run of ours would be at this step.
     state.samples = state.step * batch_size
     for group in optimizer.param_groups:
         # Where moments start fresh, so do corrections for their start.
-        group["count"] = updates_of(arrays, state.step) if restored else 0
+        group["count"] = count_updates(arrays, state.step) if restored else 0
     return "\n".join(said)
 
 

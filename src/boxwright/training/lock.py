@@ -41,7 +41,10 @@ def run_lock(folder: str | Path) -> Iterator[str]:
         unlocked = _acquire(descriptor, path)
         left = _holder(descriptor)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        _write(descriptor, {"process": os.getpid(), "host": socket.gethostname(), "since": since})
+        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, json.dumps(holder).encode())
         try:
             yield unlocked or (f"taking the place of {_named(left)}, which was killed" if left else "")
         finally:  # an error ends a run in order, too: only what is killed leaves its name
@@ -79,12 +82,6 @@ def _holder(descriptor: int) -> dict[str, object]:
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _write(descriptor: int, holder: dict[str, object]) -> None:
-    os.ftruncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.write(descriptor, json.dumps(holder).encode())
 
 
 def _lives(holder: dict[str, object]) -> bool:

@@ -22,7 +22,6 @@ from boxwright.data.batch import Batch
 from boxwright.evaluation.events import EventFile, draws_pictures, evaluation_folder, write_evaluation_events
 from boxwright.evaluation.metrics.metric import without_nan
 from boxwright.nn.criteria.criterion import Description
-from boxwright.training.trackers import Tracker
 from boxwright.types import Categories
 
 _LINES = "metrics.jsonl"
@@ -310,27 +309,6 @@ class TensorBoard:
         """End the files."""
         for events in (*self._eval.values(), self._train):
             events.close()
-
-
-class TrackerListener:
-    """Passes numbers to an experiment tracker."""
-
-    def __init__(self, tracker: Tracker) -> None:
-        """Remember the tracker.
-
-        Args:
-            tracker: The tracker, which is closed with this.
-        """
-        self._tracker = tracker
-        self.close = tracker.close
-
-    def on_event(self, step: int, event: Event) -> None:
-        """Pass the numbers to the tracker."""
-        if isinstance(event, Scalars) and event.progress:
-            self._tracker.scalars(step, event.values)
-        elif isinstance(event, Evaluated):
-            folder = evaluation_folder(Path(), event.name)
-            self._tracker.scalars(step, {f"{folder}/{tag}": value for tag, value in event.numbers.items()})
 
 
 def draw_inputs(batch: Batch, categories: Categories | None, most: int) -> list[NDArray[np.uint8]]:

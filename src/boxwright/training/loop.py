@@ -1,7 +1,4 @@
-"""A run under way: step, log, checkpoint, evaluate.
-
-Where the time of a step goes.
-"""
+"""A run under way: step, log, checkpoint, evaluate; and where the time of a step goes."""
 
 from __future__ import annotations
 
@@ -22,19 +19,16 @@ from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.training import ENDLESS, TrainingPlan
-from boxwright.training.background_writer import BackgroundWriter
-from boxwright.training.content import Content, contribute, copied
+from boxwright.training.background_writer import BackgroundWriter, Content, contribute, copied
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import on_device
 from boxwright.training.forensics import dump_step
-from boxwright.training.graphs import graphed
 from boxwright.training.log import TrainingLog
-from boxwright.training.selection import Selection
+from boxwright.training.losses import graphed
 from boxwright.training.settings import RunSettings
-from boxwright.training.state import TrainingState
-from boxwright.training.step import Learner
+from boxwright.training.state import Selection, TrainingState
+from boxwright.training.step import Learner, NotFiniteError, StepReport, check_step
 from boxwright.training.step_log import StepLog
-from boxwright.training.step_report import NotFiniteError, StepReport, check_previous_step
 from boxwright.training.stop import StopReason, agreed_batches
 from boxwright.weights.store import CheckpointStore
 
@@ -228,7 +222,7 @@ class Loop:
             pass  # the error at hand is the one to report
         if not self.state.updating:
             with suppress(NotFiniteError):
-                check_previous_step(self.progress.last, self.state)
+                check_step(self.progress.last, self.state)
             path = self.store.folder / f"ckpt-{self.state.step}.pt"
             if self.state.step and not path.exists() and not self.settings.shard:
                 self._save_newest()  # sharded weights are partly in other processes, which may be gone
@@ -381,7 +375,7 @@ class Loop:
         """Log, save and evaluate what the loop has not; log why it ended, and how fast it was."""
         progress, state = self.progress, self.state
         try:
-            check_previous_step(progress.last, state)
+            check_step(progress.last, state)
         except NotFiniteError as error:
             self._leave_out(error)
         if progress.last is not None:

@@ -31,10 +31,9 @@ from boxwright.pipeline.load import load_config
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.examples import training_examples
-from boxwright.training.preflight.finding import Finding
+from boxwright.training.preflight.records import Finding
 from boxwright.training.state import new_state, placed
-from boxwright.training.step import Learner
-from boxwright.training.step_report import check_previous_step
+from boxwright.training.step import Learner, check_step
 from boxwright.types import Sample
 
 _FULL = 0.9  # of the memory that there is
@@ -216,11 +215,13 @@ def _measure(config: m.TrainEvalPipelineConfig, device: torch.device) -> Iterato
                 raise TrainingError(f"not enough memory for a batch of {count} at once")
             yield replace(dry_run, split=count, parts=state.parts)
             return
+        on_gpu = device.type == "cuda"
+        held = torch.cuda.max_memory_reserved(device) if on_gpu else _read_linux_bytes("/proc/self/status", "VmHWM")
         dry_run = replace(
             dry_run,
             batches=(*dry_run.batches, count),
             seconds=(*dry_run.seconds, seconds),
-            memory=(*dry_run.memory, _most_memory(device)),
+            memory=(*dry_run.memory, held),
         )
         if len(dry_run.batches) > 1:
             yield dry_run
@@ -256,7 +257,7 @@ def _take_steps(learner: Learner, batch: Batch, device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - began)
-    check_previous_step(report, learner.state)
+    check_step(report, learner.state)
     return statistics.median(times)
 
 
@@ -268,13 +269,6 @@ def _available(device: torch.device) -> float:
         _read_linux_bytes("/proc/meminfo", "MemAvailable") + _read_linux_bytes("/proc/self/status", "VmRSS"),
         _container_limit(),
     )
-
-
-def _most_memory(device: torch.device) -> int:
-    """Return the most bytes that were held so far: by PyTorch on a GPU, else by the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    return _read_linux_bytes("/proc/self/status", "VmHWM")
 
 
 def _container_limit() -> float:

@@ -1,25 +1,113 @@
-"""What a run knows of itself between two steps, and how that is kept."""
+"""What a run knows of itself between two steps, and how that is kept: weights, counters, the best evaluation, threads.
+
+Sums that threads share are rounded in an order that depends on their number, so that a resumed run has the bits of an
+uninterrupted one only with the number that it began with.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from boxwright.base.errors import CheckpointError
+from boxwright.base.errors import CheckpointError, ConfigError
+from boxwright.base.threads import MOST_THREADS, usable_cpus
 from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, shares_of_new
 from boxwright.nn.optimization.moving_average import MovingAverage, average_decay
 from boxwright.nn.optimization.optimizers import Optimizer, grouped
 from boxwright.pipeline.training import TrainingPlan
-from boxwright.training.selection import Selection
-from boxwright.training.threads import THREADS
 from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES
 from boxwright.weights.tensorflow.variables import names_of
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The evaluations so far, as far as choosing goes.
+
+    Attributes:
+        metric: What is compared; empty for the first metric that an evaluation gives.
+        patience: Evaluations in a row without a better one after which training stops; 0 for never.
+        best: The best value yet; None before there is one.
+        evaluated: The step of the last evaluation; -1 before the first.
+    """
+
+    metric: str = ""
+    patience: int = 0
+    best: float | None = None
+    best_step: int = -1
+    waited: int = 0
+    evaluated: int = -1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is at its end."""
+        return 0 < self.patience <= self.waited
+
+    def after(self, step: int, metrics: dict[str, float]) -> Selection:
+        """Take in an evaluation.
+
+        Returns:
+            The selection after it; `best_step` is `step` where this one is the best.
+
+        Raises:
+            ConfigError: Where the metric is not among those computed.
+        """
+        if not metrics and not self.metric:  # groundtruth is ignored: there is nothing to choose by
+            return replace(self, evaluated=step)
+        metric = self.metric or next(iter(metrics), "")
+        if metric not in metrics:
+            raise ConfigError(
+                f"the best checkpoint is to be chosen by {metric!r}, which is not computed; "
+                f"computed: {', '.join(metrics) or 'nothing'}"
+            )
+        value, seen = metrics[metric], replace(self, metric=metric, evaluated=step)
+        if self._is_better(metric, value):
+            return replace(seen, best=value, best_step=step, waited=0)
+        return replace(seen, waited=self.waited + 1)
+
+    def _is_better(self, metric: str, value: float) -> bool:
+        # NaN, or TF's -1 for a metric without groundtruth: such an evaluation is never the best, but patience counts
+        # it.
+        lower_is_better = metric.startswith("Loss/")
+        if value != value or (value < 0 and not lower_is_better):  # nothing to measure
+            return False
+        if self.best is None:
+            return True
+        return value < self.best if lower_is_better else value > self.best
+
+    def content(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return {"metric": self.metric, "best": self.best, "best_step": self.best_step} | {
+            "waited": self.waited,
+            "evaluated": self.evaluated,
+        }
+
+    def restored(self, content: dict[str, Any]) -> Selection:
+        """Continue from a checkpoint; with another metric, selection restarts.
+
+        Args:
+            content: What `content` returned.
+
+        Returns:
+            The selection there, with this one's metric and patience.
+
+        Raises:
+            CheckpointError: Where it is not what `content` returns.
+        """
+        kinds: dict[str, Any] = {"metric": str, "best": float | None, "best_step": int, "waited": int, "evaluated": int}
+        if set(content) != set(kinds) or not all(isinstance(content[name], kind) for name, kind in kinds.items()):
+            raise CheckpointError(f"the checkpoint's evaluations are not as they were written: {str(content)[:120]}")
+        if self.metric and content["metric"] != self.metric:
+            return replace(self, evaluated=content["evaluated"])
+        return replace(self, **content)
 
 
 @dataclass(frozen=True)
@@ -163,14 +251,7 @@ def placed(detector: Detector, device: torch.device) -> Detector:
 
 
 def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | None = None) -> TrainingState:
-    """Start a run.
-
-    Args:
-        selection: By what the best checkpoint is chosen.
-
-    Returns:
-        The state at step 0.
-    """
+    """Return a run's state at step 0; `selection` says by what the best checkpoint is chosen."""
     detector.network.initial_shares, detector.network.debiases = shares_of_new(detector.network), plan.debias
     groups, said = grouped(detector.network, plan.optimizer.groups, names_of(detector.network))
     decay = plan.optimizer.average_decay
@@ -193,3 +274,46 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     """Make what the network draws at random (dropout, sampled anchors) follow from the step alone."""
     # SeedSequence mixes its words, so that neighboring steps and ranks share no stream; torch takes 63 bits.
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0]) >> 1)
+
+
+# A checkpoint's key.
+THREADS = "threads"
+
+
+@contextmanager
+def run_threads(asked: int, content: Mapping[str, Any] | None, log: logging.Logger) -> Iterator[int]:
+    """Let PyTorch compute with a run's number of threads; afterwards with as many as before.
+
+    Args:
+        asked: The number that the settings ask for; 0 for the run's own.
+        content: The checkpoint that is resumed from; None for a new run, which begins with as many as PyTorch has.
+        log: Gets a line about the number.
+
+    Yields:
+        The number.
+
+    Raises:
+        CheckpointError: If the checkpoint's number is none.
+    """
+    before = torch.get_num_threads()
+    begun = (content or {}).get(THREADS, 0)  # those of earlier versions have none
+    if not isinstance(begun, int) or not 0 <= begun <= MOST_THREADS:
+        raise CheckpointError(f"not a whole checkpoint: its {THREADS!r} is {begun!r}")
+    count = asked or begun or before
+    log.info(_line(count, begun, before))
+    torch.set_num_threads(count)
+    try:
+        yield count
+    finally:
+        torch.set_num_threads(before)
+
+
+def _line(count: int, begun: int, before: int) -> str:
+    line = f"threads: {count}"
+    if begun and count != begun:
+        line += f", and {begun} until now: results differ by rounding from those of an uninterrupted run"
+    elif begun and count != before:
+        line += f", as the run began; without it, {before} (--threads changes it)"
+    if count > (usable := usable_cpus()):
+        line += f"; more than the {usable} CPUs here, which takes longer"
+    return line

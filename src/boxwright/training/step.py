@@ -1,15 +1,19 @@
 """A training step: forward, losses, backward, clip, update, average, report; in one process or many.
 
-Losses and gradients of a batch that is computed in one part or in several, by one process or many.
-
 The losses of a batch are sums divided by counts, such as its matched anchors. Gradients of parts are summed, and counts
 of parts and processes too, so that each split of a batch gives the same losses and gradients.
+
+A step whose losses or gradients are NaN or infinite changes nothing. On the CPU, and in float16, that is known before
+the update. On a GPU the program does not wait to know: the device leaves the update out by a flag, and the program
+reads the step's numbers while the next step runs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -20,27 +24,142 @@ from boxwright.base.device import free_cached_memory, is_out_of_memory, random_d
 from boxwright.base.distributed import Processes, is_sharded_module
 from boxwright.base.errors import TrainingError, first_line
 from boxwright.data.batch import Batch
-from boxwright.nn.criteria.criterion import REGULARIZATION, TOTAL, LossTerm
+from boxwright.nn.criteria.criterion import REGULARIZATION, TOTAL, Description, LossTerm
 from boxwright.nn.drop_path import drop_paths
 from boxwright.nn.optimization.optimizers import global_norm
 from boxwright.nn.optimization.trainable import Trainable
 from boxwright.nn.optimization.undo import Snapshot, undone_on_error
 from boxwright.nn.regularization import add_penalty_gradients
 from boxwright.pipeline.training import TrainingPlan
-from boxwright.training.graphs import check_capture
-from boxwright.training.losses import ForwardResult, LossModule, data_parallel, exchanging_gradients
+from boxwright.training.losses import ForwardResult, LossModule, check_capture, data_parallel, exchanging_gradients
 from boxwright.training.sharding import freeze_whole_weights, shard_state
-from boxwright.training.state import TrainingState, seed_step
-from boxwright.training.step_report import (
-    StepReport,
-    all_finite,
-    check_previous_step,
-    check_step,
-    overflowed,
-    send_report,
-)
+from boxwright.training.state import Counters, TrainingState, seed_step
 from boxwright.types import Targets
 from boxwright.weights.tensorflow.variables import names_of
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a step reports.
+
+    Attributes:
+        before: Of the state, when the step began.
+        numbers: Their values, of the whole batch, and the norm of all gradients together, before clipping; on the CPU,
+            where they may still be on their way.
+        arrived: The event to wait for before numbers are read from a GPU.
+        batch: This process's part of the batch, until it is known whether the step was finite; else None.
+        description: How the batch was assigned, where that was asked for; of the last part.
+        skipped: Whether the weights stayed, as float16 gradients overflowed.
+    """
+
+    before: Counters
+    names: tuple[str, ...]
+    numbers: Tensor
+    arrived: torch.cuda.Event | None
+    rate: float
+    batch: Batch | None
+    description: Description | None = None
+    skipped: bool = False
+
+    @cached_property
+    def losses(self) -> dict[str, float]:
+        """TF's loss names to values; waits for the step."""
+        return dict(zip(self.names, self._read[:-1], strict=True))
+
+    @property
+    def gradient_norm(self) -> float:
+        """Return the norm of all gradients together, before clipping; waits for the step."""
+        return self._read[-1]
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are; waits for the step."""
+        return all(math.isfinite(number) for number in self._read)
+
+    def finished(self, description: Description | None, *, pending: bool, skipped: bool) -> StepReport:
+        """Return the report of a step that has been taken.
+
+        Args:
+            pending: Whether it is not known yet if the step was finite.
+        """
+        return replace(self, description=description, skipped=skipped, batch=self.batch if pending else None)
+
+    @cached_property
+    def _read(self) -> list[float]:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return list(self.numbers.tolist())
+
+
+def send_report(
+    before: Counters, losses: Mapping[str, Tensor], numbers: Tensor, rate: float, batch: Batch
+) -> StepReport:
+    """Send a step's numbers to the CPU without waiting for them.
+
+    Args:
+        numbers: Their values and the norm of the gradients, [n + 1], on the device.
+    """
+    arrived = None
+    if numbers.is_cuda:
+        numbers = numbers.to("cpu", non_blocking=True)  # into pinned memory
+        arrived = torch.cuda.Event()
+        arrived.record()
+    return StepReport(before, tuple(losses), numbers, arrived, rate, batch)
+
+
+# Below this scale float16 gradients do not overflow for their size: they are not finite.
+_LEAST_SCALE = 2.0**-10
+
+
+class NotFiniteError(TrainingError):
+    """A loss or gradient is NaN or infinite; the state is as before the step.
+
+    Attributes:
+        batch: What was to be learned from, this process's part of it.
+    """
+
+    def __init__(self, report: StepReport, batch: Batch) -> None:
+        """Describe the step."""
+        losses, norm = report.losses, report.gradient_norm
+        what = "gradient" if all(math.isfinite(loss) for loss in losses.values()) else "loss"
+        terms = ", ".join(f"{name} {value:g}" for name, value in losses.items())
+        super().__init__(
+            f"step {report.before.step + 1}: the {what} is not finite: {terms}; gradient norm {norm:g}; "
+            f"learning rate {report.rate:g}"
+        )
+        self.losses, self.gradient_norm, self.batch = losses, norm, batch
+
+
+def check_step(report: StepReport | None, state: TrainingState) -> None:
+    """Go back to before the step where it was not finite, if that is not known yet; waits for it.
+
+    Statistics of normalization are not among what goes back: a step restores them itself.
+
+    Args:
+        report: What the step reported; None if there was none.
+    """
+    # A report lost its batch when the step was known to be finite; reading it again would cost a wait.
+    if report is None or report.batch is None or report.finite:
+        return
+    state.go_back(report.before)
+    state.scaler.update()  # a scaler that is not told of the end of a step refuses the next
+    raise NotFiniteError(report, report.batch)
+
+
+def all_finite(numbers: Tensor) -> Tensor:
+    """Return whether all numbers are, a bool scalar on their device."""
+    # NaN and infinities minus themselves are NaN, which equals nothing.
+    return (numbers - numbers == 0).all()
+
+
+def overflowed(report: StepReport, scaler: torch.amp.GradScaler) -> bool:
+    """Return whether gradients were too large for float16, which a smaller scale cures; in float16 this waits."""
+    return (
+        scaler.is_enabled()
+        and all(math.isfinite(loss) for loss in report.losses.values())
+        and not math.isfinite(report.gradient_norm)
+        and scaler.get_scale() > _LEAST_SCALE
+    )
 
 
 @dataclass(frozen=True)
@@ -86,7 +205,10 @@ def accumulate_gradients(
                 else:
                     whole = counts[0]
                 divisors = _divisors(forward.terms, whole, processes)
-            values = _divided(forward.terms, divisors)
+            values = {
+                name: term.total / divisors[name] if name in divisors else term.total
+                for name, term in forward.terms.items()
+            }
             # DistributedDataParallel averages over processes; the losses are to be summed.
             objective = torch.stack(list(values.values())).sum() * processes.count
             if estimated and last:
@@ -146,10 +268,6 @@ def _divisors(terms: Mapping[str, LossTerm], counts: Tensor, processes: Processe
     }
 
 
-def _divided(terms: Mapping[str, LossTerm], divisors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: term.total / divisors[name] if name in divisors else term.total for name, term in terms.items()}
-
-
 def _correction(divisors: Mapping[str, Tensor], counts: Sequence[Tensor], processes: Processes) -> Tensor:
     """Return the factor from losses divided by an estimate of their one count to losses divided by the count.
 
@@ -197,7 +315,7 @@ class Learner:
             previous: What the step before reported, where that was not waited for.
             describe: Whether to report how the batch was assigned.
             wait: Whether to know before the update that losses and gradients are finite. Without, the device leaves
-                out an update where they are not; the report is to be checked by the next step or `check_previous_step`.
+                out an update where they are not; the report is to be checked by the next step or `check_step`.
 
         Raises:
             NotFiniteError: Where a loss or gradient of this step or the previous one is not finite; the state is as
@@ -216,14 +334,14 @@ class Learner:
             try:
                 losses = self._forward_backward(batch, statistics)
             except Exception:
-                check_previous_step(previous, state)  # weights that are not finite explain whatever they bring about
+                check_step(previous, state)  # weights that are not finite explain whatever they bring about
                 raise
             with record_function("optimizer"):
                 gradients = self._finish_gradients()
                 norm = global_norm(gradients)
                 numbers = torch.stack([*losses.values.values(), norm])
                 report = send_report(before, losses.values, numbers, rate, batch)
-                check_previous_step(previous, state)
+                check_step(previous, state)
                 skipped = overflowed(report, state.scaler)
                 if pending:
                     finite = all_finite(numbers)

@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from boxwright.base.distributed import Processes
 from boxwright.base.files import write_whole
@@ -23,30 +20,7 @@ from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.log import Described, Gradients, Inputs, Scalars, TrainingLog, Variables
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import TrainingState
-from boxwright.training.step_report import StepReport
-
-
-def write_performance_summary(
-    folder: Path, speeds: Sequence[float], last_loss: float, plan: TrainingPlan, processes: int
-) -> None:
-    """Write what TF's `performance_summary_exporter` is given.
-
-    Args:
-        speeds: Steps a second, as they were logged; at least one.
-        last_loss: The total loss of the last batch.
-    """
-    summary = {
-        "metrics": {
-            "steps_per_sec": statistics.fmean(speeds),
-            "steps_per_sec_p50": statistics.median(speeds),
-            "steps_per_sec_max": max(speeds),
-            "last_batch_loss": last_loss,
-        },
-        "mixed_precision": {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[plan.precision],
-        "images_per_sec": statistics.fmean(speeds) * plan.stream.batch_size,
-        "processes": processes,
-    }
-    write_whole(folder / "performance_summary.json", json.dumps(summary, indent=2) + "\n")
+from boxwright.training.step import StepReport
 
 
 class StepLog:
@@ -96,14 +70,14 @@ class StepLog:
                 self._describe(self._log, report, report.description, batch)
 
     def _describe(self, log: TrainingLog, report: StepReport, description: Description, batch: Batch) -> None:
-        step = self._state.step
+        step, parameters = self._state.step, list(self._state.detector.network.named_parameters())
         log.tell(step, Described(description))
         log.tell(step, Inputs(batch, self._state.detector.categories))
         if self._plan.summarize_gradients and not report.skipped:
-            log.tell(step, Gradients(self._gradients()))
+            gradients = {name: p.grad.float().cpu().numpy() for name, p in parameters if p.grad is not None}
+            log.tell(step, Gradients(gradients))
         if self._settings.summarize_variables:
-            variables = self._state.detector.network.named_parameters()
-            log.tell(step, Variables({name: p.detach().float().cpu().numpy() for name, p in variables}))
+            log.tell(step, Variables({name: p.detach().float().cpu().numpy() for name, p in parameters}))
 
     def log_numbers(self, report: StepReport) -> None:
         """Log losses, rate, norm and speed, unless those of this step are logged already."""
@@ -121,12 +95,21 @@ class StepLog:
 
     def write_summary(self, folder: Path, last: StepReport | None) -> None:
         """Write what TF's `performance_summary_exporter` is given; nothing where no speed was measured."""
-        if self._processes.leads and self._speeds and last:
-            write_performance_summary(folder, self._speeds, last.losses[TOTAL], self._plan, self._processes.count)
-
-    def _gradients(self) -> dict[str, NDArray[np.float32]]:
-        parameters = self._state.detector.network.named_parameters()
-        return {name: p.grad.float().cpu().numpy() for name, p in parameters if p.grad is not None}
+        if not (self._processes.leads and self._speeds and last):
+            return
+        mean = statistics.fmean(self._speeds)
+        summary = {
+            "metrics": {
+                "steps_per_sec": mean,
+                "steps_per_sec_p50": statistics.median(self._speeds),
+                "steps_per_sec_max": max(self._speeds),
+                "last_batch_loss": last.losses[TOTAL],
+            },
+            "mixed_precision": {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[self._plan.precision],
+            "images_per_sec": mean * self._plan.stream.batch_size,
+            "processes": self._processes.count,
+        }
+        write_whole(folder / "performance_summary.json", json.dumps(summary, indent=2) + "\n")
 
     def _log_bad_records(self) -> None:
         """Name the records that were left out, in whichever process."""

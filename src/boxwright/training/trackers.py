@@ -6,74 +6,71 @@ import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from boxwright.base.errors import TrainingError
 from boxwright.base.files import write_whole
+from boxwright.evaluation.events import evaluation_folder
+from boxwright.training.log import Evaluated, Event, Listener, Scalars
 
 
-class Tracker(Protocol):
-    """Takes a run's numbers."""
+class TrackerListener:
+    """Passes numbers to an experiment tracker."""
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers."""
-        ...
+    def __init__(self, write: Callable[[int, Mapping[str, float]], object], close: Callable[[], None]) -> None:
+        """Remember the tracker's functions: one that takes a step and its numbers, and one that ends the run there."""
+        self._write, self.close = write, close
 
-    def close(self) -> None:
-        """End the run there."""
-        ...
-
-
-class _WeightsAndBiases:
-    def __init__(self, library: Any, model_dir: Path, config_text: str) -> None:
-        # Kept beside the checkpoints, so that a resumed run resumes there too.
-        note = model_dir / "wandb_run_id"
-        if not note.is_file():
-            write_whole(note, uuid4().hex)
-        self._run = library.init(
-            project="boxwright",
-            name=model_dir.resolve().name,
-            id=note.read_text(encoding="utf-8"),
-            resume="allow",
-            dir=str(model_dir),
-            config={"pipeline_config": config_text},
-        )
-        # Its own count of steps never goes back, and evaluations may be known after later steps.
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
-
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log({**values, "step": step})
-
-    def close(self) -> None:
-        self._run.finish()
+    def on_event(self, step: int, event: Event) -> None:
+        """Pass the numbers to the tracker."""
+        if isinstance(event, Scalars) and event.progress:
+            self._write(step, event.values)
+        elif isinstance(event, Evaluated):
+            folder = evaluation_folder(Path(), event.name)
+            self._write(step, {f"{folder}/{tag}": value for tag, value in event.numbers.items()})
 
 
-class _MLflow:
-    def __init__(self, library: Any, model_dir: Path, config_text: str) -> None:
-        self._library = library
-        library.set_experiment("boxwright")
-        note = model_dir / "mlflow_run_id"
-        known = note.read_text(encoding="utf-8").strip() if note.is_file() else None
-        run = library.start_run(run_id=known, run_name=None if known else model_dir.resolve().name)
-        write_whole(note, run.info.run_id)
-        library.log_text(config_text, "pipeline.config")
+def _open_wandb(library: Any, model_dir: Path, config_text: str) -> TrackerListener:
+    # Kept beside the checkpoints, so that a resumed run resumes there too.
+    note = model_dir / "wandb_run_id"
+    if not note.is_file():
+        write_whole(note, uuid4().hex)
+    run = library.init(
+        project="boxwright",
+        name=model_dir.resolve().name,
+        id=note.read_text(encoding="utf-8"),
+        resume="allow",
+        dir=str(model_dir),
+        config={"pipeline_config": config_text},
+    )
+    # Its own count of steps never goes back, and evaluations may be known after later steps.
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")
+    return TrackerListener(lambda step, values: run.log({**values, "step": step}), run.finish)
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+
+def _open_mlflow(library: Any, model_dir: Path, config_text: str) -> TrackerListener:
+    library.set_experiment("boxwright")
+    note = model_dir / "mlflow_run_id"
+    known = note.read_text(encoding="utf-8").strip() if note.is_file() else None
+    run = library.start_run(run_id=known, run_name=None if known else model_dir.resolve().name)
+    write_whole(note, run.info.run_id)
+    library.log_text(config_text, "pipeline.config")
+
+    def write(step: int, values: Mapping[str, float]) -> None:
         # What MLflow allows in a metric's name; COCO's have @ and parentheses.
         allowed = {re.sub(r"[^/\w.\- ]", "_", name): value for name, value in values.items()}
-        self._library.log_metrics(allowed, step=step)
+        library.log_metrics(allowed, step=step)
 
-    def close(self) -> None:
-        self._library.end_run()
-
-
-_TRACKERS: dict[str, Callable[[Any, Path, str], Tracker]] = {"wandb": _WeightsAndBiases, "mlflow": _MLflow}
+    return TrackerListener(write, library.end_run)
 
 
-def open_tracker(name: str, model_dir: Path, config_text: str) -> Tracker:
-    """Open a tracker.
+_TRACKERS: dict[str, Callable[[Any, Path, str], TrackerListener]] = {"wandb": _open_wandb, "mlflow": _open_mlflow}
+
+
+def open_tracker(name: str, model_dir: Path, config_text: str) -> Listener:
+    """Return a listener that passes numbers to a tracker.
 
     Args:
         model_dir: The run's folder, whose name the run has there.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,28 +35,21 @@ from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.initialize import initialize, resume_tensorflow, with_classes
 from boxwright.training.lock import run_lock
-from boxwright.training.log import JsonLines, Listener, TensorBoard, TrackerListener, TrainingLog, tf1_tag
+from boxwright.training.log import JsonLines, Listener, TensorBoard, TrainingLog, tf1_tag
 from boxwright.training.loop import Loop
 from boxwright.training.losses import recompute_blocks
 from boxwright.training.preflight.examine import examine_quickly
-from boxwright.training.selection import Selection
 from boxwright.training.settings import RunSettings
-from boxwright.training.state import TrainingState, new_state, placed
+from boxwright.training.state import Selection, TrainingState, new_state, placed, run_threads
 from boxwright.training.stop import stop_requests
-from boxwright.training.threads import run_threads
 from boxwright.training.trackers import check_tracker, open_tracker
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
 from boxwright.weights.store import CheckpointStore, config_of
 from boxwright.weights.tensorflow.checkpoint import find_training
 
-
-@dataclass(frozen=True, eq=False)
-class _Checkpoint:
-    """A checkpoint that the run is resumed from."""
-
-    path: Path
-    content: dict[str, Any]
+# The file and the content of the checkpoint that a run is resumed from.
+Checkpoint = tuple[Path, dict[str, Any]]
 
 
 def train(
@@ -170,10 +162,8 @@ def _prepare(
     store = CheckpointStore(model_dir, settings.max_to_keep, plan.keep_every_n_hours)
     if not settings.profile:
         _lock_folder(model_dir, processes, resources)
-    latest = processes.from_leader(store.latest)
-    newest = None if latest is None else _Checkpoint(*latest)
-    content = None if newest is None else newest.content
-    resources.enter_context(run_threads(settings.threads, content, processes.log))
+    newest = processes.from_leader(store.latest)
+    resources.enter_context(run_threads(settings.threads, None if newest is None else newest[1], processes.log))
     begun = _with_kept_semantics(config, newest)
     if begun != with_orientation_rule(config):
         plan = build_training(begun, workers=settings.workers, skip_bad=settings.skip_bad_records)
@@ -186,7 +176,8 @@ def _prepare(
     # Fresh weights are drawn on the CPU and moved then: the same on every device and in every process.
     torch.manual_seed(plan.stream.seed)
     device = resources.enter_context(_device(settings, processes))
-    detector = placed(_detector_of_run(config, dataset, own_detector), device)
+    built = build_detector(config, dataset.categories) if own_detector is None else with_classes(own_detector, dataset)
+    detector = placed(built, device)
     state = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
@@ -210,11 +201,7 @@ def _prepare(
     )
 
 
-def _detector_of_run(config: m.TrainEvalPipelineConfig, dataset: Dataset, own: Detector | None) -> Detector:
-    return build_detector(config, dataset.categories) if own is None else with_classes(own, dataset)
-
-
-def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: _Checkpoint | None) -> m.TrainEvalPipelineConfig:
+def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: Checkpoint | None) -> m.TrainEvalPipelineConfig:
     """Return a run's configuration; a resumed one keeps a part of its first, even if the default has changed since.
 
     That is the version of TensorFlow whose semantics it has, and which way up its labels see pictures: they must not
@@ -222,7 +209,8 @@ def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: _Checkpoint 
     """
     if newest is None:
         return with_orientation_rule(config)
-    begun = config_of(newest.content, newest.path)
+    path, content = newest
+    begun = config_of(content, path)
     return with_orientation_rule(with_version_of(config, begun), begun)
 
 
@@ -266,19 +254,11 @@ def _open_log(
     log.add("metrics.jsonl", lambda: JsonLines(folder, step, evaluated))
     tag_of = tf1_tag if settings.event_tags == "tf1" else str
     log.add("TensorBoard", lambda: TensorBoard(folder, step, evaluated, tag_of))
-    for name, listener in listeners.items():
-        log.add(name, partial(_itself, listener))
+    for name in listeners:
+        log.add(name, partial(listeners.__getitem__, name))
     for name in settings.track:
-        log.add(name, partial(_tracked, name, folder, config))
+        log.add(name, partial(open_tracker, name, folder, config))
     return log
-
-
-def _itself(listener: Listener) -> Listener:
-    return listener
-
-
-def _tracked(name: str, folder: Path, config: str) -> Listener:
-    return TrackerListener(open_tracker(name, folder, config))
 
 
 def _batches(
@@ -347,18 +327,19 @@ def _check_graphs(state: TrainingState, plan: TrainingPlan, processes: Processes
             raise TrainingError(f"--cuda_graphs: {why}")
 
 
-def _seed(newest: _Checkpoint | None, asked: int | None) -> int:
+def _seed(newest: Checkpoint | None, asked: int | None) -> int:
     """Return the seed of the run that is resumed, or the one that is asked for."""
     if newest is None:
         return asked or 0
-    if "seed" not in newest.content:
+    path, content = newest
+    if "seed" not in content:
         raise CheckpointError(
-            f"{newest.path}: written by an earlier version, whose runs cannot be resumed exactly; "
+            f"{path}: written by an earlier version, whose runs cannot be resumed exactly; "
             "start another model_dir from it by train_config.fine_tune_checkpoint"
         )
-    own = int(newest.content["seed"])
+    own = int(content["seed"])
     if asked is not None and asked != own:
-        raise CheckpointError(f"{newest.path}: the run began with seed {own}, not {asked}; use another model_dir")
+        raise CheckpointError(f"{path}: the run began with seed {own}, not {asked}; use another model_dir")
     return own
 
 
@@ -367,7 +348,7 @@ def _restore(
     plan: TrainingPlan,
     detector: Detector,
     store: CheckpointStore,
-    newest: _Checkpoint | None,
+    newest: Checkpoint | None,
     settings: RunSettings,
     processes: Processes,
 ) -> TrainingState:
@@ -380,7 +361,7 @@ def _restore(
         restored = resume_tensorflow(state, tensorflow, plan.stream.batch_size)
         processes.log.info(f"resuming where TensorFlow stopped, from {tensorflow}, step {state.step}\n{restored}")
     if newest is not None:
-        path, content = newest.path, newest.content
+        path, content = newest
         if detector.categories is None or content["categories"] != detector.categories.to_list():
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore({**content, **stored_shares(content, config, path)})

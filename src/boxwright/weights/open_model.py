@@ -25,11 +25,11 @@ from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import with_overrides
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
-from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.runtime.sessions import read_metadata
 from boxwright.types.categories import Categories
 from boxwright.types.found import Finder
 from boxwright.weights.exports import open_export
-from boxwright.weights.hub import fetch, hub_address
+from boxwright.weights.find_weights import fetch, hub_address
 
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector
@@ -176,7 +176,7 @@ class OpenModel:
     def _sha256(self) -> str:
         if isinstance(self.opened, ExportedDetector):
             return self.opened.metadata.weights_sha256
-        from boxwright.weights.weights_folder import weights_sha256
+        from boxwright.weights.export_weights import weights_sha256
 
         return weights_sha256(self.opened)
 

@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ExportError, translated
 from boxwright.base.quiet import quiet
-from boxwright.runtime.export_file import ExportFile
+from boxwright.runtime.export_file import ABOUT, ExportFile, Members, packed_members, unpacked_members
 from boxwright.runtime.metadata import Metadata
-from boxwright.runtime.pt2_members import ABOUT, Members, packed_members, unpacked_members
 
 _ATEN = re.compile(r"torch\.ops\.aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
 # Operators that check their arguments and have no side effects: those of our exports, and others common in networks.

@@ -47,9 +47,8 @@ from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
 from boxwright.nn.necks.bifpn import BiFpn, BiFpnNode
 from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.ssd import SSD
-from boxwright.types import Categories
 from boxwright.types.categories import coco_classes_by_id
-from boxwright.weights.archive import load_archive
+from boxwright.weights.store import load_archive
 from boxwright.weights.timm_names import efficientnet_names, timm_classifier
 
 # The longer side of an anchor of ratio 2 or 1/2, in sides of the square one; TF's is the root of 2.
@@ -74,12 +73,6 @@ class _Parts:
 def is_effdet(names: Mapping[str, Tensor]) -> bool:
     """Return whether tensors have effdet's names."""
     return "class_net.predict.conv_pw.weight" in names
-
-
-def effdet_classes(state: Mapping[str, Tensor]) -> Categories | None:
-    """Return the classes of effdet's published files, which have COCO's 90 ids; None for another number."""
-    outputs = len(state["class_net.predict.conv_pw.weight"])
-    return coco_classes_by_id() if outputs == _COCO_OUTPUTS else None
 
 
 def effdet(network: nn.Module, coder: BoxCoder | None, state: Mapping[str, Tensor], path: Path) -> Names:
@@ -163,7 +156,7 @@ def _pyramid(neck: nn.Module) -> Names:
         if not isinstance(node, BiFpnNode):
             continue
         if node.weights is not None:
-            yield f"{ours}.weights", f"{theirs}.combine.edge_weights", _as_column
+            yield f"{ours}.weights", f"{theirs}.combine.edge_weights", lambda value: value[:, None]
         for place, (source, layers) in enumerate(zip(node.inputs, node.resample, strict=True)):
             if isinstance(layers, nn.Sequential) and any(isinstance(layer, nn.Conv2d) for layer in layers):
                 yield from _resampled(f"{ours}.resample.{place}", f"{theirs}.combine.resample.{source}")
@@ -208,10 +201,6 @@ def _separable(ours: str, theirs: str) -> Names:
 def _resampled(ours: str, theirs: str) -> Names:
     yield from both(f"{ours}.0", f"{theirs}.conv.conv")
     yield from norm_names(f"{ours}.1", f"{theirs}.conv.bn")
-
-
-def _as_column(value: Tensor) -> Tensor:
-    return value[:, None]
 
 
 def _by_ratio(value: Tensor, scales: int) -> Tensor:
@@ -298,7 +287,10 @@ def from_pytorch(
             raise _unknown(network, state, path)
         return weights
     if is_effdet(state):
-        return map_names(network, layout, with_biases(network, state), path, effdet_classes(state))
+        # effdet's published files have COCO's 90 ids; of another number of classes nothing is known.
+        outputs = len(state["class_net.predict.conv_pw.weight"])
+        classes = coco_classes_by_id() if outputs == _COCO_OUTPUTS else None
+        return map_names(network, layout, with_biases(network, state), path, classes)
     return map_names(network, layout, state, path)
 
 

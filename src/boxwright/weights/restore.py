@@ -17,13 +17,13 @@ from boxwright.pipeline.tensorflow_version import tensorflow_version, with_versi
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
 from boxwright.types.categories import coco_classes_by_id
+from boxwright.weights.export_weights import CONFIG, WEIGHTS, is_weights_folder, step_in
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.load_weights import check_finite, load_weights
 from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
 from boxwright.weights.store import config_of, find_checkpoint, nearby
 from boxwright.weights.stored_anchors import with_stored_anchors
-from boxwright.weights.tensorflow.checkpoint import open_tensorflow, step_of
-from boxwright.weights.weights_folder import CONFIG, WEIGHTS, is_weights_folder, step_in
+from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
 from boxwright.weights.zoo_archive import is_archive, unpacked
 
 _COCO_IDS = 90
@@ -144,7 +144,7 @@ def _restore_tensorflow(
     config = with_stored_anchors(config, path)
     detector = build_detector(config, categories or _label_map(config, path.parent))
     load_weights(detector, path, use_average=_wants_average(config, asked=use_average))
-    return detector.eval(), config, step_of(open_tensorflow(path))
+    return detector.eval(), config, read_step(open_tensorflow(path))
 
 
 def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
@@ -216,10 +216,5 @@ def _label_map(config: m.TrainEvalPipelineConfig, folder: Path) -> Categories | 
         return load_label_map(label_map_path)
     # Those of the zoo's detectors that have 90 classes are COCO's; only they leave the label map to their user.
     of_the_zoo = any(map(is_placeholder, named))
-    return coco_classes_by_id() if of_the_zoo and _num_classes(config) == _COCO_IDS else None
-
-
-def _num_classes(config: m.TrainEvalPipelineConfig) -> int:
-    """Return the number of classes of a configuration's model; 0 if it has none."""
-    family = config.model.which("model") if config.model is not None else None
-    return int(getattr(getattr(config.model, family), "num_classes", 0)) if family else 0
+    num_classes = getattr(config.model.chosen("model"), "num_classes", 0) if config.model is not None else 0
+    return coco_classes_by_id() if of_the_zoo and num_classes == _COCO_IDS else None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, is_folder, read_file, shown
@@ -20,14 +20,13 @@ from boxwright.pipeline import messages as m
 from boxwright.runtime.foreign_file import foreign_file
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
+from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.pytorch_names import from_pytorch, read_pth
 from boxwright.weights.store import config_of, find_checkpoint
-from boxwright.weights.stored_anchors import check_stored_anchors, has_ssd_anchors
+from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
-from boxwright.weights.tensorflow.graph_anchors import anchors_beside
 from boxwright.weights.tensorflow.variables import FoundVariables, from_tensorflow
-from boxwright.weights.weights_folder import WEIGHTS, is_weights_folder
 from boxwright.weights.zoo_archive import unpacked
 
 
@@ -85,7 +84,10 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
     if path.suffix == ".safetensors":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but safetensors files have none")
-        return _safetensors(network, read_safetensors(path), path, coder)
+        tensors = read_safetensors(path)
+        # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
+        ours = not tensors.keys().isdisjoint(network.state_dict())
+        return SourceWeights(tensors) if ours else from_pytorch(network, tensors, path, coder)
     if path.suffix == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
@@ -93,13 +95,6 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
     if is_weights_folder(path):
         return _read(network, path / WEIGHTS, use_average=use_average, coder=coder)
     return _ours(path, use_average=use_average)
-
-
-def _safetensors(network: nn.Module, tensors: dict[str, Tensor], path: Path, coder: BoxCoder | None) -> SourceWeights:
-    """Return a file's tensors, of our names or of another project's."""
-    # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
-    ours = not tensors.keys().isdisjoint(network.state_dict())
-    return SourceWeights(tensors) if ours else from_pytorch(network, tensors, path, coder)
 
 
 def _theirs(variables: FoundVariables) -> SourceWeights:

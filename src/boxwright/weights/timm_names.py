@@ -63,25 +63,25 @@ def is_efficientnet_pytorch(names: Mapping[str, Tensor]) -> bool:
     return "_conv_stem.weight" in names and "_blocks.0._depthwise_conv.weight" in names
 
 
-def to_timm(state: Mapping[str, Tensor], places: Sequence[str]) -> dict[str, tuple[str, Tensor]]:
-    """Return tensors by timm's names, each with its name in efficientnet_pytorch's file.
+def to_timm(state: Mapping[str, Tensor], places: Sequence[str]) -> dict[str, str]:
+    """Return timm's names of tensors, each with its name in efficientnet_pytorch's file.
 
     Args:
         state: The file's tensors.
         places: timm's names of the network's blocks, in order.
     """
-    renamed: dict[str, tuple[str, Tensor]] = {}
-    for name, value in state.items():
+    renamed: dict[str, str] = {}
+    for name in state:
         block = _BLOCK.fullmatch(name)
         if block is None:
             part, _, kind = name.rpartition(".")
-            renamed[f"{_ENDS.get(part, part)}.{kind}"] = name, value
+            renamed[f"{_ENDS.get(part, part)}.{kind}"] = name
         elif int(block[1]) < len(places):
             expands = f"_blocks.{block[1]}._expand_conv.weight" in state
             parts = _PARTS if expands else {**_PARTS, **_WITHOUT_EXPANSION}
-            renamed[f"{places[int(block[1])]}.{parts.get(block[2], block[2])}.{block[3]}"] = name, value
+            renamed[f"{places[int(block[1])]}.{parts.get(block[2], block[2])}.{block[3]}"] = name
         else:
-            renamed[name] = name, value
+            renamed[name] = name
     return renamed
 
 
@@ -127,7 +127,10 @@ def timm_classifier(network: nn.Module, state: Mapping[str, Tensor], path: Path)
     prefix, backbone = named_backbone
     sources = {name: name for name in state}
     if is_efficientnet_pytorch(state):
-        state, sources = _renamed(state, _block_names(backbone.body))
+        layers = (name for name, _ in backbone.body.named_modules())
+        blocks = [name for name in layers if name.startswith("blocks.") and name.count(".") == 2]
+        sources = to_timm(state, blocks)
+        state = {name: state[theirs] for name, theirs in sources.items()}
     wanted = _wanted(backbone.body)
     table = _matched(wanted, state)
     if len(table) < len(wanted):
@@ -210,7 +213,8 @@ def _map_own_backbone(network: nn.Module, state: Mapping[str, Tensor], path: Pat
     backbone = getattr(network, "backbone", None)
     sources = {name: name for name in state}
     if isinstance(backbone, EfficientNet) and is_efficientnet_pytorch(state):
-        state, sources = _renamed(state, [f"blocks.{stage}.{place}" for stage, place in backbone.places])
+        sources = to_timm(state, [f"blocks.{stage}.{place}" for stage, place in backbone.places])
+        state = {name: state[theirs] for name, theirs in sources.items()}
     if isinstance(backbone, EfficientNet):
         names = efficientnet_names(backbone)
     elif isinstance(backbone, MobileNetV2):
@@ -261,16 +265,3 @@ def _with_epsilon(values: dict[str, Tensor]) -> dict[str, Tensor]:
         if name.endswith(".running_var") and gain in values:
             changed[gain] = values[gain] * ((variance + _OUR_EPSILON) / (variance + _EPSILON)).sqrt()
     return changed
-
-
-def _block_names(body: nn.Module) -> list[str]:
-    """Return timm's names of the blocks of an EfficientNet, in order."""
-    names = (name for name, _ in body.named_modules())
-    return [name for name in names if name.startswith("blocks.") and name.count(".") == 2]
-
-
-def _renamed(state: Mapping[str, Tensor], places: list[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return tensors of efficientnet_pytorch's names by timm's, and the file's names of those."""
-    by_timm = to_timm(state, places)
-    tensors = {name: value for name, (_, value) in by_timm.items()}
-    return tensors, {name: theirs for name, (theirs, _) in by_timm.items()}

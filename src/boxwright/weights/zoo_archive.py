@@ -66,7 +66,8 @@ def unpacked(source: str | Path) -> Iterator[Path]:
             _unpack(path, Path(folder))
         except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError, OverflowError) as error:
             raise CheckpointError(f"{shown(path)}: not an archive that can be unpacked, or cut off: {error}") from None
-        yield _inner(Path(folder))
+        inside = list(Path(folder).iterdir())
+        yield inside[0] if len(inside) == 1 and inside[0].is_dir() else Path(folder)
 
 
 @contextmanager
@@ -103,9 +104,3 @@ def _unpack(path: Path, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as written:
                 shutil.copyfileobj(content, written)
-
-
-def _inner(folder: Path) -> Path:
-    """Return the only folder in a folder, if there is exactly one entry, else the folder itself."""
-    inside = list(folder.iterdir())
-    return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder

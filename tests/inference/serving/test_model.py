@@ -16,7 +16,7 @@ from boxwright.inference.serving.model import ServedModel
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.metadata import UNSEALED, seal
-from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.runtime.sessions import read_metadata
 from boxwright.weights import exports
 from tests.exporters.tiny_exports import PICTURE, copied_export
 from tests.runtime.test_trial import crashing_litert, endless

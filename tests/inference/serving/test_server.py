@@ -31,7 +31,7 @@ from boxwright.inference.serving.model import ServedModel
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.metadata import UNSEALED
-from boxwright.runtime.metadata_reader import read_metadata
+from boxwright.runtime.sessions import read_metadata
 from boxwright.weights import exports
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import pictures

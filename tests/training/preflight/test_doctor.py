@@ -34,9 +34,8 @@ from boxwright.training import rehearsal
 from boxwright.training.preflight import examine as examining
 from boxwright.training.preflight.anchors import Coverage, kmeans_by_iou, measure_coverage
 from boxwright.training.preflight.examine import Depth, examine
-from boxwright.training.preflight.finding import Finding
-from boxwright.training.preflight.records import spread
-from boxwright.training.preflight.schedule import check_schedule
+from boxwright.training.preflight.plan import check_schedule
+from boxwright.training.preflight.records import Finding, spread
 from boxwright.training.rehearsal import DryRunReport
 from tests.center_nets import CENTER_NET, SIZE
 from tests.conftest import SMALL_MODEL, extra_folder

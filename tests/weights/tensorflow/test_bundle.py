@@ -15,9 +15,8 @@ from boxwright.base.crc import mask_crc
 from boxwright.base.errors import CheckpointError, OutputError
 from boxwright.base.varint import read_varint, write_varint
 from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
-from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, slice_key
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
-from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, BundleEntry, BundleHeader
+from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, slice_key, write_bundle
+from boxwright.weights.tensorflow.object_graph import GRAPH_KEY, BundleEntry, BundleHeader, ObjectGraph, build_graph
 from boxwright.weights.tensorflow.sstable import read_table, write_table
 from tests.conftest import GOLDEN
 
@@ -325,3 +324,14 @@ def test_headers_and_names_that_lie(tmp_path: Path) -> None:
     prefix = by_hand(tmp_path, {b"\xff\xfe": ({"dtype": 1, "shape": (1,)}, np.ones(1, np.float32).tobytes())})
     with pytest.raises(CheckpointError, match="a name is not text"):
         Bundle(prefix)
+
+
+def test_a_name_with_slashes_and_dots() -> None:
+    """A key escapes them; the graph's own names, which TF compares, have them as they are."""
+    keys = {f"model/heads/{name}/kernel{ATTRIBUTE}": name for name in ("box.Sscale", "a..b", "a...Sb")}
+    graph = build_graph(keys, {})
+    names = {child.local_name for node in graph.nodes for child in node.children}
+    assert names == {"model", "heads", "kernel", "box/scale", "a.b", "a./b"}
+    read = ObjectGraph(graph)
+    for key in keys:
+        assert read.resolve(key.removesuffix(ATTRIBUTE)) == key

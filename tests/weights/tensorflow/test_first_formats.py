@@ -17,9 +17,14 @@ import boxwright as bw
 from boxwright.base.errors import CheckpointError
 from boxwright.config.load import parse_message
 from boxwright.weights.sources import is_tensorflow
-from boxwright.weights.tensorflow.bundle import slice_key
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
-from boxwright.weights.tensorflow.checkpoint import FrozenGraph, SavedSlices, find_tensorflow, open_tensorflow, step_of
+from boxwright.weights.tensorflow.bundle import slice_key, write_bundle
+from boxwright.weights.tensorflow.checkpoint import (
+    FrozenGraph,
+    SavedSlices,
+    find_tensorflow,
+    open_tensorflow,
+    read_step,
+)
 from boxwright.weights.tensorflow.object_graph import GraphDef, SavedTensorSlices
 from boxwright.weights.tensorflow.sstable import write_table
 from tests.conftest import GOLDEN
@@ -293,7 +298,7 @@ def test_nothing_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "model.ckpt").write_bytes(b"x" * 100)
     assert find_tensorflow(tmp_path / "model.ckpt") is None
     path = write(WEIGHTS, "slices", tmp_path / "b")
-    assert step_of(open_tensorflow(path)) == 0
+    assert read_step(open_tensorflow(path)) == 0
 
 
 @pytest.mark.parametrize("name", ["..\\..\\evil.pb", "C:\\evil.pb", "C:evil.pb"])

@@ -14,8 +14,7 @@ import boxwright as bw
 from boxwright.base.errors import BoxwrightError, CheckpointError
 from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.weights.sources import is_tensorflow
-from boxwright.weights.tensorflow.bundle import Bundle, find_bundle
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, write_bundle
 from boxwright.weights.tensorflow.object_graph import (
     GRAPH_KEY,
     BundleEntry,

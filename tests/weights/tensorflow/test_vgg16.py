@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.bundle import write_bundle
 from boxwright.weights.tensorflow.variables import names_of, tf1_variables, to_tensorflow
 from tests.weights.tensorflow.test_first_formats import saved_slices
 

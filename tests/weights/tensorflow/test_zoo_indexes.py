@@ -19,8 +19,7 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
 from boxwright.weights.load_weights import load_weights
 from boxwright.weights.sources import is_tensorflow
-from boxwright.weights.tensorflow.bundle import DTYPES, Bundle, read_index
-from boxwright.weights.tensorflow.bundle_writer import write_bundle
+from boxwright.weights.tensorflow.bundle import DTYPES, Bundle, read_index, write_bundle
 from boxwright.weights.tensorflow.sstable import decompress, read_table
 from boxwright.weights.tensorflow.variables import tf2_variables, to_tensorflow
 from tests.conftest import GOLDEN, extra_folder

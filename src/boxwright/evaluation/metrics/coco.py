@@ -6,23 +6,27 @@ Dimensions: T overlap thresholds, S ranges of size.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.evaluation.metrics.coco_curves import THRESHOLDS, ClassCurves, final_recall, precision_at_recalls
 from boxwright.evaluation.metrics.coco_matching import (
     RANGES,
+    THRESHOLDS,
+    ClassCurves,
+    ClassResults,
     Truth,
     are_known,
     candidates_of,
+    compute_class_results,
     match_classes,
+    mean_of_known,
     select,
     unmatched,
 )
-from boxwright.evaluation.metrics.judged import MatchAccumulator, MatchesByClass
+from boxwright.evaluation.metrics.judged import MatchAccumulator
 from boxwright.evaluation.metrics.metric import MetricResult, verified_or_present
 from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, RegionKind
 from boxwright.types import Categories, FoundObjects, Sample
@@ -32,14 +36,6 @@ _LIMITS = (1, 10, 100)
 
 # Returns the classes of an image that were annotated; None for all.
 Labeled = Callable[[Sample], Sequence[int] | None]
-
-
-@dataclass(frozen=True)
-class _ClassResults:
-    """What is summarized of a class: precision [S, T, 101], and recall [S, T] at each limit of detections."""
-
-    precision: NDArray[np.float64]
-    recalls: Mapping[int, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -105,34 +101,32 @@ class CocoMetrics:
     def compute(self) -> MetricResult:
         """Return the metrics; -1 for a metric without ground truth."""
         judged = self._accumulator.by_class()
-        classes = {label: self._class_results(judged, label) for label in sorted(self._objects)}
+        classes = {
+            label: compute_class_results(judged, label, self._objects[label], _LIMITS)
+            for label in sorted(self._objects)
+        }
         values = {f"{self._prefix}_{name}": value for name, value in self._summary(classes).items()}
         if self.by_category is not None:
             values |= self._metrics_by_class(classes, self.by_category)
-        names = {category.label: category.name for category in self.categories}
-        counts = {label: float(self._objects[label][0]) for label in classes if self._objects[label][0]}
-        return MetricResult(values, ClassCurves(judged, counts, names), self._notes(values))
+        return MetricResult(values, ClassCurves(judged, self._objects, self.categories), self._notes(values))
 
-    def _class_results(self, judged: MatchesByClass, label: int) -> _ClassResults:
-        verdicts, objects = judged.verdicts(judged.best_first(label)), self._objects[label]
-        recalls = {limit: final_recall(verdicts, objects, limit) for limit in _LIMITS}
-        return _ClassResults(precision_at_recalls(verdicts, objects), recalls)
-
-    def _summary(self, classes: Mapping[int, _ClassResults]) -> dict[str, float]:
+    def _summary(self, classes: Mapping[int, ClassResults]) -> dict[str, float]:
         """Return the twelve metrics of some classes."""
         precision = [curves.precision for curves in classes.values()]
         recall = {limit: [curves.recalls[limit] for curves in classes.values()] for limit in _LIMITS}
         values = {
-            "Precision/mAP": _mean(p[0] for p in precision),
-            "Precision/mAP@.50IOU": _mean(p[0, 0] for p in precision),
+            "Precision/mAP": mean_of_known(p[0] for p in precision),
+            "Precision/mAP@.50IOU": mean_of_known(p[0, 0] for p in precision),
             # The sixth of the thresholds 0.5, 0.55, … 0.95.
-            "Precision/mAP@.75IOU": _mean(p[0, 5] for p in precision),
+            "Precision/mAP@.75IOU": mean_of_known(p[0, 5] for p in precision),
         }
-        values |= {f"Precision/mAP{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
-        values |= {f"Recall/AR@{limit}": _mean(r[0] for r in recall[limit]) for limit in _LIMITS}
-        return values | {f"Recall/AR@100{_SIZES[size]}": _mean(r[size] for r in recall[100]) for size in (1, 2, 3)}
+        values |= {f"Precision/mAP{_SIZES[size]}": mean_of_known(p[size] for p in precision) for size in (1, 2, 3)}
+        values |= {f"Recall/AR@{limit}": mean_of_known(r[0] for r in recall[limit]) for limit in _LIMITS}
+        return values | {
+            f"Recall/AR@100{_SIZES[size]}": mean_of_known(r[size] for r in recall[100]) for size in (1, 2, 3)
+        }
 
-    def _metrics_by_class(self, classes: Mapping[int, _ClassResults], wanted: PerCategoryMetrics) -> dict[str, float]:
+    def _metrics_by_class(self, classes: Mapping[int, ClassResults], wanted: PerCategoryMetrics) -> dict[str, float]:
         """Return the metrics of each class and group, with TF's names."""
         values: dict[str, float] = {}
         maps: dict[str, float] = {}
@@ -146,7 +140,7 @@ class CocoMetrics:
                 named = ((name.replace("/", " "), value) for name, value in summary.items())
                 values |= {f"{self._prefix}_{name} ByCategory/{category.name}": value for name, value in named}
         for group, names in wanted.groups.items():
-            mean = _mean(np.array(maps[name]) for name in names if name in maps)
+            mean = mean_of_known(np.array(maps[name]) for name in names if name in maps)
             values[f"{self._prefix}_PerformanceBySuperCategory/{group}"] = mean
         return values
 
@@ -167,11 +161,3 @@ class CocoMetrics:
 def verified_or_all(sample: Sample) -> list[int] | None:
     """Return the same; None, for all classes, if none was verified."""
     return verified_or_present(sample) if len(sample.verified_labels) else None
-
-
-def _mean(values: Iterable[NDArray[np.float64]]) -> float:
-    """Return the mean of the values other than -1; -1 if there are none."""
-    rows = [np.asarray(value, np.float64).ravel() for value in values]
-    known = np.concatenate(rows) if rows else np.zeros(0)
-    known = known[known > -1]
-    return float(known.mean()) if known.size else -1.0

@@ -1,29 +1,32 @@
-"""COCO's matching of an image: which detections are right, wrong or ignored under each threshold and range of size.
+"""COCO's rules: matching in an image, precision and recall of a class, at every overlap and in every range of size.
 
-Dimensions: T overlap thresholds, S ranges of size, R = S × T, D detections, G objects of an image.
+Dimensions: T overlap thresholds, S ranges of size, D detections and G objects of an image, N detections of a class in
+all images, best first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.evaluation.metrics.coco_curves import THRESHOLDS
-from boxwright.evaluation.metrics.judged import MatchedDetections
-from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free, with_nobody
+from boxwright.evaluation.metrics.average_precision import precision_and_recall, sampled_of
+from boxwright.evaluation.metrics.judged import MatchedDetections, MatchesByClass, MatchFlags
+from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free
+from boxwright.evaluation.metrics.metric import Curve, Matches
 from boxwright.evaluation.metrics.regions import Regions
+from boxwright.types import Categories
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+THRESHOLDS = np.linspace(0.5, 0.95, 10)
+RECALLS = np.linspace(0.0, 1.0, 101)
 # Areas in pixels: all, small, medium, large.
 # Limits are COCO's, 1e10 for infinity; an area of exactly a limit belongs to both ranges.
 RANGES = np.array(((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10)))
-_RULES = np.tile(THRESHOLDS, len(RANGES))
-_SIZES = np.arange(len(RANGES))[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -72,30 +75,22 @@ def candidates_of(image: int, regions: Regions, labels: Indices, scores: NDArray
 
 def select(candidates: Candidates, chosen: Bools) -> Candidates:
     """Return some candidates, bool [D]."""
-    given = candidates
-    return Candidates(
-        given.image,
-        given.regions,
-        given.labels[chosen],
-        given.ranks[chosen],
-        given.scores[chosen],
-        given.detections[chosen],
-    )
+    columns = {name: getattr(candidates, name)[chosen] for name in ("labels", "ranks", "scores", "detections")}
+    return replace(candidates, **columns)
 
 
 def unmatched(candidates: Candidates) -> MatchedDetections:
     """Return candidates as if there were no objects: those outside a range of size are ignored."""
-    given = candidates
-    areas = given.regions[given.detections].areas
-    shape = (len(RANGES), len(THRESHOLDS), len(given.labels))
+    areas = candidates.regions[candidates.detections].areas
+    shape = (len(RANGES), len(THRESHOLDS), len(candidates.labels))
     return MatchedDetections(
-        given.labels,
-        given.ranks,
-        given.scores,
+        candidates.labels,
+        candidates.ranks,
+        candidates.scores,
         right=np.zeros(shape, np.bool_),
-        ignored=np.repeat(_outside(areas)[:, None], len(THRESHOLDS), axis=1),
-        images=np.full(len(given.labels), given.image),
-        detections=given.detections,
+        ignored=np.repeat(is_outside(areas, RANGES)[:, None], len(THRESHOLDS), axis=1),
+        images=np.full(len(candidates.labels), candidates.image),
+        detections=candidates.detections,
         objects=np.full(shape[1:], NOBODY, np.int32),
     )
 
@@ -117,11 +112,18 @@ def match_classes(
     for label in own_labels[are_known(own_labels, known)].tolist():
         chosen = np.flatnonzero(truth.labels == label)
         crowd = truth.crowd[chosen]
-        ignored = crowd | _outside(truth.areas[chosen])
+        ignored = crowd | is_outside(truth.areas[chosen], RANGES)
         own = slice(*np.searchsorted(judged.labels, [label, label + 1]).tolist())
         if own.start < own.stop:
-            claims = _claims(regions[judged.detections[own]], truth.regions[chosen], ignored, crowd)
-            _note(judged, own, claims, ignored, chosen)
+            detected, objects = regions[judged.detections[own]], truth.regions[chosen]
+            overlap = detected.overlaps(objects)
+            if crowd.any():
+                overlap = np.where(crowd, detected.overlaps_of_crowds(objects), overlap)
+            claims, of_ignored = claim_under_rules(overlap, ignored, crowd)
+            taken = claims != NOBODY
+            judged.right[..., own] = taken & ~of_ignored
+            judged.ignored[..., own] = np.where(taken, of_ignored, judged.ignored[..., own])
+            judged.objects[:, own] = np.append(chosen, NOBODY)[claims[0]]
         yield label, (~ignored).sum(1)
 
 
@@ -134,25 +136,122 @@ def are_known(labels: Indices, known: Indices) -> Bools:
     return same
 
 
-def _claims(detected: Regions, objects: Regions, ignored: Bools, crowd: Bools) -> Indices:
-    """Return the matched object of each detection, int64 [S, T, D]."""
-    overlap = detected.overlaps(objects)
-    if crowd.any():
-        overlap = np.where(crowd, detected.overlaps_of_crowds(objects), overlap)
+def claim_under_rules(overlap: Floats, ignored: Bools, crowd: Bools) -> tuple[Indices, Bools]:
+    """Match each detection with an object under every threshold and range of size, by COCO's rule.
+
+    Args:
+        overlap: float64 [D, G].
+        ignored: bool [S, G]; objects that do not count in each range.
+        crowd: bool [G]; objects that any number of detections may match.
+
+    Returns:
+        The matched object, or NOBODY, int64 [S, T, D]; and whether it is an ignored one, bool [S, T, D].
+    """
     rules = np.repeat(ignored, len(THRESHOLDS), axis=0)
-    claims = claim_best_free(overlap, _RULES, rules, crowd)
-    return claims.reshape(len(RANGES), len(THRESHOLDS), -1)
-
-
-def _note(judged: MatchedDetections, own: slice, claims: Indices, ignored: Bools, chosen: Indices) -> None:
-    taken = claims != NOBODY
+    claims = claim_best_free(overlap, np.tile(THRESHOLDS, len(ignored)), rules, crowd)
+    claims = claims.reshape(len(ignored), len(THRESHOLDS), len(overlap))
     # A detection without an object has the index -1, which is that of the False that is appended.
-    of_ignored = with_nobody(ignored)[_SIZES, claims]
-    judged.right[..., own] = taken & ~of_ignored
-    judged.ignored[..., own] = np.where(taken, of_ignored, judged.ignored[..., own])
-    judged.objects[:, own] = np.append(chosen, NOBODY)[claims[0]]
+    padded = np.pad(ignored, ((0, 0), (0, 1)))
+    return claims, padded[np.arange(len(ignored))[:, None, None], claims]
 
 
-def _outside(areas: Floats) -> Bools:
+def is_outside(areas: Floats, ranges: Floats) -> Bools:
     """Return whether areas [N] are outside each range of size, [S, N]."""
-    return np.asarray((areas < RANGES[:, :1]) | (areas > RANGES[:, 1:]))
+    return np.asarray((areas < ranges[:, :1]) | (areas > ranges[:, 1:]))
+
+
+@dataclass(frozen=True)
+class ClassResults:
+    """What is summarized of a class: precision [S, T, 101], and recall [S, T] at each limit of detections."""
+
+    precision: Floats
+    recalls: Mapping[int, Floats]
+
+
+def compute_class_results(
+    judged: MatchesByClass, label: int, objects: NDArray[np.int64], limits: Sequence[int]
+) -> ClassResults:
+    """Return the results of a class.
+
+    Args:
+        objects: int64 [S]; how many count in each range of size.
+        limits: How many of the best detections of each image count for recall.
+    """
+    verdicts = judged.verdicts(judged.best_first(label))
+    recalls = {limit: final_recall(verdicts, objects, limit) for limit in limits}
+    return ClassResults(precision_at_recalls(verdicts, objects), recalls)
+
+
+def mean_of_known(values: Iterable[Floats]) -> float:
+    """Return the mean of the values other than -1; -1 if there are none."""
+    known = np.concatenate([np.zeros(0), *(np.asarray(value, np.float64).ravel() for value in values)])
+    known = known[known > -1]
+    return float(known.mean()) if known.size else -1.0
+
+
+def precision_at_recalls(verdicts: MatchFlags, objects: NDArray[np.int64]) -> Floats:
+    """Return the envelope of precision at 101 recalls, float64 [S, T, 101]; -1 for a range without objects.
+
+    Args:
+        objects: int64 [S].
+    """
+    precision = np.full((len(objects), len(THRESHOLDS), len(RECALLS)), -1.0)
+    for size in np.flatnonzero(objects).tolist():
+        for threshold in range(len(THRESHOLDS)):
+            rule = size * len(THRESHOLDS) + threshold
+            right, counted = verdicts.right_by(rule), verdicts.counted_by(rule)
+            precision[size, threshold] = sampled_of(right, counted, float(objects[size]), RECALLS)
+    return precision
+
+
+def final_recall(verdicts: MatchFlags, objects: NDArray[np.int64], limit: int) -> Floats:
+    """Return the recall of the best `limit` detections of each image, float64 [S, T]; -1 for a range without objects.
+
+    Args:
+        objects: int64 [S].
+    """
+    matches = np.zeros((len(objects), len(THRESHOLDS)))
+    among = verdicts.among(limit)
+    for rule in range(matches.size):
+        matches[divmod(rule, len(THRESHOLDS))] = np.count_nonzero(among.right_by(rule))
+    return np.where(objects[:, None] > 0, matches / np.maximum(objects[:, None], 1), -1.0)
+
+
+class ClassCurves(Collection[Curve]):
+    """The curves of classes at every overlap, for objects of all sizes; each is made when it is read.
+
+    Together they need hundreds of bytes for each detection, and most evaluations read none.
+    """
+
+    def __init__(
+        self, judged: MatchesByClass, objects: Mapping[int, NDArray[np.int64]], categories: Categories
+    ) -> None:
+        """Hold what they are made of.
+
+        Args:
+            objects: Of each label how many objects count in each range of size, int64 [S].
+        """
+        self._judged = judged
+        self._objects = {label: float(counts[0]) for label, counts in sorted(objects.items()) if counts[0]}
+        self._names = {category.label: category.name for category in categories}
+
+    def __len__(self) -> int:
+        return len(self._objects) * len(THRESHOLDS)
+
+    def __contains__(self, curve: object) -> bool:
+        return any(member is curve for member in self)
+
+    def __iter__(self) -> Iterator[Curve]:
+        for label, count in self._objects.items():
+            order = self._judged.best_first(label)
+            verdicts = self._judged.verdicts(order)
+            for number, threshold in enumerate(THRESHOLDS.tolist()):
+                counted = verdicts.counted_by(number)
+                chosen, gains = order[counted], verdicts.right_by(number)[counted].astype(np.float64)
+                every = self._judged.every
+                matches = Matches(
+                    *(part[chosen].astype(np.int64) for part in (every.images, every.detections, every.objects[number]))
+                )
+                precision, recall = precision_and_recall(gains, 1 - gains, count)
+                scores = every.scores[chosen].astype(np.float64)
+                yield Curve(self._names[label], threshold, scores, gains, count, precision, recall, matches)

@@ -11,9 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.evaluation.metrics.coco_curves import THRESHOLDS, final_recall, precision_at_recalls
+from boxwright.evaluation.metrics.coco_matching import (
+    THRESHOLDS,
+    claim_under_rules,
+    compute_class_results,
+    is_outside,
+    mean_of_known,
+)
 from boxwright.evaluation.metrics.judged import MatchAccumulator, MatchedDetections
-from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free, with_nobody
+from boxwright.evaluation.metrics.matching import NOBODY
 from boxwright.evaluation.metrics.metric import MetricResult
 from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.types import Categories, FoundObjects, Sample
@@ -80,20 +86,16 @@ class CocoKeypointMetrics:
         detected = detected[order]
         areas = sample.areas[own].astype(np.float64)
         hidden = ~np.any(truth[..., 2] > 0, axis=1)
-        ignored: Bools = np.asarray(_outside(areas) | sample.is_crowd[own] | hidden)
+        ignored: Bools = np.asarray(is_outside(areas, _RANGES) | sample.is_crowd[own] | hidden)
         self._objects += (~ignored).sum(1)
         overlap = self._similarity(detected, truth, sample.boxes[own].astype(np.float64), areas)
-        rules = np.repeat(ignored, len(THRESHOLDS), axis=0)
-        claims = claim_best_free(overlap, np.tile(THRESHOLDS, len(_RANGES)), rules, sample.is_crowd[own])
-        claims = claims.reshape(len(_RANGES), len(THRESHOLDS), len(detected))
+        claims, of_ignored = claim_under_rules(overlap, ignored, sample.is_crowd[own])
         taken = claims != NOBODY
-        # A detection without an object indexes the False that is appended.
-        of_ignored = with_nobody(ignored)[np.arange(len(_RANGES))[:, None, None], claims]
         # COCO's results of keypoints have no box: a detection's area is that of the extent of its keypoints.
         spans = (
             detected.max(1, initial=-np.inf) - detected.min(1, initial=np.inf) if len(detected) else np.zeros((0, 2))
         )
-        outside = _outside(spans.prod(1))[:, None]
+        outside = is_outside(spans.prod(1), _RANGES)[:, None]
         best = chosen[order]
         self._accumulator.add(
             MatchedDetections(
@@ -151,35 +153,23 @@ class CocoKeypointMetrics:
         TF names three recalls as those of boxes: AR@1 is the mean over all similarities, AR@10 the recall at 0.5,
         AR@100 that at 0.75.
         """
-        judged, label = self._accumulator.by_class(), self._category.label
-        verdicts = judged.verdicts(judged.best_first(label))
-        precision = precision_at_recalls(verdicts, self._objects)
-        recall = final_recall(verdicts, self._objects, _MOST)
+        judged = self._accumulator.by_class()
+        results = compute_class_results(judged, self._category.label, self._objects, (_MOST,))
+        precision, recall = results.precision, results.recalls[_MOST]
         values = {
-            "Precision/mAP": _mean(precision[0]),
-            "Precision/mAP@.50IOU": _mean(precision[0, 0]),
-            "Precision/mAP@.75IOU": _mean(precision[0, 5]),
-            "Precision/mAP (medium)": _mean(precision[1]),
-            "Precision/mAP (large)": _mean(precision[2]),
-            "Recall/AR@1": _mean(recall[0]),
-            "Recall/AR@10": _mean(recall[0, 0]),
-            "Recall/AR@100": _mean(recall[0, 5]),
-            "Recall/AR@100 (medium)": _mean(recall[1]),
-            "Recall/AR@100 (large)": _mean(recall[2]),
+            "Precision/mAP": mean_of_known([precision[0]]),
+            "Precision/mAP@.50IOU": mean_of_known([precision[0, 0]]),
+            "Precision/mAP@.75IOU": mean_of_known([precision[0, 5]]),
+            "Precision/mAP (medium)": mean_of_known([precision[1]]),
+            "Precision/mAP (large)": mean_of_known([precision[2]]),
+            "Recall/AR@1": mean_of_known([recall[0]]),
+            "Recall/AR@10": mean_of_known([recall[0, 0]]),
+            "Recall/AR@100": mean_of_known([recall[0, 5]]),
+            "Recall/AR@100 (medium)": mean_of_known([recall[1]]),
+            "Recall/AR@100 (large)": mean_of_known([recall[2]]),
         }
         name = self._category.name
         notes = [] if self._objects[0] else [f"keypoint AP is -1: no {name} in {self._images} images has keypoints"]
         return MetricResult(
             {f"Keypoints_{key} ByCategory/{name}": average for key, average in values.items()}, [], notes
         )
-
-
-def _outside(areas: Floats) -> Bools:
-    """Return whether areas [N] are outside each range of size, [S, N]."""
-    low, high = _RANGES.T
-    return np.asarray((areas < low[:, None]) | (areas > high[:, None]))
-
-
-def _mean(values: Floats) -> float:
-    known = values[values > -1]
-    return float(known.mean()) if known.size else -1.0

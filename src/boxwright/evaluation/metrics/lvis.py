@@ -10,19 +10,22 @@ Dimensions: D detections of an image.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.evaluation.metrics.coco_curves import THRESHOLDS, ClassCurves, final_recall, precision_at_recalls
 from boxwright.evaluation.metrics.coco_matching import (
     RANGES,
+    THRESHOLDS,
+    ClassCurves,
+    ClassResults,
     Truth,
     are_known,
     candidates_of,
+    compute_class_results,
     match_classes,
+    mean_of_known,
     select,
     unmatched,
 )
@@ -35,15 +38,6 @@ from boxwright.types import Categories, FoundObjects, Sample
 _MOST = 300
 _SIZES = ("", "s", "m", "l")
 _FREQUENCIES = {"r": "rare", "c": "common", "f": "frequent"}
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class _ClassResults:
-    """Precision [S, T, 101] and recall [S, T] of a class."""
-
-    precision: Floats
-    recall: Floats
 
 
 class LvisMetrics:
@@ -90,37 +84,36 @@ class LvisMetrics:
     def compute(self) -> MetricResult:
         """Return the metrics; -1 for a metric without ground truth."""
         judged = self._accumulator.by_class()
-        classes: dict[int, _ClassResults] = {}
-        for label in sorted(self._objects):
-            verdicts, objects = judged.verdicts(judged.best_first(label)), self._objects[label]
-            precision, recall = precision_at_recalls(verdicts, objects), final_recall(verdicts, objects, _MOST)
-            classes[label] = _ClassResults(precision, recall)
+        classes = {
+            label: compute_class_results(judged, label, self._objects[label], (_MOST,))
+            for label in sorted(self._objects)
+        }
         values = {f"{self._prefix}_{name}": value for name, value in self._summary(classes).items()}
         if self.by_category:
             for category in self.categories:
                 own = [curves.precision[0] for label, curves in classes.items() if label == category.label]
-                values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = _mean(own)
-        names = {category.label: category.name for category in self.categories}
-        counts = {label: float(self._objects[label][0]) for label in classes if self._objects[label][0]}
-        return MetricResult(values, ClassCurves(judged, counts, names), self._notes(values))
+                values[f"{self._prefix}_PerformanceByCategory/mAP/{category.name}"] = mean_of_known(own)
+        return MetricResult(values, ClassCurves(judged, self._objects, self.categories), self._notes(values))
 
-    def _summary(self, classes: Mapping[int, _ClassResults]) -> dict[str, float]:
+    def _summary(self, classes: Mapping[int, ClassResults]) -> dict[str, float]:
         """Return the thirteen metrics, with the package's names."""
         precision = [curves.precision for curves in classes.values()]
         frequency = {category.label: category.frequency for category in self.categories}
         values = {
-            "AP": _mean(p[0] for p in precision),
-            "AP50": _mean(p[0, 0] for p in precision),
+            "AP": mean_of_known(p[0] for p in precision),
+            "AP50": mean_of_known(p[0, 0] for p in precision),
             # The sixth of the thresholds 0.5, 0.55, … 0.95.
-            "AP75": _mean(p[0, 5] for p in precision),
+            "AP75": mean_of_known(p[0, 5] for p in precision),
         }
-        values |= {f"AP{_SIZES[size]}": _mean(p[size] for p in precision) for size in (1, 2, 3)}
+        values |= {f"AP{_SIZES[size]}": mean_of_known(p[size] for p in precision) for size in (1, 2, 3)}
         for group in _FREQUENCIES:
-            values[f"AP{group}"] = _mean(
+            values[f"AP{group}"] = mean_of_known(
                 curves.precision[0] for label, curves in classes.items() if frequency[label] == group
             )
-        recall = [curves.recall for curves in classes.values()]
-        return values | {f"AR{_SIZES[size]}@{_MOST}": _mean(r[size] for r in recall) for size in range(len(RANGES))}
+        recall = [curves.recalls[_MOST] for curves in classes.values()]
+        return values | {
+            f"AR{_SIZES[size]}@{_MOST}": mean_of_known(r[size] for r in recall) for size in range(len(RANGES))
+        }
 
     def _notes(self, values: Mapping[str, float]) -> list[str]:
         """Return explanations of metrics that are 0 or -1, and of data that are not LVIS's."""
@@ -139,10 +132,3 @@ class LvisMetrics:
         if missing := " or ".join(name for group, name in _FREQUENCIES.items() if group not in known):
             notes.append(f"no class is {missing}: the label map's `frequency`, or LVIS's file, says which are")
         return notes
-
-
-def _mean(values: Iterable[Floats]) -> float:
-    """Return the mean of the values other than -1; -1 if there are none."""
-    known = np.concatenate([np.zeros(0), *(np.asarray(value).ravel() for value in values)])
-    known = known[known > -1]
-    return float(known.mean()) if known.size else -1.0

@@ -101,10 +101,3 @@ def claim_best_free(overlap: Floats, thresholds: Floats, ignored: Bools, shared:
         claims[matched, number] = order[rows, chosen][matched]
         free[rows[matched], chosen[matched]] = False
     return claims
-
-
-def with_nobody(flags: Bools) -> Bools:
-    """Return flags of objects [S, G] with a False for NOBODY, which is the last index, [S, G + 1]."""
-    padded = np.zeros((flags.shape[0], flags.shape[1] + 1), np.bool_)
-    padded[:, :-1] = flags
-    return padded

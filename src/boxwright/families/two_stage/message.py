@@ -9,11 +9,11 @@ from boxwright.config.field import AllowedValues, Enum, field, number
 from boxwright.config.message import Message
 from boxwright.config.messages.anchor_generator import AnchorGenerator
 from boxwright.config.messages.box_predictor import BoxPredictor
-from boxwright.config.messages.fpn import FeaturePyramidNetworks
 from boxwright.config.messages.hyperparams import Hyperparams, HyperparamsActivation
 from boxwright.config.messages.image_resizer import ImageResizer
 from boxwright.config.messages.losses import ClassificationLoss, HardExampleMiner, LocalizationLoss
 from boxwright.config.messages.post_processing import PostProcessing
+from boxwright.config.messages.ssd_feature_extractor import FeaturePyramidNetworks
 from boxwright.config.messages.target_assignment import BoxCoder
 from boxwright.config.rules import PRETRAINED, TYPE, color_only, refuse
 

@@ -24,8 +24,7 @@ from boxwright.nn.anchor_layer import AnchorLayer, grids_of
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops.boxes import pairwise_iou
 from boxwright.pipeline import messages as m
-from boxwright.training.preflight.finding import Finding, Verdict
-from boxwright.training.preflight.records import Record
+from boxwright.training.preflight.records import Finding, Record, Verdict
 
 
 class InputFrame:
@@ -65,6 +64,7 @@ _MOST, _FEWER = 2000, 400
 # Each input size has anchors of its own, and without padding nearly every image has its own size.
 _MOST_SIZES = 6
 _CLUSTERS = 9
+_ROUNDS = 50  # of k-means, at most
 # Objects that are compared with all anchors at a time; RetinaNet has some 100,000 of those.
 _BLOCK = 128
 # The first stage of two-stage detectors has a fixed threshold.
@@ -127,7 +127,7 @@ def measure_coverage(
     return Coverage(float(reached.mean()), parts, float(fits.mean()))
 
 
-def kmeans_by_iou(sizes: NDArray[np.float64], count: int, rounds: int = 50) -> NDArray[np.float64]:
+def kmeans_by_iou(sizes: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """Return the widths and heights of the K best-fitting boxes: k-means by 1 - IoU (YOLOv2, section 2).
 
     Args:
@@ -140,7 +140,7 @@ def kmeans_by_iou(sizes: NDArray[np.float64], count: int, rounds: int = 50) -> N
     ordered = sizes[np.argsort(sizes.prod(1), kind="stable")]
     # Not at random: the same data get the same advice.
     means = ordered[np.unique(np.linspace(0, len(ordered) - 1, count).astype(np.int64))]
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         shared = np.minimum(sizes[:, None], means[None]).prod(2)
         chosen = (shared / (sizes.prod(1)[:, None] + means.prod(1)[None] - shared)).argmax(1)
         new = np.array([sizes[chosen == k].mean(0) if (chosen == k).any() else means[k] for k in range(len(means))])
@@ -302,7 +302,7 @@ def _groups(values: NDArray[np.float64], count: int) -> list[float]:
     """Return at most `count` typical values, by k-means of their logarithms."""
     logs = np.sort(np.log(values))
     means = logs[np.unique(np.linspace(0, len(logs) - 1, count).astype(np.int64))]
-    for _ in range(50):
+    for _ in range(_ROUNDS):
         chosen = np.abs(logs[:, None] - means[None]).argmin(1)
         means = np.array([logs[chosen == k].mean() if (chosen == k).any() else means[k] for k in range(len(means))])
     return sorted({max(round(float(np.exp(mean)), 3), _LEAST) for mean in means})

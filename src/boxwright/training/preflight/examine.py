@@ -24,7 +24,6 @@ from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
 from boxwright.training.preflight.anchors import InputFrame, anchors_of, check_anchors
-from boxwright.training.preflight.finding import Finding, Verdict, some
 from boxwright.training.preflight.images import (
     Fingerprints,
     check_duplicates,
@@ -41,9 +40,15 @@ from boxwright.training.preflight.labels import (
     check_record_texts,
     check_small_boxes,
 )
-from boxwright.training.preflight.records import Progress, Record, read_records, silent, spread
-from boxwright.training.preflight.schedule import check_never, check_schedule
-from boxwright.training.preflight.start import check_average, check_checkpoint, check_frozen, check_statistics
+from boxwright.training.preflight.plan import (
+    check_average,
+    check_checkpoint,
+    check_frozen,
+    check_never,
+    check_schedule,
+    check_statistics,
+)
+from boxwright.training.preflight.records import Finding, Progress, Record, Verdict, read_records, silent, some, spread
 
 
 def check_account(dataset: Dataset, what: str, progress: Progress) -> Iterable[Finding]:
@@ -121,7 +126,8 @@ def examine(
     yield Finding("configuration", "fine", "model, training and data can be built")
     yield from _schedule(config, plan)
     yield from check_statistics(plan, detector)
-    yield from check_average(plan, evaluated=_evaluates_average(config))
+    averaged = config.eval_config is not None and config.eval_config.use_moving_averages
+    yield from check_average(plan, evaluated=averaged)
     yield from _checkpoint(plan, detector, checkpoint)
     yield from check_frozen(plan, detector, checkpoint)
     if not len(dataset):
@@ -172,10 +178,6 @@ def examine_quickly(
     findings += check_readable(unreadable, len(records) + len(unreadable), "training") if unreadable else []
     findings += _data(config, detector, dataset, records, Depth(texts=_QUICK))
     return [finding for finding in findings if finding.verdict in ("warning", "fatal")]
-
-
-def _evaluates_average(config: m.TrainEvalPipelineConfig) -> bool:
-    return config.eval_config is not None and config.eval_config.use_moving_averages
 
 
 def _schedule(config: m.TrainEvalPipelineConfig, plan: TrainingPlan) -> Iterable[Finding]:

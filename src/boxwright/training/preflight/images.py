@@ -22,7 +22,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import FORMATS, SIXTEEN_BITS, to_rgb
 from boxwright.data.listed import ListedDataset
 from boxwright.data.picture_dataset import PictureDataset
-from boxwright.training.preflight.finding import Finding, some
+from boxwright.training.preflight.records import Finding, some
 
 # Images are near-duplicates if both 256-bit hashes differ in fewer bits than this: those of unrelated images differ in
 # about 128, those of copies in other sizes or qualities in under 30.

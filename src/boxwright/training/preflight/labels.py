@@ -15,8 +15,7 @@ import numpy as np
 from boxwright.data.record_classes import labeled_texts
 from boxwright.data.survey import suspicion
 from boxwright.training.preflight.anchors import InputFrame
-from boxwright.training.preflight.finding import Finding, some
-from boxwright.training.preflight.records import Record
+from boxwright.training.preflight.records import Finding, Record, some
 from boxwright.types import Categories
 
 # As a share of all boxes: so many useless ones are a mistake in the format, such as two exchanged coordinates.

@@ -1,4 +1,4 @@
-"""Samples without their pixels, for the checks.
+"""What the checks are given, samples without their pixels, and what they return, findings.
 
 Dimensions: N objects.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,34 @@ from numpy.typing import NDArray
 from boxwright.base.errors import BoxwrightError, DataError, first_line
 from boxwright.data.dataset import Dataset
 from boxwright.data.loader import samples_or_errors
+
+# "fatal": the run cannot succeed; "warning": its results will probably be poor; "note": worth knowing.
+Verdict = Literal["fine", "note", "warning", "fatal"]
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check's result.
+
+    Attributes:
+        remedy: What to do; empty if nothing needs to be done.
+    """
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.check}: {self.found}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def some(items: Sequence[str]) -> str:
+    """Return the first items in one line, and how many more there are."""
+    more = len(items) - _SHOWN
+    return ", ".join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
 
 # Wraps items to show progress under a title: (title, items).
 Progress = Callable[[str, Iterable[int]], Iterable[int]]

@@ -9,7 +9,6 @@ copies with different annotations the first is kept, and the others are counted 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +102,7 @@ def repair(train: Dataset, held_out: Dataset | None, out: str | Path, progress: 
         parts["valid"] = _repaired(held_out, others, leaked, done, "evaluation")
     with unfinished(folder, "data that are being fixed"):
         for name, part in parts.items():
-            write_coco(part, folder / name / ROBOFLOW_ANNOTATIONS, progress=_titled(shown, f"write {name}"))
+            write_coco(part, folder / name / ROBOFLOW_ANNOTATIONS, progress=partial(shown, f"write {name}"))
         write_whole(folder / "label_map.pbtxt", label_map_text(train.categories))
     done.counts = +done.counts  # without zeros
     kept = parts["train"]
@@ -155,7 +154,3 @@ def _name(dataset: Dataset, number: int) -> str:
         return dataset.encoded(number)[1] or str(number)
     except DataError:
         return str(number)
-
-
-def _titled(progress: Progress, title: str) -> Callable[[Iterable[int]], Iterable[int]]:
-    return lambda items: progress(title, items)

@@ -73,7 +73,8 @@ class SavedSlices(Mapping[str, "NDArray[Any]"]):
             parts = [SavedTensorSlices.FromString(value).data for value in self._slices.get(key, [])]
             if not parts:
                 raise ValueError("its values are missing")
-            if len(parts) == 1 and _is_whole(parts[0]):
+            extents = parts[0].slice.extent
+            if len(parts) == 1 and all(not extent.start and extent.length in (0, -1) for extent in extents):
                 return array_of(parts[0].data, meta.type, shape)
             return _joined(parts, meta.type, shape)
         except (DecodeError, ValueError) as error:
@@ -85,10 +86,6 @@ def _name(value: bytes, where: str) -> str:
         return str(SavedTensorSlices.FromString(value).data.name)
     except DecodeError:
         raise CheckpointError(f"{where}: a slice is damaged") from None
-
-
-def _is_whole(part: Any) -> bool:
-    return all(not extent.start and extent.length in (0, -1) for extent in part.slice.extent)
 
 
 def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -192,7 +189,7 @@ def _is_variable(name: str) -> bool:
     return name.startswith(_SCOPES) and name.rsplit("/", 1)[-1] in _VARIABLES
 
 
-_GRAPH = "frozen_inference_graph.pb"
+FROZEN_GRAPH = "frozen_inference_graph.pb"
 _COUNTERS = (f"step{ATTRIBUTE}", f"global_step{ATTRIBUTE}", "global_step")
 
 
@@ -208,7 +205,7 @@ def find_tensorflow(source: str | Path) -> Path | None:
         if has_bundle(path):
             return find_bundle(path)
         files = [file for file in path.glob("*.ckpt*") if is_file(file) and is_table(file)]
-        graph = path / _GRAPH
+        graph = path / FROZEN_GRAPH
         return newest_of(path, files) if files else graph if is_file(graph) else None
     if path.suffix == ".index" or is_file(f"{path}.index"):
         return find_bundle(path)
@@ -229,7 +226,7 @@ def open_tensorflow(path: Path) -> Mapping[str, NDArray[Any]]:
     return FrozenGraph(path) if path.suffix == ".pb" else SavedSlices(path)
 
 
-def step_of(arrays: Mapping[str, NDArray[Any]]) -> int:
+def read_step(arrays: Mapping[str, NDArray[Any]]) -> int:
     """Return the number of training steps in a checkpoint; 0 if unknown."""
     counters = (arrays[key] for key in _COUNTERS if key in arrays)
     return next((int(counter) for counter in counters if counter.ndim == 0 and counter.dtype.kind in "iu"), 0)

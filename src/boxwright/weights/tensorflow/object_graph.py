@@ -181,10 +181,6 @@ def array_of(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
-def _unescaped(name: str) -> str:
-    return re.sub(r"\.([.S])", lambda match: "." if match[1] == "." else "/", name)
-
-
 class ObjectGraph:
     """A parsed graph."""
 
@@ -241,7 +237,8 @@ def build_graph(keys: Iterable[str], aliases: Mapping[str, str]) -> Any:
             above = node(parent)
             numbers[path] = len(graph.nodes)
             graph.nodes.add()
-            graph.nodes[above].children.add(node_id=numbers[path], local_name=_unescaped(name))
+            unescaped = re.sub(r"\.([.S])", lambda match: "." if match[1] == "." else "/", name)
+            graph.nodes[above].children.add(node_id=numbers[path], local_name=unescaped)
         return numbers[path]
 
     for key in keys:

@@ -154,7 +154,7 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
         return None
 
     def find_in_tf1(key: str, slot: str) -> str | None:
-        bare = _in_classifier(key)
+        bare = next((slim + key.removeprefix(ours) for ours, slim in _TF1_IN_CLASSIFIER if key.startswith(ours)), key)
         averaged = f"{bare}/{_TF1_AVERAGE}"
         if slot:
             names = [f"{key}/{slot}", f"{bare}/{slot}"]
@@ -167,11 +167,6 @@ def _source(network: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> _Source:
     if written_by(arrays) == 2:
         return _Source(tf2_variables(network), find_in_tf2, "average", _UNUSED_TF2)
     return _Source(tf1_variables(network), find_in_tf1, _TF1_AVERAGE, _UNUSED_TF1)
-
-
-def _in_classifier(key: str) -> str:
-    """Return TF-Slim's name of a variable of a TF1 detector's extractor; others' own name."""
-    return next((other + key.removeprefix(own) for own, other in _TF1_IN_CLASSIFIER if key.startswith(own)), key)
 
 
 def written_by(arrays: Mapping[str, NDArray[Any]]) -> int:
@@ -260,7 +255,11 @@ def from_tensorflow(
             f"the first is {plain[0]}"
         )
     taken = set(keys.values())
-    unused = {key: _reason(key, source.unused) for key in arrays if key not in taken}
+    unused = {
+        key: next((reason for part, reason in source.unused if part in key), "the network has no such variable")
+        for key in arrays
+        if key not in taken
+    }
     return FoundVariables(values, keys, unused, source.variables.unnamed)
 
 
@@ -269,7 +268,7 @@ def _tensor(variable: TfVariable, array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.array(variable.to_ours(array), order="C"))
 
 
-def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) -> dict[str, Tensor]:
+def read_slots(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) -> dict[str, Tensor]:
     """Return an optimizer's slots of a network's variables with our names and layout.
 
     Args:
@@ -283,14 +282,10 @@ def slots_of(network: nn.Module, arrays: Mapping[str, NDArray[Any]], slot: str) 
     return {name: _tensor(named[name], np.asarray(arrays[key])) for name, key in keys.items() if key is not None}
 
 
-def updates_of(arrays: Mapping[str, NDArray[Any]], step: int) -> int:
+def count_updates(arrays: Mapping[str, NDArray[Any]], step: int) -> int:
     """Return the number of updates that a Keras optimizer counted; the step if unknown."""
     key = f"optimizer/iter{ATTRIBUTE}"
     return int(arrays[key]) if key in arrays else step
-
-
-def _reason(key: str, unused: tuple[tuple[str, str], ...]) -> str:
-    return next((reason for part, reason in unused if part in key), "the network has no such variable")
 
 
 def to_tensorflow(network: nn.Module) -> tuple[dict[str, NDArray[np.float32]], dict[str, str] | None]:

@@ -9,9 +9,8 @@ import pytest
 import boxwright as bw
 from boxwright.pipeline.training import build_training
 from boxwright.training.preflight.examine import examine, examine_quickly
-from boxwright.training.preflight.finding import Finding
-from boxwright.training.preflight.schedule import check_never
-from boxwright.training.preflight.start import check_average, check_frozen, check_statistics
+from boxwright.training.preflight.plan import check_average, check_frozen, check_never, check_statistics
+from boxwright.training.preflight.records import Finding
 from tests.d_fines import D_FINE
 
 FROZEN = "feature_extractor { freeze_batchnorm: true }"

@@ -1,11 +1,16 @@
-"""`PreprocessingStep`: data augmentation."""
+"""`PreprocessingStep`: data augmentation, TensorFlow's, ours, and a transform that a user's function returns."""
 
 from __future__ import annotations
 
+import importlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from boxwright.base.errors import ConfigError
 from boxwright.base.files import as_here
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.autoaugment import POLICIES, AutoAugment, Operation
@@ -30,6 +35,8 @@ from boxwright.data.augmentation.color import (
 )
 from boxwright.data.augmentation.corruption import RandomBlackPatches, RandomJpegQuality, RandomPatchGaussian
 from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, RandomCropToAspectRatio, RandomSquareCrop
+from boxwright.data.augmentation.corruption import RandomErasing
+from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
 from boxwright.data.augmentation.flip import (
     RandomHorizontalFlip,
     RandomRotation90,
@@ -37,6 +44,8 @@ from boxwright.data.augmentation.flip import (
     RandomVerticalFlip,
 )
 from boxwright.data.augmentation.labels import DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
+from boxwright.data.augmentation.mosaic import CopyPaste, MixUp, Mosaic
+from boxwright.data.dense_pose import SurfaceSymmetry
 from boxwright.data.augmentation.pad import (
     RandomAbsolutePad,
     RandomCropPad,
@@ -48,13 +57,30 @@ from boxwright.data.augmentation.pad import (
     RandomScaleCropPad,
     ResizeTo,
 )
-from boxwright.data.augmentation.transform import Chain, DrawnOthers, NoSampleProvider, OneOf, Stages, Transform
+from boxwright.data.augmentation.pad import LargeScaleJitter
+from boxwright.data.augmentation.crop import RandomTile
+from boxwright.data.augmentation.transform import (
+    Chain,
+    DrawnOthers,
+    NoSampleProvider,
+    OneOf,
+    SampleProvider,
+    Stages,
+    Transform,
+)
+from boxwright.data.augmentation.user_transforms import (
+    OwnTransform,
+    TorchvisionTransform,
+    albumentations_transform,
+    is_of_albumentations,
+    is_of_torchvision,
+)
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import SurfaceSymmetry, read_symmetry
 from boxwright.families.shared.choice import build_chosen, require
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS, build_user_augmentation
+from boxwright.types import Sample
 
 _CROPS = (
     m.RandomCropImage
@@ -110,7 +136,7 @@ def _chained(steps: Sequence[tuple[m.PreprocessingStep, Transform | None]], data
             chained.append(alone)
             continue
         others = NoSampleProvider() if dataset is None else DrawnOthers(dataset, Chain(tuple(chained)))
-        chained.append(build_chosen(step, "preprocessing_step", MIXING_STEPS, others))
+        chained.append(build_chosen(step, "preprocessing_step", _MIXING_STEPS, others))
     return Chain(tuple(chained))
 
 
@@ -133,7 +159,7 @@ def _build_alone(step: m.PreprocessingStep, labels: _LabelLookup, dataset: Datas
         return DropLabel(labels.of(config.label), config.drop_probability)
     if step.remap_labels is not None:
         return _remap(step.remap_labels, labels)
-    if step.which("preprocessing_step") in MIXING_STEPS:
+    if step.which("preprocessing_step") in _MIXING_STEPS:
         return None
     if step.user_augmentation is not None:
         return build_user_augmentation(step.user_augmentation, call=dataset is not None)
@@ -145,6 +171,10 @@ def _remap(config: m.RemapLabels, labels: _LabelLookup) -> Transform:
     if new < 0:
         raise config.refusal("new_label", f"no class has the id {config.new_label}")
     return RemapLabels(tuple(labels.of(number) for number in config.original_labels), new)
+
+
+def _color(config: m.RandomMosaic | m.LargeScaleJitter) -> tuple[float, ...]:
+    return tuple(map(float, config.color))
 
 
 def _ratios(config: _PADS) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -167,14 +197,6 @@ def _crop(config: _CROPS) -> RandomCrop:
 
 def _crops(operations: Sequence[_CROPS]) -> Sequence[RandomCrop]:
     return [_crop(operation) for operation in operations] if operations else SSD_CROPS
-
-
-def _ssd_crop(config: m.SSDRandomCrop) -> Transform:
-    return OneOf(_crops(config.operations))
-
-
-def _crop_pad(config: m.RandomCropPadImage) -> Transform:
-    return RandomCropPad(_crop(config), *_ratios(config), tuple(config.pad_color) or None)
 
 
 def _ssd_crop_pad(config: m.SSDRandomCropPad) -> Transform:
@@ -208,77 +230,17 @@ def _fixed_crop(config: m.SSDRandomCropFixedAspectRatio) -> Transform:
     return Chain((OneOf(crops), RandomCropToAspectRatio(ratio, clip_boxes=clip)))
 
 
-def _fixed_pad(config: m.SSDRandomCropPadFixedAspectRatio) -> Transform:
-    pad = RandomPadToAspectRatio(config.aspect_ratio, *_ratios(config))
-    return Chain((OneOf(_crops(config.operations)), pad))
-
-
 def _pad(config: m.RandomPadImage) -> Transform:
     least, most = (config.min_image_height, config.min_image_width), (config.max_image_height, config.max_image_width)
     return RandomPad(least if any(least) else None, most if any(most) else None, tuple(config.pad_color) or None)
 
 
-def _absolute_pad(config: m.RandomAbsolutePadImage) -> Transform:
-    padding = config.max_height_padding, config.max_width_padding
-    return RandomAbsolutePad(padding, tuple(config.pad_color) or None)
-
-
-def _subtract_mean(config: m.SubtractChannelMean) -> Transform:
-    return SubtractChannelMean(tuple(config.means))
-
-
-def _distort(config: m.RandomDistortColor) -> Transform:
-    return DistortColor(config.color_ordering)
-
-
-def _map_range(config: m.NormalizeImage) -> Transform:
-    return MapRange((config.original_minval, config.original_maxval), (config.target_minval, config.target_maxval))
-
-
-def _downscale(config: m.RandomDownscaleToTargetPixels) -> Transform:
-    most = config.max_target_pixels if config.has("max_target_pixels") else _LARGEST_TARGET
-    least = config.min_target_pixels
-    return RandomDownscale((least, most), config.random_coef)
-
-
-def _square_crop(config: m.RandomSquareCropByScale) -> Transform:
-    scales = (config.scale_min, config.scale_max)
-    return RandomSquareCrop(config.max_border, scales, config.num_scales)
-
-
-def _scale_crop_pad(config: m.RandomScaleCropAndPadToSquare) -> Transform:
-    scales = (config.scale_min, config.scale_max)
-    return RandomScaleCropPad(config.output_size, scales)
-
-
-def _patch_gaussian(config: m.RandomPatchGaussian) -> Transform:
-    return RandomPatchGaussian(
-        (config.min_patch_size, config.max_patch_size),
-        (config.min_gaussian_stddev, config.max_gaussian_stddev),
-        config.random_coef,
-    )
-
-
-def _jpeg(config: m.RandomJpegQuality) -> Transform:
-    return RandomJpegQuality((config.min_jpeg_quality, config.max_jpeg_quality), config.random_coef)
-
-
-def _softmax(config: m.ConvertClassLogitsToSoftmax) -> Transform:
-    return ScoresFromLogits(config.temperature)
-
-
 def _autoaugment(config: m.AutoAugmentImage) -> Transform:
     if config.sub_policy:
-        return AutoAugment(tuple(tuple(_operation(o) for o in sub.operation) for sub in config.sub_policy))
+        return AutoAugment(
+            tuple(tuple(Operation(o.name, o.probability, o.level) for o in sub.operation) for sub in config.sub_policy)
+        )
     return AutoAugment(POLICIES[config.policy_name])
-
-
-def _operation(config: m.AutoAugmentOperation) -> Operation:
-    return Operation(config.name, config.probability, config.level)
-
-
-def _black_patches(config: m.RandomBlackPatches) -> Transform:
-    return RandomBlackPatches(config.max_black_patches, config.probability, config.size_to_image_ratio)
 
 
 def _resize_image(config: m.ResizeImage) -> Transform:
@@ -291,36 +253,12 @@ def _resize_image(config: m.ResizeImage) -> Transform:
     return ResizeTo((config.new_height, config.new_width), methods[config.method])
 
 
-def _caffe_distort(config: m.CaffeDistort) -> Transform:
-    return CaffeDistort(
-        config.probability,
-        config.brightness,
-        (config.min_contrast, config.max_contrast),
-        (config.min_saturation, config.max_saturation),
-        config.hue,
-    )
-
-
-def _expand(config: m.RandomExpand) -> Transform:
-    red, green, blue = config.color
-    return RandomExpand(config.probability, config.max_ratio, (red, green, blue))
-
-
-def _overlap_crop(config: m.OverlapCrop) -> Transform:
-    scales, ratios = (config.min_scale, config.max_scale), (config.min_aspect_ratio, config.max_aspect_ratio)
-    return OverlapCrop(tuple(config.min_overlap), scales, ratios)
-
-
-def _resize(config: m.RandomInterpolationResize) -> Transform:
-    return RandomInterpolationResize((config.height, config.width))
-
-
 def _symmetry(config: m.RandomHorizontalFlip | m.RandomVerticalFlip) -> SurfaceSymmetry | None:
     return read_symmetry(as_here(config.dense_pose_symmetry)) if config.dense_pose_symmetry else None
 
 
 _STEPS: dict[str, Callable[[Any], Transform]] = {
-    "normalize_image": _map_range,
+    "normalize_image": lambda c: MapRange((c.original_minval, c.original_maxval), (c.target_minval, c.target_maxval)),
     "random_horizontal_flip": lambda c: RandomHorizontalFlip(
         c.probability, tuple(c.keypoint_flip_permutation), _symmetry(c)
     ),
@@ -336,36 +274,124 @@ _STEPS: dict[str, Callable[[Any], Transform]] = {
     "random_adjust_contrast": lambda c: RandomContrast(c.min_delta, c.max_delta),
     "random_adjust_hue": lambda c: RandomHue(c.max_delta),
     "random_adjust_saturation": lambda c: RandomSaturation(c.min_delta, c.max_delta),
-    "random_distort_color": _distort,
+    "random_distort_color": lambda c: DistortColor(c.color_ordering),
     "random_jitter_boxes": lambda c: JitterBoxes(c.jitter_mode.name, c.ratio),
     "random_crop_image": _crop,
     "random_pad_image": _pad,
-    "random_absolute_pad_image": _absolute_pad,
-    "random_crop_pad_image": _crop_pad,
+    "random_absolute_pad_image": lambda c: RandomAbsolutePad(
+        (c.max_height_padding, c.max_width_padding), tuple(c.pad_color) or None
+    ),
+    "random_crop_pad_image": lambda c: RandomCropPad(_crop(c), *_ratios(c), tuple(c.pad_color) or None),
     "random_crop_to_aspect_ratio": lambda c: RandomCropToAspectRatio(c.aspect_ratio, c.overlap_thresh, c.clip_boxes),
-    "random_black_patches": _black_patches,
+    "random_black_patches": lambda c: RandomBlackPatches(c.max_black_patches, c.probability, c.size_to_image_ratio),
     "random_resize_method": lambda c: RandomResizeMethod((c.target_height, c.target_width)),
     "resize_image": _resize_image,
     "scale_boxes_to_pixel_coordinates": lambda _: as_it_is,
-    "subtract_channel_mean": _subtract_mean,
-    "ssd_random_crop": _ssd_crop,
+    "subtract_channel_mean": lambda c: SubtractChannelMean(tuple(c.means)),
+    "ssd_random_crop": lambda c: OneOf(_crops(c.operations)),
     "ssd_random_crop_pad": _ssd_crop_pad,
     "ssd_random_crop_fixed_aspect_ratio": _fixed_crop,
-    "ssd_random_crop_pad_fixed_aspect_ratio": _fixed_pad,
-    "convert_class_logits_to_softmax": _softmax,
+    "ssd_random_crop_pad_fixed_aspect_ratio": lambda c: Chain(
+        (OneOf(_crops(c.operations)), RandomPadToAspectRatio(c.aspect_ratio, *_ratios(c)))
+    ),
+    "convert_class_logits_to_softmax": lambda c: ScoresFromLogits(c.temperature),
     "random_self_concat_image": lambda c: RandomSelfConcat(
         c.concat_vertical_probability, c.concat_horizontal_probability
     ),
     "autoaugment_image": _autoaugment,
-    "random_jpeg_quality": _jpeg,
-    "random_downscale_to_target_pixels": _downscale,
-    "random_patch_gaussian": _patch_gaussian,
-    "random_square_crop_by_scale": _square_crop,
-    "random_scale_crop_and_pad_to_square": _scale_crop_pad,
+    "random_jpeg_quality": lambda c: RandomJpegQuality((c.min_jpeg_quality, c.max_jpeg_quality), c.random_coef),
+    "random_downscale_to_target_pixels": lambda c: RandomDownscale(
+        (c.min_target_pixels, c.max_target_pixels if c.has("max_target_pixels") else _LARGEST_TARGET), c.random_coef
+    ),
+    "random_patch_gaussian": lambda c: RandomPatchGaussian(
+        (c.min_patch_size, c.max_patch_size), (c.min_gaussian_stddev, c.max_gaussian_stddev), c.random_coef
+    ),
+    "random_square_crop_by_scale": lambda c: RandomSquareCrop(c.max_border, (c.scale_min, c.scale_max), c.num_scales),
+    "random_scale_crop_and_pad_to_square": lambda c: RandomScaleCropPad(c.output_size, (c.scale_min, c.scale_max)),
     "adjust_gamma": lambda c: AdjustGamma(c.gamma, c.gain),
-    "caffe_distort": _caffe_distort,
-    "random_expand": _expand,
-    "overlap_crop": _overlap_crop,
-    "random_interpolation_resize": _resize,
-    **SINGLE_STEPS,
+    "caffe_distort": lambda c: CaffeDistort(
+        c.probability, c.brightness, (c.min_contrast, c.max_contrast), (c.min_saturation, c.max_saturation), c.hue
+    ),
+    "random_expand": lambda c: RandomExpand(c.probability, c.max_ratio, tuple(c.color)),
+    "overlap_crop": lambda c: OverlapCrop(
+        tuple(c.min_overlap), (c.min_scale, c.max_scale), (c.min_aspect_ratio, c.max_aspect_ratio)
+    ),
+    "random_interpolation_resize": lambda c: RandomInterpolationResize((c.height, c.width)),
+    "large_scale_jitter": lambda c: LargeScaleJitter(
+        (c.height, c.width), (c.scale_min, c.scale_max), c.min_visible, _color(c)
+    ),
+    "random_erasing": lambda c: RandomErasing(c.probability, (c.min_area, c.max_area), c.min_aspect_ratio),
+    "random_tile": lambda c: RandomTile((c.height, c.width), c.object_probability, c.min_visible),
+    "data_anchor_sampling": lambda c: DataAnchorSampling(c.size, tuple(map(float, c.scales))),
+    "random_square_patch": lambda c: RandomSquarePatch(c.size, (c.min_side, c.max_side)),
+}
+
+
+def build_user_augmentation(config: m.UserAugmentation, *, call: bool) -> Transform:
+    """Build the transform returned by a user's function.
+
+    It runs with the rights of the training process, and only in training: never when a configuration is checked or
+    checkpoints are read.
+
+    Args:
+        call: Whether to import and call the function; otherwise only the message is checked.
+
+    Returns:
+        The transform: torchvision's and Albumentations' wrapped, any other as it is.
+    """
+    arguments = {argument.key: json.loads(argument.value) for argument in config.arguments}
+    if not call:
+        return _not_called
+    transform = _call(config, arguments)
+    if is_of_torchvision(transform):
+        return TorchvisionTransform(transform)
+    if is_of_albumentations(transform):
+        return albumentations_transform(transform)
+    if not callable(transform):
+        raise config.refusal(
+            "callable",
+            f"{config.callable} returned {type(transform).__name__}; expected a transform of "
+            "torchvision (v2) or Albumentations, or a function of (sample, rng) that returns a sample",
+        )
+    return OwnTransform(transform)
+
+
+def _not_called(sample: Sample, rng: np.random.Generator) -> Sample:
+    del sample, rng
+    raise ConfigError("user_augmentation: this chain was built without the data, to be checked only")
+
+
+def _call(config: m.UserAugmentation, arguments: dict[str, Any]) -> Any:
+    name = config.callable
+    module, _, path = name.partition(":")
+    try:
+        target: Any = importlib.import_module(module)
+        for part in path.split("."):
+            target = getattr(target, part)
+    except (ImportError, AttributeError) as error:
+        raise config.refusal(
+            "callable",
+            f"{name}: {error}; modules are imported as in Python: install its package, or add its folder to PYTHONPATH",
+        ) from error
+    except Exception as error:  # user code may raise anything
+        raise config.refusal("callable", f"importing {module} raised {type(error).__name__}: {error}") from error
+    try:
+        return target(**arguments)
+    except Exception as error:  # user code may raise anything
+        raise config.refusal("callable", f"{name} raised {type(error).__name__}: {error}") from error
+
+
+# The builders of these also take the other samples.
+_MIXING_STEPS: dict[str, Callable[[Any, SampleProvider], Transform]] = {
+    "random_mosaic": lambda c, others: Mosaic(
+        others,
+        c.probability,
+        (c.height, c.width) if c.height else None,
+        (c.min_center, c.max_center),
+        (c.scale_min, c.scale_max),
+        c.min_visible,
+        _color(c),
+    ),
+    "random_mixup": lambda c, others: MixUp(others, c.probability, c.alpha, c.min_weight),
+    "random_copy_paste": lambda c, others: CopyPaste(others, c.probability, c.max_objects, c.min_visible),
 }

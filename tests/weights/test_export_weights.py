@@ -10,8 +10,8 @@ from boxwright.config.load import dump_message, parse_message
 from boxwright.config.message import Message
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.load import load_config
+from boxwright.weights.export_weights import _LOCAL, KEYPOINTS, pack_weights_folder, published_config
 from boxwright.weights.restore import restore_detector, stored_config
-from boxwright.weights.weights_folder import _LOCAL, KEYPOINTS, pack_weights_folder, published_config
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 
 _READERS = """

@@ -19,9 +19,8 @@ from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.input_sizes import build_input_sizes
-from boxwright.pipeline.training import build_training
-from boxwright.training.preview import preview_training
+from boxwright.pipeline.training import build_input_sizes, build_training, wants_pretrained
+from boxwright.training.examples import preview_training
 
 
 def sizes_of(text: str, height: int = 640, width: int = 640, seed: int = 0) -> DrawnSizes:
@@ -141,3 +140,9 @@ def test_other_resizers_have_no_size_to_scale(small_config: Path) -> None:
         build_training(bw.load_config(small_config))
     config = parse_message("train_config { }", m.TrainEvalPipelineConfig)
     assert build_input_sizes(config, IdentityResizer(), 0) is None
+
+
+@pytest.mark.parametrize(("field", "wanted"), [("pretrained: true", True), ("pretrained: false", False), ("", False)])
+def test_what_the_configuration_says(field: str, wanted: bool) -> None:
+    text = f'ssd {{ feature_extractor {{ type: "timm/resnet18" {field} }} }}'
+    assert wants_pretrained(parse_message(text, m.DetectionModel)) is wanted

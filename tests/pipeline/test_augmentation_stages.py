@@ -16,9 +16,9 @@ from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_augmentation
+from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.load import load_config
-from boxwright.training.preview import preview_training
+from boxwright.training.examples import preview_training
 
 SHAPES = ShapesDataset(12, seed=4, size=(40, 48))
 STEPS = (

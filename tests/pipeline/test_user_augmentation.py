@@ -16,7 +16,7 @@ from boxwright.data.augmentation.functional.compose import mask_boxes
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
 
 SHAPES = ShapesDataset(12, seed=3, size=(48, 64))

@@ -12,7 +12,7 @@ from boxwright.data.batch import collate, to_input
 from boxwright.data.shapes import ShapesDataset
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline import messages as m
-from boxwright.pipeline.augmentation.steps import build_steps
+from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
 
 SHAPES = ShapesDataset(12, seed=4, size=(40, 48))
