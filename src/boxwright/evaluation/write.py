@@ -16,8 +16,8 @@ from typing import IO, Any
 from boxwright.base.errors import OutputError
 from boxwright.base.files import cause, make_folder, open_whole, shown, unfinished, unique_stem, write_whole
 from boxwright.data.coco import coco_annotation, coco_category
-from boxwright.data.image_io import encode_png
 from boxwright.data.coco_content import searched_lists
+from boxwright.data.image_io import encode_png
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.metrics.metric import without_nan
 from boxwright.evaluation.results import Evaluation, detection_rows, image_identity

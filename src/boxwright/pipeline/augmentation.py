@@ -33,9 +33,19 @@ from boxwright.data.augmentation.color import (
     RandomSaturation,
     SubtractChannelMean,
 )
-from boxwright.data.augmentation.corruption import RandomBlackPatches, RandomJpegQuality, RandomPatchGaussian
-from boxwright.data.augmentation.crop import SSD_CROPS, RandomCrop, RandomCropToAspectRatio, RandomSquareCrop
-from boxwright.data.augmentation.corruption import RandomErasing
+from boxwright.data.augmentation.corruption import (
+    RandomBlackPatches,
+    RandomErasing,
+    RandomJpegQuality,
+    RandomPatchGaussian,
+)
+from boxwright.data.augmentation.crop import (
+    SSD_CROPS,
+    RandomCrop,
+    RandomCropToAspectRatio,
+    RandomSquareCrop,
+    RandomTile,
+)
 from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
 from boxwright.data.augmentation.flip import (
     RandomHorizontalFlip,
@@ -45,8 +55,8 @@ from boxwright.data.augmentation.flip import (
 )
 from boxwright.data.augmentation.labels import DropLabel, JitterBoxes, RemapLabels, ScoresFromLogits, as_it_is
 from boxwright.data.augmentation.mosaic import CopyPaste, MixUp, Mosaic
-from boxwright.data.dense_pose import SurfaceSymmetry
 from boxwright.data.augmentation.pad import (
+    LargeScaleJitter,
     RandomAbsolutePad,
     RandomCropPad,
     RandomDownscale,
@@ -57,8 +67,6 @@ from boxwright.data.augmentation.pad import (
     RandomScaleCropPad,
     ResizeTo,
 )
-from boxwright.data.augmentation.pad import LargeScaleJitter
-from boxwright.data.augmentation.crop import RandomTile
 from boxwright.data.augmentation.transform import (
     Chain,
     DrawnOthers,
