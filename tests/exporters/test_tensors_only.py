@@ -29,16 +29,16 @@ NAMED = {
     "nn/folding.py",
     "nn/initial_statistics.py",
     "nn/anchor_layer.py",
-    "nn/ops/run_lengths.py",
-    "families/center_net/postprocessing/masks.py",
+    "nn/ops/pasted_masks.py",
+    "families/center_net/postprocessing/postprocessor.py",
     "nn/postprocessing/masks.py",
-    "nn/postprocessing/postprocessor.py",
+    "nn/detector.py",
 }
 
 
 # What builds detectors, losses, training, and names of weights.
 OUTSIDE = ("build", "criteri", "nn/optimization", "families/shared", "message", "weight", "names", "label_map")
-OUTSIDE += ("export_transformers", "layouts", "matching", "nn/preprocessing", "region_sampler", "table.py", "denoising")
+OUTSIDE += ("export_transformers", "layouts", "nn/preprocessing", "region_sampler", "table.py")
 
 
 def calls(path: Path) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from boxwright.nn.activations import ReLU6
+from boxwright.nn.layers import ReLU6
 
 VALUES = torch.tensor([-torch.inf, -1.0, -0.0, 0.0, 1e-38, 3.0, 6.0, 6.0000005, 1e30, torch.inf])
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from boxwright.config.load import parse_message
-from boxwright.families.two_stage.nasnet import NASNET
+from boxwright.families.two_stage.inception_resnet_v2 import NASNET
 from boxwright.nn.backbones.cells import (
     PNASNET,
     PNASNET_SETTINGS,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import boxwright as bw
-from boxwright.nn.input_sizes import input_sizes
+from boxwright.nn.folding import input_sizes
 from boxwright.nn.layers import Conv2d
 from boxwright.nn.ops import native
 from boxwright.nn.winograd import WinogradConv2d, replace_by_winograd

@@ -17,22 +17,20 @@ from torch import Tensor
 from boxwright.families.two_stage.criterion import TwoStageCriterion, accuracies
 from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
-from boxwright.families.two_stage.region_crop import by_size
+from boxwright.families.two_stage.second_stage import by_size
 from boxwright.nn.anchor_grids import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.criteria.example_sampler import MinibatchSampler
+from boxwright.nn.criteria.example_selection import MinibatchSampler
 from boxwright.nn.criteria.localization_losses import AbsoluteError
-from boxwright.nn.criteria.target_assigner import AnchorTargets
-from boxwright.nn.detector import Detector
+from boxwright.nn.criteria.target_assigner import AnchorTargets, ArgmaxMatcher, OwnLowQualityMatcher
+from boxwright.nn.detector import Detector, detections_of
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.nn.ops.boxes import clip_boxes, pairwise_iou
-from boxwright.nn.ops.matcher import ArgmaxMatcher, OwnLowQualityMatcher
 from boxwright.nn.ops.resize import resize_half_pixel
 from boxwright.nn.ops.roi import roi_align
 from boxwright.nn.optimization.schedules import ManualSteps
 from boxwright.nn.postprocessing.anchor import ScoreConverter, identity
 from boxwright.nn.postprocessing.nms import Nms, PerClass
-from boxwright.nn.postprocessing.postprocessor import detections_of
 from boxwright.nn.preprocessing.image_resizer import KeepAspectRatioResizer
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config

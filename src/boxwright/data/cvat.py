@@ -21,7 +21,7 @@ from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.annotated import AnnotatedDataset
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
 from boxwright.data.xml_files import NOT_XML, read_xml
-from boxwright.nn.ops.run_lengths import encode_window
+from boxwright.nn.ops.pasted_masks import encode_window
 
 # The file that CVAT exports, beside a folder of images.
 CVAT_ANNOTATIONS = "annotations.xml"

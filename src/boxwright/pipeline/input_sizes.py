@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from boxwright.data.input_sizes import DrawnSizes
-from boxwright.families.shared.choice import require
+from boxwright.families.shared.family import require
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
 from boxwright.pipeline import messages as m

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from boxwright.config.preset import folder_of
 from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
 from boxwright.data.order import StreamSettings
-from boxwright.families.shared.choice import require
+from boxwright.families.shared.family import require
 from boxwright.families.table import family_of
 from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing

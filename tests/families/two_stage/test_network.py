@@ -13,17 +13,21 @@ import boxwright as bw
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions, report
-from boxwright.families.two_stage.network import FasterRCNN
-from boxwright.families.two_stage.proposals import RegionSampler
-from boxwright.families.two_stage.region_crop import RoiAlign
-from boxwright.families.two_stage.second_stage import BoxClassifier
+from boxwright.families.two_stage.network import FasterRCNN, RegionSampler
+from boxwright.families.two_stage.second_stage import BoxClassifier, RoiAlign
 from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.criteria.example_sampler import MinibatchSampler
-from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.criteria.example_selection import MinibatchSampler
+from boxwright.nn.criteria.target_assigner import (
+    IGNORED,
+    UNMATCHED,
+    ArgmaxMatcher,
+    ClassColumns,
+    OwnLowQualityMatcher,
+    TargetAssigner,
+)
 from boxwright.nn.detector import Detector
 from boxwright.nn.multi_scale import MULTI_SCALE, MultiScaleDetector
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.nn.ops.matcher import IGNORED, UNMATCHED, ArgmaxMatcher, OwnLowQualityMatcher
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.types import Proposals, Targets, TwoStagePredictions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxwright.families.two_stage.proposals import LevelProposals, suppressed_by_level
+from boxwright.families.two_stage.network import LevelProposals, suppressed_by_level
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.types import AnchorPredictions
 

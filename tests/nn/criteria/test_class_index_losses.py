@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from boxwright.nn.criteria import class_index_losses
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN, as_columns, as_rows, sigmoid_focal_loss, softmax_loss
+from boxwright.nn.criteria import classification_losses
+from boxwright.nn.criteria.classification_losses import NO_COLUMN, as_columns, as_rows, sigmoid_focal_loss, softmax_loss
 
 CLASSES = torch.tensor([[0, NO_COLUMN, 4, 2], [NO_COLUMN, NO_COLUMN, 1, 0]])
 FOCAL = [(0.0, None), (2.0, 0.25), (1.5, 0.25), (2.0, None), (1.0, 0.0), (2.0, 1.0), (0.5, 0.9)]
@@ -60,7 +60,7 @@ def test_softmax_loss_and_its_gradient() -> None:
 
 @pytest.mark.parametrize("in_cache", [1, 5, 13, 1 << 16])
 def test_pieces_of_any_size_give_the_same(in_cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_index_losses, "_IN_CACHE", in_cache)
+    monkeypatch.setattr(classification_losses, "_IN_CACHE", in_cache)
     x = logits()
     found = sigmoid_focal_loss(x, CLASSES, 2.0, 0.25)
     torch.testing.assert_close(found, focal_by_definition(x, 2.0, 0.25))

@@ -6,12 +6,15 @@ import pytest
 import torch
 
 from boxwright.nn.criteria.anchor import AnchorCriterion, LossNormalizer
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN
-from boxwright.nn.criteria.classification_losses import SigmoidCrossEntropy, SigmoidFocal, SoftmaxCrossEntropy
+from boxwright.nn.criteria.classification_losses import (
+    NO_COLUMN,
+    SigmoidCrossEntropy,
+    SigmoidFocal,
+    SoftmaxCrossEntropy,
+)
 from boxwright.nn.criteria.localization_losses import SmoothL1, SquaredError
-from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns, TargetAssigner
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.nn.ops.matcher import ArgmaxMatcher
 from boxwright.types import AnchorPredictions, Targets
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxwright.nn.criteria import class_index_losses
+from boxwright.nn.criteria import classification_losses
 from boxwright.nn.criteria.classification_losses import penalty_reduced_focal_loss
 
 CLIP = 1e-4
@@ -27,7 +27,7 @@ def test_values_and_gradients(
     alpha: float, beta: float, columns: int, in_cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where logits are clipped, targets are 1 or nearly so, and rows are computed in several parts."""
-    monkeypatch.setattr(class_index_losses, "_IN_CACHE", in_cache)
+    monkeypatch.setattr(classification_losses, "_IN_CACHE", in_cache)
     generator = torch.Generator().manual_seed(0)
     logits = (12 * torch.randn(2, 30, 7, generator=generator, dtype=torch.float64)).requires_grad_()
     targets = torch.rand(2, 30, 7, generator=generator, dtype=torch.float64)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from boxwright.nn.ops.constants import constants
+from boxwright.base.device import constants
 from tests.cuda.fake import CUDA, fake_cuda
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from boxwright.nn.ops.padding import same_padding, zero_padded
+from boxwright.nn.layers import same_padding, zero_padded
 from tests.cuda.fake import CUDA, fake_cuda
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]

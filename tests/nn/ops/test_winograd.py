@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.nn.ops import winograd
-from boxwright.nn.ops.winograd import conv_3x3_transformed, transformed_kernel
+from boxwright.nn import winograd
+from boxwright.nn.winograd import conv_3x3_transformed, transformed_kernel
 
 SIZES = [(1, 1), (1, 9), (3, 4), (4, 4), (5, 7), (6, 6), (8, 4), (19, 19), (20, 33), (38, 40)]
 

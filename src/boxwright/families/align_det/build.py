@@ -11,7 +11,7 @@ from boxwright.families.align_det.criterion import OwnBoxAssigner
 from boxwright.families.align_det.message import AlignDet as AlignDetMessage
 from boxwright.families.align_det.message import AlignedStep
 from boxwright.families.align_det.network import AlignDet, RetinaNetPyramid
-from boxwright.families.shared.cascade import (
+from boxwright.families.shared.criterion import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
     build_classifier_backbone,
@@ -23,30 +23,32 @@ from boxwright.families.shared.cascade import (
     logits_to_scores,
     settings_or,
 )
-from boxwright.families.shared.choice import require
-from boxwright.families.shared.classes import check_classes
-from boxwright.families.shared.family import Family
+from boxwright.families.shared.family import Family, check_classes, require
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.criteria.anchor import AnchorCriterion
 from boxwright.nn.criteria.cascade import CascadeCriterion, Step
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.criteria.classification_losses import NO_COLUMN
 from boxwright.nn.criteria.criterion import Criterion
-from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.nn.detector import Detector
-from boxwright.nn.heads.aligned import AlignedHead
-from boxwright.nn.heads.convolutional import HeadOutput
-from boxwright.nn.heads.roi_conv import Border, BoxSampling, GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
-from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.nn.criteria.target_assigner import ClassColumns, LastLowQualityMatcher, TargetAssigner
+from boxwright.nn.detector import Detector, Postprocessor
+from boxwright.nn.heads.aligned import (
+    AlignedHead,
+    Border,
+    BoxSampling,
+    GuidedConv,
+    LearnedConv,
+    RoIAlignConv,
+    RoIConv,
+    WindowConv,
+)
+from boxwright.nn.heads.convolutional import HeadOutput, TowerShape, WeightSharedHead
 from boxwright.nn.layers import ConvSettings
-from boxwright.nn.network import Network
+from boxwright.nn.network import Backbone, Network
 from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.ops.boxes import RefinedStart
-from boxwright.nn.ops.matcher import LastLowQualityMatcher
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
-from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.ssd import SSD
 from boxwright.types import Categories

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.nn.criteria.target_assigner import AnchorTargets, ClassColumns, TargetAssigner
+from boxwright.nn.criteria.target_assigner import IGNORED, AnchorTargets, ArgmaxMatcher, ClassColumns, TargetAssigner
 from boxwright.nn.ops.box_coder import BoxCoder
-from boxwright.nn.ops.matcher import IGNORED, ArgmaxMatcher
 from boxwright.types import Targets
 
 # In pixels: decoding may leave a box of exactly one pixel a little smaller.

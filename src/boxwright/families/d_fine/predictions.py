@@ -43,6 +43,11 @@ class DecoderOutputs:
     frame: Tensor
     pre: QueryOutputs | None = None
 
+    @property
+    def sets(self) -> tuple[QueryOutputs, ...]:
+        """Every set of outputs: the layers', and the first layer's own where there are any."""
+        return self.layers if self.pre is None else (*self.layers, self.pre)
+
 
 @dataclass(frozen=True)
 class NoisyQueries:

@@ -12,7 +12,6 @@ from typing import Protocol
 from boxwright.config import messages as m
 from boxwright.config.messages.ssd_feature_extractor import SsdFeatureExtractor
 from boxwright.families.shared.hyperparams import build_conv_settings
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.backbones.cells import PNASNET, PNASNET_SETTINGS, CellNetwork, overridden_settings
 from boxwright.nn.backbones.efficientnet import EFFICIENTNETS, EfficientNet
 from boxwright.nn.backbones.inception import INCEPTION_V2, INCEPTION_V3, Inception, InceptionLayout
@@ -32,6 +31,7 @@ from boxwright.nn.backbones.spaghettinet import SpaghettiNet
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
 from boxwright.nn.layers import ConvSettings, Padding
+from boxwright.nn.network import Backbone
 from boxwright.nn.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
 

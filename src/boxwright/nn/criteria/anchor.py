@@ -1,6 +1,11 @@
 """SSD's criterion: assignment, losses, mining, weights (SSD, section 2.2; TF's SSDMetaArch.loss).
 
-Dimensions: B batch, A anchors.
+Expected loss weights are the average effect of sampling negatives, without its noise. TensorFlow's configuration
+describes these methods, but its public code lacks them; they are implemented from the fields' descriptions. Both weight
+the negatives of an image by a common β, so that they count as `negative_ratio` per positive, but at least as
+`min_negatives`: β = min(1, max(negative_ratio × positives, min_negatives) / negatives).
+
+Dimensions: B batch, A anchors, C columns.
 """
 
 from __future__ import annotations
@@ -11,17 +16,65 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN
-from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.base.device import constants
+from boxwright.nn.criteria.classification_losses import NO_COLUMN, ClassificationLoss
 from boxwright.nn.criteria.criterion import Description, LossTerm
-from boxwright.nn.criteria.example_sampler import BalancedSampler
-from boxwright.nn.criteria.expected_weights import ExpectedWeights
-from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
+from boxwright.nn.criteria.example_selection import BalancedSampler, HardExampleMiner
 from boxwright.nn.criteria.localization_losses import LocalizationLoss
-from boxwright.nn.criteria.target_assigner import AnchorTargets, Assigner, ClassColumns
-from boxwright.nn.ops.constants import constants
-from boxwright.nn.ops.matcher import IGNORED, UNMATCHED, has_match
+from boxwright.nn.criteria.target_assigner import IGNORED, UNMATCHED, AnchorTargets, Assigner, ClassColumns, has_match
 from boxwright.types import AnchorPredictions, Targets
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The effective number of negatives.
+
+    Attributes:
+        min_negatives: The minimum of effective negatives per image.
+        negative_ratio: Effective negatives per positive.
+    """
+
+    min_negatives: float = 0.0
+    negative_ratio: float = 3.0
+
+    def beta(self, positive: Tensor) -> Tensor:
+        """Return the weight of negatives, float [B, 1], from each anchor's probability to be positive, float [B, A]."""
+        positives = positive.sum(1, keepdim=True)
+        # At least 1: an image in which all anchors match has no negatives to divide by.
+        negatives = (positive.shape[1] - positives).clamp(min=1.0)
+        return ((self.negative_ratio * positives).clamp(min=self.min_negatives) / negatives).clamp(max=1.0)
+
+
+@dataclass(frozen=True)
+class ExpectedSampling:
+    """Weight each anchor by the foreground probability in its targets (EXPECTED_SAMPLING)."""
+
+    balance: Balance
+
+    def __call__(self, foreground: Tensor, match: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights, float [B, A], of each anchor's loss against its targets and against unmatched targets.
+
+        Args:
+            foreground: float [B, A] in 0..1; the sum of an anchor's foreground targets.
+        """
+        likely = foreground.clamp(0.0, 1.0)
+        return likely, (1 - likely) * self.balance.beta(likely)
+
+
+@dataclass(frozen=True)
+class ReweightUnmatched:
+    """Weight unmatched anchors only (REWEIGHTING_UNMATCHED_ANCHORS)."""
+
+    balance: Balance
+
+    def __call__(self, foreground: Tensor, match: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights as `ExpectedSampling` does, from `match` int64 [B, A]; `foreground` is unused."""
+        matched = (match >= 0).to(foreground.dtype)
+        return matched, (1 - matched) * self.balance.beta(matched)
+
+
+ExpectedWeights = ExpectedSampling | ReweightUnmatched
+
 
 # TF1 repeats the family before and after the scope.
 TARGET_ASSIGNMENT = "TargetAssignment/Loss/TargetAssignment"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.nn.ops.boxes import box_area
+from boxwright.nn.ops.boxes import compute_overlaps
 
 
 class LocalizationLoss(Protocol):
@@ -96,7 +96,7 @@ class IouLoss:
 
     def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [...]."""
-        intersection, union, _ = _overlap(boxes, targets)
+        intersection, union, _ = compute_overlaps(boxes, targets)
         # The inner `where` keeps 0 / 0 out of the backward pass, where the outer one alone would leave NaN.
         iou = torch.where(intersection > 0, intersection / torch.where(intersection > 0, union, 1.0), 0.0)
         return (1 - iou) * weights
@@ -113,17 +113,8 @@ class GeneralizedIouLoss:
 
     def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [...]; in 0..2 for valid boxes, times the weight."""
-        intersection, union, hull = _overlap(boxes, targets)
+        intersection, union, hull = compute_overlaps(boxes, targets)
         iou = torch.where(union == 0, 0.0, intersection / torch.where(union == 0, 1.0, union))
         # TF's rule for two empty boxes: the penalty is 0.
         outside = torch.where(hull > 0, (hull - union) / torch.where(hull > 0, hull, 1.0), iou)
         return (1 - (iou - outside)) * weights
-
-
-def _overlap(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return areas of intersection, union and hull of pairs of boxes, [...]."""
-    low, high = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
-    intersection = (high - low).clamp(min=0).prod(-1)
-    union = box_area(boxes) + box_area(others) - intersection
-    first, last = torch.minimum(boxes[..., :2], others[..., :2]), torch.maximum(boxes[..., 2:], others[..., 2:])
-    return intersection, union, (last - first).prod(-1)

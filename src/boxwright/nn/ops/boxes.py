@@ -1,15 +1,4 @@
-"""Geometry of boxes.
-
-Similarities of boxes, for matchers.
-
-Each compares groundtruth boxes with anchors, both xyxy in units of the network's input.
-
-The refined anchors of a detector's second step.
-
-RefineDet, sections 3.2 and 3.3; SRN's selective two-step classification and regression (STC, STR) are the same two
-ideas on some levels only.
-
-Slicing of large computations, which bounds the size of intermediate tensors.
+"""Geometry of boxes, and the similarities of groundtruth boxes and anchors that matchers compare.
 
 Dimensions: B batch, G A N counts of boxes, C columns of the class head. Boxes are xyxy, in any one unit.
 """
@@ -23,8 +12,8 @@ from math import ceil, prod
 import torch
 from torch import Tensor
 
+from boxwright.base.device import constants
 from boxwright.nn.ops.box_coder import BoxCoder
-from boxwright.nn.ops.constants import constants
 from boxwright.types import AnchorPredictions
 
 Levels = tuple[int, ...] | None
@@ -136,17 +125,25 @@ def normalized(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     return boxes * constants([width, height, width, height], boxes.device)
 
 
-def pairwise_intersection(boxes: Tensor, others: Tensor) -> Tensor:
-    """Return the area of intersection of all pairs.
+def to_corners(boxes: Tensor) -> Tensor:
+    """Return xyxy [..., 4] of center x, center y, width, height; a negative width or height counts as 0."""
+    half = boxes[..., 2:].clamp(min=0) / 2
+    return torch.cat([boxes[..., :2] - half, boxes[..., :2] + half], -1)
 
-    Args:
-        boxes: [..., G, 4], xyxy.
-        others: [..., A, 4], xyxy; leading dimensions broadcast.
 
-    Returns:
-        [..., G, A].
-    """
-    return _intersection(_coordinates(boxes), _coordinates(others))
+def from_corners(corners: Tensor) -> Tensor:
+    """Return center x, center y, width, height [..., 4] of xyxy."""
+    low, high = corners[..., :2], corners[..., 2:]
+    return torch.cat([(low + high) / 2, high - low], -1)
+
+
+def compute_overlaps(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the areas of intersection, union and hull of boxes [..., 4], which broadcast."""
+    low, high = torch.maximum(boxes[..., :2], others[..., :2]), torch.minimum(boxes[..., 2:], others[..., 2:])
+    intersection = (high - low).clamp(min=0).prod(-1)
+    union = box_area(boxes) + box_area(others) - intersection
+    first, last = torch.minimum(boxes[..., :2], others[..., :2]), torch.maximum(boxes[..., 2:], others[..., 2:])
+    return intersection, union, (last - first).prod(-1)
 
 
 def pairwise_iou(boxes: Tensor, others: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.nn.ops.constants import constants
+from boxwright.base.device import constants
 from boxwright.nn.ops.resize import resize_bilinear
 
 

@@ -52,7 +52,7 @@ from boxwright.data.augmentation.pad import (
 from boxwright.data.augmentation.transform import Chain, DrawnOthers, NoSampleProvider, OneOf, Stages, Transform
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import read_symmetry
-from boxwright.families.shared.choice import build_chosen, require
+from boxwright.families.shared.family import build_chosen, require
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation.beyond_tf import MIXING_STEPS, SINGLE_STEPS, build_user_augmentation

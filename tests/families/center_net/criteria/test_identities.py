@@ -11,8 +11,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_unsupported
 from boxwright.families.center_net.criteria.task import IdentityTask
-from boxwright.families.center_net.heads import IdentityClassifier
-from boxwright.families.center_net.network import CenterNet
+from boxwright.families.center_net.network import CenterNet, IdentityClassifier
 from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import CenterPredictions, StageMaps
 from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy

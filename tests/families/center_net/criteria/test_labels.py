@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxwright.config.load import parse_message
 from boxwright.families.center_net.build_tasks import build_center_task, build_mask_task
-from boxwright.families.center_net.criteria.centers import labeled_classes
+from boxwright.families.center_net.criteria.criterion import labeled_classes
 from boxwright.families.center_net.predictions import StageMaps
 from boxwright.pipeline import messages as m
 from boxwright.types import Targets

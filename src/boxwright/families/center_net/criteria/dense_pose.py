@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from boxwright.base.device import constants
 from boxwright.families.center_net.cells import Grid, grid_of, read
 from boxwright.families.center_net.criteria.task import Stages, known, mean_over_stages
 from boxwright.families.center_net.predictions import STRIDE, StageMaps, SurfaceMaps
 from boxwright.nn.criteria.classification_losses import ClassificationLoss
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.localization_losses import LocalizationLoss
-from boxwright.nn.ops.constants import constants
 from boxwright.types import Targets
 from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE, SURFACE
 

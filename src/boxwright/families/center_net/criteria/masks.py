@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from boxwright.base.device import constants
 from boxwright.base.errors import DataError
 from boxwright.families.center_net.cells import (
     CellBoxes,
@@ -23,8 +24,7 @@ from boxwright.families.center_net.criteria.task import Stages, mean_over_stages
 from boxwright.families.center_net.predictions import STRIDE, StageMaps
 from boxwright.nn.criteria.classification_losses import ClassificationLoss
 from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.criteria.mask_targets import mask_targets
-from boxwright.nn.ops.constants import constants
+from boxwright.nn.ops.roi import mask_targets
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
 
