@@ -30,9 +30,9 @@ NAMED = {
     "nn/initial_statistics.py",
     "nn/anchor_layer.py",
     "nn/ops/pasted_masks.py",
-    "families/center_net/postprocessing/postprocessor.py",
+    "families/center_net/postprocessing/masks.py",
     "nn/postprocessing/masks.py",
-    "nn/detector.py",
+    "nn/postprocessing/postprocessor.py",
 }
 
 

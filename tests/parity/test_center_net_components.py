@@ -27,8 +27,9 @@ from boxwright.families.center_net.postprocessing.keypoints import (
     in_frame,
     regressed_at,
 )
+from boxwright.families.center_net.postprocessing.masks import MaskDecoder, own_maps
 from boxwright.families.center_net.postprocessing.peaks import best_of_each_channel, best_peaks
-from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor, MaskDecoder, own_maps
+from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import CenterPredictions, KeypointMaps, StageMaps
 from boxwright.families.shared.criterion import build_classification_loss
 from boxwright.nn.criteria.localization_losses import AbsoluteError

@@ -23,7 +23,7 @@ from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.example_selection import MinibatchSampler
 from boxwright.nn.criteria.localization_losses import AbsoluteError
 from boxwright.nn.criteria.target_assigner import AnchorTargets, ArgmaxMatcher, OwnLowQualityMatcher
-from boxwright.nn.detector import Detector, detections_of
+from boxwright.nn.detector import Detector
 from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
 from boxwright.nn.ops.boxes import clip_boxes, pairwise_iou
 from boxwright.nn.ops.resize import resize_half_pixel
@@ -31,6 +31,7 @@ from boxwright.nn.ops.roi import roi_align
 from boxwright.nn.optimization.schedules import ManualSteps
 from boxwright.nn.postprocessing.anchor import ScoreConverter, identity
 from boxwright.nn.postprocessing.nms import Nms, PerClass
+from boxwright.nn.postprocessing.postprocessor import detections_of
 from boxwright.nn.preprocessing.image_resizer import KeepAspectRatioResizer
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from boxwright.base.errors import ExportError
 from boxwright.base.quiet import quiet
 from boxwright.exporters.graph import named_outputs
-from boxwright.nn.detector import Detector, Postprocessor
+from boxwright.nn.detector import Detector
 from boxwright.nn.postprocessing.nms import Nms
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.runtime.litert_session import KEPT, KEYPOINT_OUTPUTS, OUTPUTS
 
 

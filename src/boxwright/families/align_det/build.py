@@ -31,7 +31,7 @@ from boxwright.nn.criteria.cascade import CascadeCriterion, Step
 from boxwright.nn.criteria.classification_losses import NO_COLUMN
 from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.criteria.target_assigner import ClassColumns, LastLowQualityMatcher, TargetAssigner
-from boxwright.nn.detector import Detector, Postprocessor
+from boxwright.nn.detector import Detector
 from boxwright.nn.heads.aligned import (
     AlignedHead,
     Border,
@@ -49,6 +49,7 @@ from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.ops.boxes import RefinedStart
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.ssd import SSD
 from boxwright.types import Categories

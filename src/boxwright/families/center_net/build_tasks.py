@@ -51,7 +51,7 @@ from boxwright.families.center_net.postprocessing.keypoints import (
     SnappedKeypoints,
     Snapping,
 )
-from boxwright.families.center_net.postprocessing.postprocessor import MaskDecoder, SurfaceDecoder
+from boxwright.families.center_net.postprocessing.masks import MaskDecoder, SurfaceDecoder
 from boxwright.families.shared.criterion import build_classification_loss, build_localization_loss
 from boxwright.families.shared.family import require
 from boxwright.types import Categories

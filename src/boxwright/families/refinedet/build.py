@@ -44,7 +44,7 @@ from boxwright.nn.batch_norm import BatchNormSettings
 from boxwright.nn.criteria.cascade import CascadeCriterion, Step, as_objects
 from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.criteria.target_assigner import BipartiteArgmaxMatcher, ClassColumns
-from boxwright.nn.detector import Detector, Postprocessor
+from boxwright.nn.detector import Detector
 from boxwright.nn.heads.aligned import AlignmentConvHead
 from boxwright.nn.heads.convolutional import AnchorHead, ConvolutionalHead, HeadOutput, HeadShape
 from boxwright.nn.layers import ConvSettings, KernelRule, conv_norm_act
@@ -54,6 +54,7 @@ from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import CAFFE_MEAN, Preprocessor
 from boxwright.nn.regularization import Regularizer, penalize_all
 from boxwright.nn.ssd import SSD

@@ -40,13 +40,14 @@ from boxwright.nn.criteria.cascade import CascadeCriterion, Step
 from boxwright.nn.criteria.classification_losses import NO_COLUMN
 from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns
-from boxwright.nn.detector import Detector, Postprocessor
+from boxwright.nn.detector import Detector
 from boxwright.nn.heads.convolutional import HeadOutput
 from boxwright.nn.network import Backbone, Network
 from boxwright.nn.ops.box_coder import BoxCoder, PixelCenterBoxCoder
 from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
+from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.ssd import SSD
 from boxwright.types import Categories

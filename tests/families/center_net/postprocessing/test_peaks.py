@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from boxwright.families.center_net.postprocessing.masks import own_maps
 from boxwright.families.center_net.postprocessing.peaks import best_peaks
-from boxwright.families.center_net.postprocessing.postprocessor import own_maps
 
 
 def searched(image: Tensor, count: int, window: int) -> list[tuple[float, int, int, int]]:
