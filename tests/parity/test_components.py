@@ -217,7 +217,7 @@ def confidences(case: Case) -> None:
     )
     columns = ClassColumns(rows.shape[2] - background, background)
     assigner = TargetAssigner(columns, argmax(case), FasterRcnnBoxCoder())
-    found = ConfidenceTargetAssigner(assigner, case.params["implicit_class_weight"])(
+    found = ConfidenceTargetAssigner(**vars(assigner), implicit_weight=case.params["implicit_class_weight"])(
         xyxy(case.array("in/anchors")), stated
     )
     assert found.match.tolist() == case.array("out/match").tolist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from boxwright.config import messages as m
@@ -16,11 +15,10 @@ from boxwright.families.shared.criterion import (
     FOCAL_KERNELS,
     build_classifier_backbone,
     build_coder,
+    build_last_step,
     build_level_anchors,
     build_level_candidates,
     build_step,
-    build_suppression,
-    logits_to_scores,
     settings_or,
 )
 from boxwright.families.shared.family import Family, check_classes, require
@@ -47,7 +45,7 @@ from boxwright.nn.layers import ConvSettings
 from boxwright.nn.network import Backbone, Network
 from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.ops.boxes import RefinedStart
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
+from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
@@ -125,35 +123,24 @@ def _aligned(config: AlignedStep, channels: int, output: HeadOutput, settings: C
 
 
 def _criterion(config: AlignDetMessage, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
-    def judge(matcher: m.Matcher | None, loss: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
-        criterion = build_step(matcher, loss or config.loss, default, coder, columns)
-        return criterion if matcher is not None else _with_own_boxes(criterion)
+    def build(matcher: m.Matcher | None, loss: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
+        assigner = OwnBoxAssigner if matcher is None else TargetAssigner
+        return build_step(matcher, loss or config.loss, default, coder, columns, assigner)
 
-    first = judge(config.matcher, config.loss, _FIRST_MATCHER)
+    first = build(config.matcher, config.loss, _FIRST_MATCHER)
     if not config.step:
         return first
     steps = [Step(first, "first_step")]
     for number, step in enumerate(config.step):
         name = "" if number == len(config.step) - 1 else f"step_{number + 2}"
-        steps.append(Step(judge(step.matcher, step.loss, _MATCHER), name))
+        steps.append(Step(build(step.matcher, step.loss, _MATCHER), name))
     return CascadeCriterion(tuple(steps))
-
-
-def _with_own_boxes(criterion: AnchorCriterion) -> AnchorCriterion:
-    assigner = criterion.assigner
-    if isinstance(assigner, TargetAssigner):
-        return replace(criterion, assigner=OwnBoxAssigner(assigner))
-    return criterion
 
 
 def _postprocessor(config: AlignDetMessage, coder: BoxCoder) -> Postprocessor[Any]:
     candidates = build_level_candidates(config.level_candidates, _CANDIDATES)
-    if config.post_processing is not None:
-        detection = build_suppression(config.post_processing, coder, candidates)
-    else:
-        last = config.step[-1].loss if config.step else None
-        to_scores = logits_to_scores(last or config.loss)
-        detection = AnchorPostprocessor(coder, to_scores, _NMS, 0, candidates=candidates)
+    loss = (config.step[-1].loss if config.step else None) or config.loss
+    detection = build_last_step(config.post_processing, loss, coder, _NMS, candidates)
     return CascadePostprocessor(detection) if config.step else detection
 
 

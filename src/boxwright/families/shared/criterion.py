@@ -49,7 +49,6 @@ from boxwright.nn.criteria.localization_losses import (
 )
 from boxwright.nn.criteria.target_assigner import (
     ArgmaxMatcher,
-    Assigner,
     BipartiteArgmaxMatcher,
     BipartiteMatcher,
     ClassColumns,
@@ -66,6 +65,7 @@ from boxwright.nn.ops.box_coder import (
 )
 from boxwright.nn.ops.boxes import Similarity, ThresholdedIou, negative_squared_distance, pairwise_ioa, pairwise_iou
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, ScoreConverter, softmax
+from boxwright.nn.postprocessing.nms import Nms
 from boxwright.nn.regularization import Regularizer
 
 
@@ -134,7 +134,7 @@ _SIMILARITIES: dict[str, Callable[..., Similarity]] = {
 
 
 def build_criterion(
-    loss: m.Loss, assigner: Assigner, *, by_num_matches: bool = True, by_code_size: bool = False
+    loss: m.Loss, assigner: TargetAssigner, *, by_num_matches: bool = True, by_code_size: bool = False
 ) -> AnchorCriterion:
     """Build the criterion of an SSD, or of one step of a multi-step detector.
 
@@ -279,14 +279,16 @@ def build_step(
     default: Matcher,
     coder: BoxCoder,
     columns: ClassColumns,
+    assigner: type[TargetAssigner] = TargetAssigner,
 ) -> AnchorCriterion:
     """Build the criterion of one step.
 
     Args:
         matcher: The message, or None for the default.
+        assigner: By which anchors are assigned their targets.
     """
     rule = default if matcher is None else build_matcher(matcher)
-    return build_criterion(loss, TargetAssigner(columns, rule, coder))
+    return build_criterion(loss, assigner(columns, rule, coder))
 
 
 def logits_to_scores(loss: m.Loss) -> ScoreConverter:
@@ -319,8 +321,12 @@ def build_level_candidates(config: m.LevelCandidates | None, default: BestOfLeve
     )
 
 
-def build_suppression(config: m.PostProcessing, coder: BoxCoder, candidates: BestOfLevel) -> AnchorPostprocessor:
-    """Return the postprocessor of a last step without background."""
+def build_last_step(
+    config: m.PostProcessing | None, loss: m.Loss, coder: BoxCoder, nms: Nms, candidates: BestOfLevel
+) -> AnchorPostprocessor:
+    """Return the postprocessor of a last step without background: the message's, or else with this suppression."""
+    if config is None:
+        return AnchorPostprocessor(coder, logits_to_scores(loss), nms, 0, candidates=candidates)
     plain = build_postprocessor(config, coder, 0)
     return AnchorPostprocessor(coder, plain.score_converter, plain.nms, 0, candidates=candidates)
 

@@ -9,15 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
+from boxwright.config.message import Message
 from boxwright.families.shared.criterion import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
     build_classifier_backbone,
     build_coder,
+    build_last_step,
     build_level_anchors,
     build_level_candidates,
     build_step,
-    build_suppression,
     level_numbers,
     logits_to_scores,
     settings_or,
@@ -45,7 +46,7 @@ from boxwright.nn.heads.convolutional import HeadOutput
 from boxwright.nn.network import Backbone, Network
 from boxwright.nn.ops.box_coder import BoxCoder, PixelCenterBoxCoder
 from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
+from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
@@ -181,20 +182,15 @@ def _filter(config: Srn) -> AnchorFilter | None:
     if rule is None:
         return None
     to_scores = logits_to_scores(config.first_loss)
-    return AnchorFilter(rule.objectness_threshold, to_scores, background=0, levels=_filtered_levels(config))
+    return AnchorFilter(rule.objectness_threshold, to_scores, background=0, levels=_refined_levels(rule))
 
 
 def _start(config: Srn, coder: BoxCoder) -> StartRule:
-    return TiledStart() if config.two_step_regression is None else RefinedStart(coder, _moved_levels(config))
-
-
-def _filtered_levels(config: Srn) -> tuple[int, ...]:
-    rule = config.two_step_classification
-    return () if rule is None else level_numbers(rule, "levels", _LEVELS) or ()
-
-
-def _moved_levels(config: Srn) -> tuple[int, ...]:
     rule = config.two_step_regression
+    return TiledStart() if rule is None else RefinedStart(coder, _refined_levels(rule))
+
+
+def _refined_levels(rule: Message | None) -> tuple[int, ...]:
     return () if rule is None else level_numbers(rule, "levels", _LEVELS) or ()
 
 
@@ -203,18 +199,19 @@ def _criterion(config: Srn, coder: BoxCoder, columns: ClassColumns) -> Criterion
     if config.two_step_classification is None and config.two_step_regression is None:
         return second
     first = build_step(config.first_matcher, config.first_loss, _FIRST_MATCHER, coder, columns)
-    learns = Step(first, "first_step", class_levels=_filtered_levels(config), box_levels=_moved_levels(config))
+    learns = Step(
+        first,
+        "first_step",
+        class_levels=_refined_levels(config.two_step_classification),
+        box_levels=_refined_levels(config.two_step_regression),
+    )
     return CascadeCriterion((learns, Step(second)))
 
 
 def _postprocessor(config: Srn, coder: BoxCoder) -> Postprocessor[Any]:
     nms, candidates = _PRESETS[config.inference_preset.name]
     candidates = build_level_candidates(config.level_candidates, candidates)
-    if config.post_processing is not None:
-        detection = build_suppression(config.post_processing, coder, candidates)
-    else:
-        to_scores = logits_to_scores(config.loss)
-        detection = AnchorPostprocessor(coder, to_scores, nms, 0, candidates=candidates)
+    detection = build_last_step(config.post_processing, config.loss, coder, nms, candidates)
     one_step = config.two_step_classification is None and config.two_step_regression is None
     return detection if one_step else CascadePostprocessor(detection)
 

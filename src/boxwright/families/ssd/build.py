@@ -23,7 +23,7 @@ from boxwright.families.shared.post_processing import build_postprocessor
 from boxwright.families.ssd.message import Ssd
 from boxwright.nn.batch_norm import GroupNormSettings
 from boxwright.nn.criteria.classification_losses import NO_COLUMN
-from boxwright.nn.criteria.target_assigner import Assigner, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadOutput, HeadShape, TowerShape, WeightSharedHead
 from boxwright.nn.layers import KernelRule
@@ -178,18 +178,18 @@ def _columns(config: Ssd) -> ClassColumns:
     return ClassColumns(foreground, background, NO_COLUMN if config.encode_background_as_zeros else 0)
 
 
-def build_target_assigner(config: Ssd, columns: ClassColumns) -> Assigner:
+def build_target_assigner(config: Ssd, columns: ClassColumns) -> TargetAssigner:
     """Build the assigner of targets to anchors."""
-    assigner = TargetAssigner(
-        columns=columns,
-        matcher=build_matcher(require(config.matcher, config, "matcher")),
-        box_coder=build_box_coder(require(config.box_coder, config, "box_coder")),
-        similarity=build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
-        negative_class_weight=config.negative_class_weight,
+    parts = (
+        columns,
+        build_matcher(require(config.matcher, config, "matcher")),
+        build_box_coder(require(config.box_coder, config, "box_coder")),
+        build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
+        config.negative_class_weight,
     )
     if config.use_confidences_as_targets:
-        return ConfidenceTargetAssigner(assigner, config.implicit_example_weight)
-    return assigner
+        return ConfidenceTargetAssigner(*parts, config.implicit_example_weight)
+    return TargetAssigner(*parts)
 
 
 FAMILY = Family(SSD, build_ssd, tf1=tf1.SSD_PARTS, tf2=tf2.SSD_PARTS)

@@ -17,7 +17,7 @@ from boxwright.nn.criteria.classification_losses import ClassificationLoss, as_c
 from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.criteria.example_selection import HardExampleMiner, MinibatchSampler
 from boxwright.nn.criteria.localization_losses import LocalizationLoss
-from boxwright.nn.criteria.target_assigner import UNMATCHED, AnchorTargets, Assigner, has_match, rows_of
+from boxwright.nn.criteria.target_assigner import UNMATCHED, AnchorTargets, TargetAssigner, has_match, rows_of
 from boxwright.nn.ops.roi import mask_targets
 from boxwright.types import AnchorPredictions, InstancePredictions, Proposals, RegionPredictions, Targets
 from boxwright.types.predictions import TwoStagePredictions
@@ -33,7 +33,7 @@ class ProposalCriterion:
             (kerod), rather than by its number of anchors (TF).
     """
 
-    assigner: Assigner
+    assigner: TargetAssigner
     sampler: MinibatchSampler
     classification: ClassificationLoss
     localization: LocalizationLoss
@@ -77,7 +77,7 @@ class BoxClassifierCriterion:
             number.
     """
 
-    assigner: Assigner
+    assigner: TargetAssigner
     classification: ClassificationLoss
     localization: LocalizationLoss
     classification_weight: float = 1.0
@@ -118,7 +118,7 @@ class MaskCriterion:
         fade: As for `crop_and_resize`, which crops the groundtruth.
     """
 
-    assigner: Assigner
+    assigner: TargetAssigner
     weight: float = 1.0
     fade: bool = False
 

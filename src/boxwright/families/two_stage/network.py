@@ -22,7 +22,7 @@ from boxwright.families.two_stage.third_stage import MaskPredictor
 from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer
 from boxwright.nn.criteria.example_selection import MinibatchSampler
-from boxwright.nn.criteria.target_assigner import Assigner
+from boxwright.nn.criteria.target_assigner import TargetAssigner
 from boxwright.nn.heads.convolutional import AnchorHead
 from boxwright.nn.layers import padded_to_multiple
 from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
@@ -66,7 +66,7 @@ class RegionSampler:
         add_groundtruth: Whether groundtruth boxes are added to the proposals.
     """
 
-    assigner: Assigner
+    assigner: TargetAssigner
     sampler: MinibatchSampler
     add_groundtruth: bool = False
 

@@ -21,7 +21,14 @@ from boxwright.nn.criteria.classification_losses import NO_COLUMN, Classificatio
 from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.criteria.example_selection import BalancedSampler, HardExampleMiner
 from boxwright.nn.criteria.localization_losses import LocalizationLoss
-from boxwright.nn.criteria.target_assigner import IGNORED, UNMATCHED, AnchorTargets, Assigner, ClassColumns, has_match
+from boxwright.nn.criteria.target_assigner import (
+    IGNORED,
+    UNMATCHED,
+    AnchorTargets,
+    ClassColumns,
+    TargetAssigner,
+    has_match,
+)
 from boxwright.types import AnchorPredictions, Targets
 
 
@@ -106,7 +113,7 @@ class AnchorCriterion:
         expected: Weights anchors as sampling would on average, in place of mining; None for no weights.
     """
 
-    assigner: Assigner
+    assigner: TargetAssigner
     classification: ClassificationLoss
     localization: LocalizationLoss
     normalizer: LossNormalizer

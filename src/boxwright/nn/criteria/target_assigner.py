@@ -261,33 +261,6 @@ def rows_of(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
 
 
-class Assigner(Protocol):
-    """Assigns targets to anchors."""
-
-    @property
-    def columns(self) -> ClassColumns:
-        """The class head's columns."""
-        ...
-
-    @property
-    def box_coder(self) -> BoxCoder:
-        """Encodes boxes."""
-        ...
-
-    @property
-    def unit_free(self) -> bool:
-        """Whether the result is independent of the units of x and y."""
-        ...
-
-    def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
-        """Return the targets of every anchor.
-
-        Args:
-            anchors: float32 [A, 4] or [B, A, 4], xyxy.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class TargetAssigner:
     """Compare, match, and encode the targets of a batch.
@@ -312,7 +285,7 @@ class TargetAssigner:
 
     @torch.no_grad()
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
-        """Return the targets of every anchor."""
+        """Return the targets of every anchor, float32 [A, 4] or [B, A, 4], xyxy."""
         if targets.boxes.shape[1] == 0:
             targets = _one_padding_row(targets)
         similarity = self.similarity(targets.boxes, anchors).masked_fill_(~targets.valid[..., None], -torch.inf)
@@ -353,7 +326,7 @@ class TargetAssigner:
 
 
 @dataclass(frozen=True)
-class ConfidenceTargetAssigner:
+class ConfidenceTargetAssigner(TargetAssigner):
     """Use confidences as class targets (TF's `use_confidences_as_targets`).
 
     A confidence above 0 is an explicit positive and its own target; one below 0 is an explicit negative with target 0;
@@ -365,28 +338,12 @@ class ConfidenceTargetAssigner:
         implicit_weight: The weight of columns without explicit confidence.
     """
 
-    assigner: TargetAssigner
     implicit_weight: float = 1.0
-
-    @property
-    def columns(self) -> ClassColumns:
-        """The class head's columns."""
-        return self.assigner.columns
-
-    @property
-    def box_coder(self) -> BoxCoder:
-        """Encodes boxes."""
-        return self.assigner.box_coder
-
-    @property
-    def unit_free(self) -> bool:
-        """Whether the result is independent of the units of x and y."""
-        return self.assigner.unit_free
 
     @torch.no_grad()
     def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
         """Return the targets of every anchor; `class_weights` is [B, A, C]."""
-        assigned = self.assigner(anchors, targets)
+        assigned = super().__call__(anchors, targets)
         confidences = self._confidences(targets, assigned.match)
         explicit = (confidences != 0).float()
         positive = (confidences > 0).any(-1, keepdim=True).float()
