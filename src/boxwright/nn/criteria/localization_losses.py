@@ -8,7 +8,7 @@ Dimensions: B batch, A anchors, S code size.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,15 +17,16 @@ from torch.nn import functional as F
 from boxwright.nn.ops.boxes import compute_overlaps
 
 
-class LocalizationLoss(Protocol):
-    """A loss for each anchor."""
+class LocalizationLoss:
+    """A loss for each anchor.
 
-    @property
-    def of_boxes(self) -> bool:
-        """Whether boxes (xyxy) rather than codes are compared."""
-        ...
+    Attributes:
+        of_boxes: Whether boxes (xyxy) rather than codes are compared.
+    """
 
-    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor, /) -> Tensor:
+    of_boxes: ClassVar[bool] = False
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted losses.
 
         Args:
@@ -36,17 +37,12 @@ class LocalizationLoss(Protocol):
         Returns:
             float [B, A].
         """
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class SquaredError:
+class SquaredError(LocalizationLoss):
     """Half the squared weighted difference; the weight is squared too, as in TensorFlow."""
-
-    @property
-    def of_boxes(self) -> bool:
-        """Codes are compared."""
-        return False
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
@@ -55,13 +51,8 @@ class SquaredError:
 
 
 @dataclass(frozen=True)
-class AbsoluteError:
+class AbsoluteError(LocalizationLoss):
     """The sum of absolute differences."""
-
-    @property
-    def of_boxes(self) -> bool:
-        """Codes are compared."""
-        return False
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
@@ -69,15 +60,10 @@ class AbsoluteError:
 
 
 @dataclass(frozen=True)
-class SmoothL1:
+class SmoothL1(LocalizationLoss):
     """Huber's loss: quadratic up to `delta`, linear with slope `delta` beyond."""
 
     delta: float = 1.0
-
-    @property
-    def of_boxes(self) -> bool:
-        """Codes are compared."""
-        return False
 
     def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [B, A]."""
@@ -86,34 +72,28 @@ class SmoothL1:
 
 
 @dataclass(frozen=True)
-class IouLoss:
+class IouLoss(LocalizationLoss):
     """One minus intersection over union; 1 for disjoint boxes."""
 
-    @property
-    def of_boxes(self) -> bool:
-        """Boxes are compared."""
-        return True
+    of_boxes = True
 
-    def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [...]."""
-        intersection, union, _ = compute_overlaps(boxes, targets)
+        intersection, union, _ = compute_overlaps(codes, targets)
         # The inner `where` keeps 0 / 0 out of the backward pass, where the outer one alone would leave NaN.
         iou = torch.where(intersection > 0, intersection / torch.where(intersection > 0, union, 1.0), 0.0)
         return (1 - iou) * weights
 
 
 @dataclass(frozen=True)
-class GeneralizedIouLoss:
+class GeneralizedIouLoss(LocalizationLoss):
     """One minus generalized intersection over union (Rezatofighi et al., 2019, algorithm 1)."""
 
-    @property
-    def of_boxes(self) -> bool:
-        """Boxes are compared."""
-        return True
+    of_boxes = True
 
-    def __call__(self, boxes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Return float [...]; in 0..2 for valid boxes, times the weight."""
-        intersection, union, hull = compute_overlaps(boxes, targets)
+        intersection, union, hull = compute_overlaps(codes, targets)
         iou = torch.where(union == 0, 0.0, intersection / torch.where(union == 0, 1.0, union))
         # TF's rule for two empty boxes: the penalty is 0.
         outside = torch.where(hull > 0, (hull - union) / torch.where(hull > 0, hull, 1.0), iou)

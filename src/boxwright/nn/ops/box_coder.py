@@ -10,7 +10,7 @@ Dimensions: A anchors, P keypoints.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,30 +20,31 @@ _EPSILON = 1e-8
 _LEAST_SIDE = 0.1
 
 
-class BoxCoder(Protocol):
-    """Encodes boxes relative to anchors."""
+class BoxCoder:
+    """Encodes boxes relative to anchors.
+
+    Attributes:
+        unit_free: Whether codes are independent of the units of x and y, as ratios to the anchor's sides are.
+    """
+
+    unit_free: ClassVar[bool] = True
 
     @property
     def code_size(self) -> int:
         """The length of a code."""
-        ...
-
-    @property
-    def unit_free(self) -> bool:
-        """Whether codes are independent of the units of x and y."""
-        ...
+        return 4
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return the codes [..., A, code size] of boxes [..., A, 4] relative to anchors [A, 4], xyxy in one unit."""
-        ...
+        raise NotImplementedError
 
     def decode(self, codes: Tensor, anchors: Tensor) -> Tensor:
         """Return boxes [..., A, 4], xyxy in the anchors' unit, from codes [..., A, code size]; inverts `encode`."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class FasterRcnnBoxCoder:
+class FasterRcnnBoxCoder(BoxCoder):
     """Center offsets in units of the anchor and logarithms of size ratios (Faster R-CNN, section 3.1.2).
 
     Attributes:
@@ -57,16 +58,6 @@ class FasterRcnnBoxCoder:
     x_scale: float = 10.0
     height_scale: float = 5.0
     width_scale: float = 5.0
-
-    @property
-    def code_size(self) -> int:
-        """The length of a code."""
-        return 4
-
-    @property
-    def unit_free(self) -> bool:
-        """Codes are ratios to the anchor's sides."""
-        return True
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 4] as ty, tx, th, tw."""
@@ -92,24 +83,15 @@ class FasterRcnnBoxCoder:
 
 
 @dataclass(frozen=True)
-class PixelCenterBoxCoder:
+class PixelCenterBoxCoder(BoxCoder):
     """Faster R-CNN's code of boxes between the centers of their outermost pixels, a pixel smaller (SRN's coder).
 
     The release codes boxes as if their last pixel were excluded, although it is included: an anchor of 8 × 10 pixels
-    has sides of 7 and 9. Boxes outside this coder follow the usual convention.
+    has sides of 7 and 9. Boxes outside this coder follow the usual convention. Its unit is pixels, which detectors use
+    for unit-free coders.
     """
 
     coder: FasterRcnnBoxCoder = FasterRcnnBoxCoder(1.0, 1.0, 1.0, 1.0)
-
-    @property
-    def code_size(self) -> int:
-        """The length of a code."""
-        return 4
-
-    @property
-    def unit_free(self) -> bool:
-        """True: its unit is pixels, which detectors use for unit-free coders."""
-        return True
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 4] as ty, tx, th, tw; sides are at least a tenth of a pixel."""
@@ -127,7 +109,7 @@ def _without_last_pixel(boxes: Tensor, pixels: float = 1.0) -> Tensor:
 
 
 @dataclass(frozen=True)
-class KeypointBoxCoder:
+class KeypointBoxCoder(BoxCoder):
     """Faster R-CNN's code, then each keypoint's offset from the anchor's center in units of its size.
 
     Attributes:
@@ -147,11 +129,6 @@ class KeypointBoxCoder:
     def code_size(self) -> int:
         """The length of a code: 4 for the box, 2 for each keypoint."""
         return 4 + 2 * self.num_keypoints
-
-    @property
-    def unit_free(self) -> bool:
-        """Codes are ratios to the anchor's sides."""
-        return True
 
     @property
     def boxes(self) -> FasterRcnnBoxCoder:
@@ -182,24 +159,15 @@ class KeypointBoxCoder:
 
 
 @dataclass(frozen=True)
-class MeanStddevBoxCoder:
+class MeanStddevBoxCoder(BoxCoder):
     """Differences of corners, divided by one standard deviation.
 
     Attributes:
         stddev: The deviation, in the unit of the boxes.
     """
 
+    unit_free: ClassVar[bool] = False
     stddev: float = 0.01
-
-    @property
-    def code_size(self) -> int:
-        """The length of a code."""
-        return 4
-
-    @property
-    def unit_free(self) -> bool:
-        """The deviation has a unit."""
-        return False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 4] as the differences of ymin, xmin, ymax, xmax."""
@@ -211,7 +179,7 @@ class MeanStddevBoxCoder:
 
 
 @dataclass(frozen=True)
-class SquareBoxCoder:
+class SquareBoxCoder(BoxCoder):
     """Center offsets and the logarithm of one side, with the box replaced by a square of its area.
 
     Attributes:
@@ -220,6 +188,8 @@ class SquareBoxCoder:
         length_scale: Multiplies the logarithm of the sides' ratio.
     """
 
+    # The side mixes x and y.
+    unit_free: ClassVar[bool] = False
     y_scale: float = 10.0
     x_scale: float = 10.0
     length_scale: float = 5.0
@@ -228,11 +198,6 @@ class SquareBoxCoder:
     def code_size(self) -> int:
         """The length of a code."""
         return 3
-
-    @property
-    def unit_free(self) -> bool:
-        """The side mixes x and y."""
-        return False
 
     def encode(self, boxes: Tensor, anchors: Tensor) -> Tensor:
         """Return [..., A, 3] as ty, tx, tl."""
