@@ -23,7 +23,6 @@ FORBIDDEN = {
 # that are skipped outside graphs;
 # what changes a network before it runs; anchors, which follow from sizes; and what comes behind the graph, or goes round it.
 NAMED = {
-    "nn/suppression/greedy.py",
     "nn/suppression/image_by_image.py",
     "families/two_stage/second_stage.py",
     "nn/folding.py",

@@ -26,14 +26,16 @@ from boxwright.families.d_fine.criterion import (
 from boxwright.families.d_fine.decoder import (
     BoxQuality,
     DecoderLayout,
+    DecoderOutputs,
     DeformableAttention,
+    DFinePredictions,
+    QueryOutputs,
     bin_distances,
-    boxes_of_distances,
-    distances_of_boxes,
+    measure_distances,
+    move_sides,
 )
 from boxwright.families.d_fine.network import DFine, cell_boxes, sine_positions
 from boxwright.families.d_fine.postprocessor import QueryPostprocessor
-from boxwright.families.d_fine.predictions import DecoderOutputs, DFinePredictions, QueryOutputs
 from boxwright.families.d_fine.weights import authors_name, is_ignored, transformers_names
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.ops.boxes import from_corners
@@ -327,10 +329,10 @@ def test_pieces(path: Path) -> None:
         name, one = f"{scale:g}", torch.tensor([scale])
         bins = bin_distances(one, torch.tensor([0.5]), 32)
         close(bins, pieces[f"weighting_{name}"], 1e-6)
-        decoded = boxes_of_distances(pieces["points"], pieces["distances"], one)
+        decoded = move_sides(pieces["points"], pieces["distances"], one)
         close(decoded, pieces[f"decoded_{name}"], 1e-6)
         wanted = from_corners(pieces["wanted_xyxy"])
-        below, above = neighboring_bins(distances_of_boxes(pieces["first_boxes"], wanted, one), bins)
+        below, above = neighboring_bins(measure_distances(pieces["first_boxes"], wanted, one), bins)
         # Recorded flat, with shares that need not add up to a bin that both name.
         lower, share = pieces[f"bins_{name}"].long(), pieces[f"right_{name}"]
         places = (below.flatten() + above.flatten(), lower + share)

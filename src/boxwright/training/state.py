@@ -13,8 +13,7 @@ from torch import Tensor
 from boxwright.base.errors import CheckpointError
 from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, shares_of_new
-from boxwright.nn.optimization.moving_average import MovingAverage, average_decay
-from boxwright.nn.optimization.optimizers import Optimizer, grouped
+from boxwright.nn.optimization.optimizers import MovingAverage, Optimizer, average_decay, grouped
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.selection import Selection
 from boxwright.training.threads import THREADS

@@ -23,7 +23,7 @@ from boxwright.nn.ops.box_coder import (
 )
 from boxwright.nn.ops.boxes import box_area, clip_boxes, pairwise_iou
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
-from boxwright.nn.suppression.greedy import suppress_classes
+from boxwright.nn.suppression.image_by_image import suppress_classes
 from tests.conftest import GOLDEN, assert_close
 
 

@@ -12,8 +12,16 @@ from torch import Tensor, nn
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.nn.optimization import undo
-from boxwright.nn.optimization.moving_average import MovingAverage
-from boxwright.nn.optimization.optimizers import Adam, AdamW, Momentum, MomentumTF1, Optimizer, RMSProp, RMSPropTF1
+from boxwright.nn.optimization.optimizers import (
+    Adam,
+    AdamW,
+    Momentum,
+    MomentumTF1,
+    MovingAverage,
+    Optimizer,
+    RMSProp,
+    RMSPropTF1,
+)
 from boxwright.nn.optimization.undo import Snapshot, in_parts, undone_on_error, undone_unless
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.optimizer import build_optimizer

@@ -1,12 +1,18 @@
-"""`AlignDet`: a RetinaNet with box-aligned later steps. Defaults are the release's."""
+"""`AlignDet`: a RetinaNet with box-aligned later steps. Defaults are the release's.
+
+Dimensions: B batch, A anchors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from boxwright.config import messages as m
-from boxwright.families.align_det.criterion import OwnBoxAssigner
 from boxwright.families.align_det.message import AlignDet as AlignDetMessage
 from boxwright.families.align_det.message import AlignedStep
 from boxwright.families.align_det.network import AlignDet, RetinaNetPyramid
@@ -28,7 +34,14 @@ from boxwright.nn.criteria.anchor import AnchorCriterion
 from boxwright.nn.criteria.cascade import CascadeCriterion, Step
 from boxwright.nn.criteria.classification_losses import NO_COLUMN
 from boxwright.nn.criteria.criterion import Criterion
-from boxwright.nn.criteria.target_assigner import ClassColumns, LastLowQualityMatcher, TargetAssigner
+from boxwright.nn.criteria.target_assigner import (
+    IGNORED,
+    AnchorTargets,
+    ArgmaxMatcher,
+    ClassColumns,
+    LastLowQualityMatcher,
+    TargetAssigner,
+)
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.aligned import (
     AlignedHead,
@@ -50,7 +63,35 @@ from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.ssd import SSD
-from boxwright.types import Categories
+from boxwright.types import Categories, Targets
+
+# In pixels: decoding may leave a box of exactly one pixel a little smaller.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class OwnBoxAssigner(TargetAssigner):
+    """Assign each matched anchor the class of its match, but the box that it overlaps most (as released).
+
+    Boxes less than a pixel wide or high, as left by clipping, are ignored; the release has none.
+    """
+
+    @torch.no_grad()
+    def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
+        """Return the targets of every anchor."""
+        assigned = super().__call__(anchors, targets)
+        # Without a threshold: the box that an anchor overlaps most, whether or not that is the match.
+        own = TargetAssigner(self.columns, ArgmaxMatcher(None), self.box_coder, self.similarity)(anchors, targets)
+        tiny = ((anchors[..., 2:] - anchors[..., :2]).amin(-1) < 1 - _ROUNDING).expand_as(assigned.match)
+        match = torch.where(tiny, IGNORED, assigned.match)
+        return replace(
+            assigned,
+            match=match,
+            box_codes=torch.where((match >= 0)[..., None], own.box_codes, 0.0),
+            box_weights=assigned.box_weights * ~tiny,
+            class_weights=assigned.class_weights * ~tiny[..., None],
+        )
+
 
 _LEVELS = (3, 4, 5, 6, 7)
 _OF_BACKBONE = (3, 4, 5)

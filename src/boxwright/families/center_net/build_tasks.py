@@ -23,9 +23,8 @@ from boxwright.families.center_net.criteria.criterion import (
     CenterTask,
     TemporalOffsetTask,
 )
-from boxwright.families.center_net.criteria.dense_pose import SurfaceTask, at_cells, enlarged
 from boxwright.families.center_net.criteria.keypoints import KeypointTargets, KeypointTask, KeypointWeights
-from boxwright.families.center_net.criteria.masks import MaskTask
+from boxwright.families.center_net.criteria.masks import MaskTask, SurfaceTask, at_cells, enlarged
 from boxwright.families.center_net.criteria.task import IdentityTask
 from boxwright.families.center_net.message import (
     CenterNet,

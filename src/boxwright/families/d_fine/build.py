@@ -14,7 +14,7 @@ from boxwright.families.d_fine.criterion import (
 )
 from boxwright.families.d_fine.decoder import DistributionDecoder
 from boxwright.families.d_fine.export_transformers import write_transformers
-from boxwright.families.d_fine.layouts import Layouts, layouts_of
+from boxwright.families.d_fine.layouts import Layouts, read_layouts
 from boxwright.families.d_fine.message import (
     DFine as DFineMessage,
 )
@@ -63,7 +63,7 @@ def build_d_fine(config: DFineMessage, categories: Categories | None, image_chan
 
 
 def _network(config: DFineMessage, channels: int) -> DFine:
-    denoising, layouts = config.denoising or DFineDenoising(), layouts_of(config)
+    denoising, layouts = config.denoising or DFineDenoising(), read_layouts(config)
     backbone, encoder, decoder = _backbone(config, layouts, channels), layouts.encoder, layouts.decoder
     num_queries = (config.decoder or DFineDecoder()).num_queries
     noise = ObjectNoise(config.num_classes, denoising.num_queries, denoising.label_noise, denoising.box_noise)

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.device import is_plain, without_wait
-from boxwright.families.d_fine.decoder import distances_of_boxes
-from boxwright.families.d_fine.predictions import DecoderOutputs, DFinePredictions, QueryOutputs
+from boxwright.families.d_fine.decoder import DecoderOutputs, DFinePredictions, QueryOutputs, measure_distances
 from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.ops.boxes import compute_overlaps, from_corners, normalized, to_corners
 from boxwright.types import Targets
@@ -411,7 +410,7 @@ def fine_grained_localization(
         bins: float32 [N + 1].
         scale: [1].
     """
-    below, above = neighboring_bins(distances_of_boxes(frame, objects.boxes, scale), bins)
+    below, above = neighboring_bins(measure_distances(frame, objects.boxes, scale), bins)
     likelihoods = distances.unflatten(-1, (4, len(bins))).log_softmax(-1)
     places = torch.stack([below, below + 1], -1).expand(*likelihoods.shape[:-1], 2)
     low, high = likelihoods.gather(-1, places).unbind(-1)

@@ -1,11 +1,12 @@
-"""D-FINE's decoder: queries attend to each other and to the maps, and refine distributions of their boxes' sides.
+"""D-FINE's decoder, and predictions: queries attend to each other and to the maps, and refine distributions of sides.
 
 Each side of a frame moves by a distance: the mean of a softmax over bins that are dense around 0 and sparse far away
 (section 4.1). Modules have the names of the published weights, which thereby load by name.
 
-Dimensions: B batch, Q queries, D width, M heads, P taps of all levels together, T cells of all levels together, N + 1
-bins of a distance, N tokens, c channels of a head, L levels, K classes. Boxes are center x, center y, width, height, in
-0..1 of the input; sides are left, top, right and bottom.
+Dimensions: B batch, Q queries, R queries of denoising, D width, M heads, P taps of all levels together, T cells of all
+levels together, N + 1 bins of a distance, N tokens, c channels of a head, L levels or decoder layers, K classes, G
+objects (padded). Boxes are center x, center y, width, height, in 0..1 of the input; sides are left, top, right and
+bottom.
 """
 
 from __future__ import annotations
@@ -19,7 +20,97 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.families.d_fine.predictions import DecoderOutputs, QueryOutputs
+
+@dataclass(frozen=True)
+class QueryOutputs:
+    """One set of outputs: a class and a box of each query.
+
+    Attributes:
+        logits: float [B, Q, K].
+        boxes: float32 [B, Q, 4].
+        distances: float32 [B, Q, 4 · (N + 1)]; logits of the distances of left, top, right and bottom of the frame to
+            the box's sides; None for sets without.
+    """
+
+    logits: Tensor
+    boxes: Tensor
+    distances: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DecoderOutputs:
+    """The sets of outputs of one group of queries.
+
+    Attributes:
+        layers: Of each layer of the decoder; outside of training of the last alone.
+        frame: float32 [B, Q, 4]; the boxes that all layers' distances refer to, without a graph.
+        pre: The first layer's own boxes and plain logits, before any distances; None outside of training.
+    """
+
+    layers: tuple[QueryOutputs, ...]
+    frame: Tensor
+    pre: QueryOutputs | None = None
+
+    @property
+    def sets(self) -> tuple[QueryOutputs, ...]:
+        """Every set of outputs: the layers', and the first layer's own where there are any."""
+        return self.layers if self.pre is None else (*self.layers, self.pre)
+
+
+@dataclass(frozen=True)
+class NoisyQueries:
+    """Objects whose labels and boxes are disturbed, as additional queries of the decoder.
+
+    Attributes:
+        labels: int64 [B, R]; K for padding.
+        references: float32 [B, R, 4]; the disturbed boxes, as logits.
+        objects: int64 [B, R]; the index of the object that a query has to find, in `Targets`; -1 for those that have to
+            find none.
+        blocked: bool [R + Q, R + Q]; True where a query (row) does not see another (column).
+        groups: Into how many groups the queries are divided, each of which has every object once.
+    """
+
+    labels: Tensor
+    references: Tensor
+    objects: Tensor
+    blocked: Tensor
+    groups: int
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """What is predicted for noisy queries.
+
+    Attributes:
+        objects: As in `NoisyQueries`.
+        groups: As in `NoisyQueries`.
+    """
+
+    outputs: DecoderOutputs
+    objects: Tensor
+    groups: int
+
+
+@dataclass(frozen=True)
+class DFinePredictions:
+    """Predictions of D-FINE.
+
+    Attributes:
+        queries: Of the queries that detect.
+        encoder: The cells of the maps that became queries, as detections of their own.
+        bins: float32 [N + 1]; the distance that each bin stands for.
+        scale: float32 [1]; in which share of the frame's sides distances are.
+        input_size: (height, width) of the network's input.
+        denoised: None outside of training, and without denoising.
+    """
+
+    queries: DecoderOutputs
+    encoder: QueryOutputs
+    bins: Tensor
+    scale: Tensor
+    input_size: tuple[int, int]
+    denoised: Denoised | None = None
+
 
 _LEAST = 1e-5
 
@@ -51,7 +142,7 @@ def expected_distances(logits: Tensor, bins: Tensor) -> Tensor:
     return means
 
 
-def boxes_of_distances(frame: Tensor, distances: Tensor, scale: Tensor) -> Tensor:
+def move_sides(frame: Tensor, distances: Tensor, scale: Tensor) -> Tensor:
     """Return boxes [..., 4] whose sides are moved from those of a frame [..., 4].
 
     Args:
@@ -65,7 +156,7 @@ def boxes_of_distances(frame: Tensor, distances: Tensor, scale: Tensor) -> Tenso
     return torch.cat([(low + high) / 2, high - low], -1)
 
 
-def distances_of_boxes(frame: Tensor, boxes: Tensor, scale: Tensor) -> Tensor:
+def measure_distances(frame: Tensor, boxes: Tensor, scale: Tensor) -> Tensor:
     """Return the distances [..., 4] that move a frame's sides to those of boxes [..., 4]."""
     scale = scale.abs()
     low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
@@ -362,7 +453,7 @@ class DistributionDecoder(nn.Module):
                 if self.training:
                     pre = QueryOutputs(self.dec_score_head[0](queries), first)
             distances = self.dec_bbox_head[number](queries + before.detach()).float() + distances
-            refined = boxes_of_distances(frame, expected_distances(distances, bins), self.reg_scale)
+            refined = move_sides(frame, expected_distances(distances, bins), self.reg_scale)
             if self.training or number == len(self.decoder.layers) - 1:
                 logits = self.decoder.lqe_layers[number](self.dec_score_head[number](queries), distances)
                 layer_outputs.append(QueryOutputs(logits, refined, distances))

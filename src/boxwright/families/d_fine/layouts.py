@@ -64,7 +64,7 @@ class Layouts:
     decoder: DecoderLayout
 
 
-def layouts_of(config: DFineMessage) -> Layouts:
+def read_layouts(config: DFineMessage) -> Layouts:
     """Return the shape of the network that a configuration describes."""
     size, extractor = SIZES[config.size.name], config.feature_extractor or DFineFeatureExtractor()
     name = extractor.type or size.backbone

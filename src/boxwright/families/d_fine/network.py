@@ -22,13 +22,17 @@ from torch.nn import functional as F
 from boxwright.families.d_fine.decoder import (
     CLASS_BIAS,
     DecoderLayout,
+    DecoderOutputs,
+    Denoised,
+    DFinePredictions,
     DistributionDecoder,
     Grids,
     Mlp,
+    NoisyQueries,
+    QueryOutputs,
     SelfAttention,
     logit,
 )
-from boxwright.families.d_fine.predictions import DecoderOutputs, Denoised, DFinePredictions, NoisyQueries, QueryOutputs
 from boxwright.nn.backbones.hgnetv2 import NORM
 from boxwright.nn.batch_norm import make_norm
 from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
@@ -251,7 +255,7 @@ class QuerySelection(nn.Module):
         with torch.no_grad():
             nn.init.normal_(self.denoising_class_embed.weight[:-1])
 
-    def memory_of(self, maps: Sequence[Tensor]) -> tuple[Tensor, Grids]:
+    def flatten_maps(self, maps: Sequence[Tensor]) -> tuple[Tensor, Grids]:
         """Return the cells of all maps, finest first, [B, T, D], and the maps' (height, width)."""
         projected = [project(features) for project, features in zip(self.input_proj, maps, strict=True)]
         grids = [(features.shape[-2], features.shape[-1]) for features in projected]
@@ -276,7 +280,7 @@ class QuerySelection(nn.Module):
         references = self.enc_bbox_head(contents).float() + start
         return contents.detach(), references.detach(), QueryOutputs(taken, references.sigmoid())
 
-    def with_noisy(
+    def prepend_noisy(
         self, contents: Tensor, references: Tensor, noisy: NoisyQueries | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return contents and references with noisy queries before them, and which query does not see which."""
@@ -452,12 +456,12 @@ class DFine(Network):
         In training mode they are of all layers, and of noisy queries too, if there are targets.
         """
         decoder, size = self.decoder, (inputs.shape[2], inputs.shape[3])
-        memory, grids = self.queries.memory_of(self.encoder(self.backbone(inputs)))
+        memory, grids = self.queries.flatten_maps(self.encoder(self.backbone(inputs)))
         contents, references, encoder = self.queries.select(memory, grids)
         noisy = None
         if self.training and targets is not None and self.denoiser is not None:
             noisy = self.denoiser(targets, size, contents.shape[1])
-        contents, references, blocked = self.queries.with_noisy(contents, references, noisy)
+        contents, references, blocked = self.queries.prepend_noisy(contents, references, noisy)
         outputs, denoised = decoder(contents, references, memory, grids, blocked), None
         if noisy is not None:
             count = noisy.labels.shape[1]

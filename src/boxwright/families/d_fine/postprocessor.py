@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.device import constants
-from boxwright.families.d_fine.predictions import DFinePredictions
+from boxwright.families.d_fine.decoder import DFinePredictions
 from boxwright.nn.ops.boxes import clip_boxes, to_corners
 from boxwright.nn.postprocessing.anchor import of_anchors
 from boxwright.nn.postprocessing.nms import Nms

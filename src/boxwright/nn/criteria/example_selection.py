@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.nn.criteria.target_assigner import UNMATCHED
-from boxwright.nn.suppression.greedy import suppress_images
+from boxwright.nn.suppression.image_by_image import suppress_images
 
 
 @dataclass(frozen=True)

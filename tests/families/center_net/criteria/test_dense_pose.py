@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_unsupported
-from boxwright.families.center_net.criteria.dense_pose import SurfaceTask, at_cells, enlarged
+from boxwright.families.center_net.criteria.masks import SurfaceTask, at_cells, enlarged
 from boxwright.families.center_net.postprocessing.masks import SurfaceDecoder
 from boxwright.families.center_net.predictions import StageMaps, SurfaceMaps
 from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy

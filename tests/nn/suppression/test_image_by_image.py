@@ -9,7 +9,7 @@ from torchvision.ops import nms
 
 from boxwright.base.device import is_plain
 from boxwright.nn.criteria import target_assigner
-from boxwright.nn.suppression.greedy import bounded, suppress_classes
+from boxwright.nn.suppression.image_by_image import bounded, suppress_classes
 
 
 def by_torchvision(boxes: Tensor, scores: Tensor, classes: Tensor, iou_threshold: float) -> Tensor:
