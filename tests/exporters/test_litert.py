@@ -26,7 +26,7 @@ from boxwright.exporters.export import ExportDescription, export
 from boxwright.exporters.litert_file import PYTHON, litert_input, litert_model, save_litert
 from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
 from boxwright.exporters.litert_whole import LiteDetector
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.runtime.export_file import read_export_file

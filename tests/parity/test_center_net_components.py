@@ -32,7 +32,7 @@ from boxwright.families.center_net.postprocessing.peaks import best_of_each_chan
 from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import CenterPredictions, KeypointMaps, StageMaps
 from boxwright.families.shared.criterion import build_classification_loss
-from boxwright.nn.criteria.localization_losses import AbsoluteError
+from boxwright.nn.criteria.losses import AbsoluteError
 from boxwright.pipeline import messages as m
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks

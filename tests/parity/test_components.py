@@ -25,10 +25,10 @@ from boxwright.families.shared.post_processing import build_nms, build_score_con
 from boxwright.families.two_stage.position_sensitive_head import position_sensitive_crop
 from boxwright.families.two_stage.second_stage import by_relative_size
 from boxwright.families.two_stage.third_stage import reframe_masks
-from boxwright.nn.criteria.classification_losses import NO_COLUMN, Dice, as_rows
 from boxwright.nn.criteria.example_selection import BalancedSampler, MinibatchSampler
+from boxwright.nn.criteria.losses import NO_COLUMN, Dice, as_rows
 from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder, KeypointBoxCoder
 from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.nn.ops.roi import crop_and_resize, grid_align
 from boxwright.nn.optimization.optimizers import Optimizer

@@ -32,7 +32,7 @@ from boxwright.exporters.litert_whole import is_whole, whole_program
 from boxwright.exporters.program import Suppression
 from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
 from boxwright.nn.detector import Detector
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
 from boxwright.nn.postprocessing.nms import PerClass, operator_arguments

@@ -47,7 +47,7 @@ from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.backbones.vgg16 import Vgg16
 from boxwright.nn.heads.convolutional import Tower, WeightSharedHead
 from boxwright.nn.necks.bifpn import BiFpn, BiFpnNode
-from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.ssd import SSD
 from boxwright.types import Categories
 from boxwright.types.categories import coco_classes_by_id

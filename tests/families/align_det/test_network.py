@@ -11,8 +11,7 @@ import boxwright as bw
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.families.align_det.network import AlignDet
-from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.criteria.anchor import AnchorCriterion, CascadeCriterion
 from boxwright.nn.criteria.target_assigner import IGNORED
 from boxwright.nn.heads.aligned import (
     AlignedHead,

@@ -27,7 +27,7 @@ from boxwright.nn.criteria.target_assigner import (
 )
 from boxwright.nn.detector import Detector
 from boxwright.nn.multi_scale import MULTI_SCALE, MultiScaleDetector
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.types import AnchorPredictions, Proposals, Targets, TwoStagePredictions

@@ -12,10 +12,17 @@ from boxwright.config.load import parse_message
 from boxwright.families.shared.criterion import build_criterion
 from boxwright.families.ssd.build import build_target_assigner
 from boxwright.nn.criteria.anchor import AnchorCriterion, Balance, ExpectedSampling, LossNormalizer, ReweightUnmatched
-from boxwright.nn.criteria.classification_losses import NO_COLUMN, Dice, SigmoidCrossEntropy
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.criteria.example_selection import BalancedSampler
-from boxwright.nn.criteria.localization_losses import AbsoluteError, GeneralizedIouLoss, IouLoss, SmoothL1
+from boxwright.nn.criteria.losses import (
+    NO_COLUMN,
+    AbsoluteError,
+    Dice,
+    GeneralizedIouLoss,
+    IouLoss,
+    SigmoidCrossEntropy,
+    SmoothL1,
+)
 from boxwright.nn.criteria.target_assigner import (
     ArgmaxMatcher,
     BipartiteMatcher,
@@ -23,8 +30,13 @@ from boxwright.nn.criteria.target_assigner import (
     ConfidenceTargetAssigner,
     TargetAssigner,
 )
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder, MeanStddevBoxCoder
-from boxwright.nn.ops.boxes import ThresholdedIou, negative_squared_distance
+from boxwright.nn.ops.boxes import (
+    FasterRcnnBoxCoder,
+    KeypointBoxCoder,
+    MeanStddevBoxCoder,
+    ThresholdedIou,
+    negative_squared_distance,
+)
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.types import AnchorPredictions, Targets

@@ -14,14 +14,16 @@ from boxwright.nn.criteria.target_assigner import (
     BipartiteArgmaxMatcher,
     BipartiteMatcher,
 )
-from boxwright.nn.ops.box_coder import (
+from boxwright.nn.ops.boxes import (
     BoxCoder,
     FasterRcnnBoxCoder,
     KeypointBoxCoder,
     MeanStddevBoxCoder,
     SquareBoxCoder,
+    box_area,
+    clip_boxes,
+    pairwise_iou,
 )
-from boxwright.nn.ops.boxes import box_area, clip_boxes, pairwise_iou
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.nn.suppression.image_by_image import suppress_classes
 from tests.conftest import GOLDEN, assert_close

@@ -30,10 +30,9 @@ from boxwright.families.shared.criterion import (
 from boxwright.families.shared.family import Family, check_classes, require
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
-from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.cascade import CascadeCriterion, Step
-from boxwright.nn.criteria.classification_losses import NO_COLUMN
+from boxwright.nn.criteria.anchor import AnchorCriterion, CascadeCriterion, Step
 from boxwright.nn.criteria.criterion import Criterion
+from boxwright.nn.criteria.losses import NO_COLUMN
 from boxwright.nn.criteria.target_assigner import (
     IGNORED,
     AnchorTargets,
@@ -56,8 +55,7 @@ from boxwright.nn.heads.aligned import (
 from boxwright.nn.heads.convolutional import HeadOutput, TowerShape, WeightSharedHead
 from boxwright.nn.layers import ConvSettings
 from boxwright.nn.network import Backbone, Network
-from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.nn.ops.boxes import RefinedStart
+from boxwright.nn.ops.boxes import BoxCoder, FasterRcnnBoxCoder, RefinedStart
 from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor

@@ -41,7 +41,7 @@ from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
 from boxwright.nn.backbones.resnet_v1 import Bottleneck
 from boxwright.nn.backbones.vgg16 import Vgg16
 from boxwright.nn.batch_norm import BatchNormSettings
-from boxwright.nn.criteria.cascade import CascadeCriterion, Step, as_objects
+from boxwright.nn.criteria.anchor import CascadeCriterion, Step, as_objects
 from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.criteria.target_assigner import BipartiteArgmaxMatcher, ClassColumns
 from boxwright.nn.detector import Detector
@@ -50,8 +50,15 @@ from boxwright.nn.heads.convolutional import AnchorHead, ConvolutionalHead, Head
 from boxwright.nn.layers import ConvSettings, KernelRule, conv_norm_act
 from boxwright.nn.necks.multi_resolution import ExtraMap, VggExtras
 from boxwright.nn.network import Network
-from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
+from boxwright.nn.ops.boxes import (
+    AnchorFilter,
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    RefinedStart,
+    SecondStep,
+    StartRule,
+    TiledStart,
+)
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor

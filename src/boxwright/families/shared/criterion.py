@@ -28,23 +28,21 @@ from boxwright.nn.criteria.anchor import (
     LossNormalizer,
     ReweightUnmatched,
 )
-from boxwright.nn.criteria.classification_losses import (
+from boxwright.nn.criteria.example_selection import BalancedSampler, HardExampleMiner
+from boxwright.nn.criteria.losses import (
+    AbsoluteError,
     BootstrappedSigmoid,
     ClassificationLoss,
     Dice,
-    PenaltyReducedFocal,
-    SigmoidCrossEntropy,
-    SigmoidFocal,
-    SoftmaxAgainstLogits,
-    SoftmaxCrossEntropy,
-)
-from boxwright.nn.criteria.example_selection import BalancedSampler, HardExampleMiner
-from boxwright.nn.criteria.localization_losses import (
-    AbsoluteError,
     GeneralizedIouLoss,
     IouLoss,
     LocalizationLoss,
+    PenaltyReducedFocal,
+    SigmoidCrossEntropy,
+    SigmoidFocal,
     SmoothL1,
+    SoftmaxAgainstLogits,
+    SoftmaxCrossEntropy,
     SquaredError,
 )
 from boxwright.nn.criteria.target_assigner import (
@@ -56,14 +54,18 @@ from boxwright.nn.criteria.target_assigner import (
     TargetAssigner,
 )
 from boxwright.nn.layers import ConvSettings, KernelRule
-from boxwright.nn.ops.box_coder import (
+from boxwright.nn.ops.boxes import (
     BoxCoder,
     FasterRcnnBoxCoder,
     KeypointBoxCoder,
     MeanStddevBoxCoder,
+    Similarity,
     SquareBoxCoder,
+    ThresholdedIou,
+    negative_squared_distance,
+    pairwise_ioa,
+    pairwise_iou,
 )
-from boxwright.nn.ops.boxes import Similarity, ThresholdedIou, negative_squared_distance, pairwise_ioa, pairwise_iou
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, ScoreConverter, softmax
 from boxwright.nn.postprocessing.nms import Nms
 from boxwright.nn.regularization import Regularizer

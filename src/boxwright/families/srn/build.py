@@ -37,15 +37,22 @@ from boxwright.families.srn.network import (
 )
 from boxwright.nn.anchor_grids import AnchorGenerator, AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
-from boxwright.nn.criteria.cascade import CascadeCriterion, Step
-from boxwright.nn.criteria.classification_losses import NO_COLUMN
+from boxwright.nn.criteria.anchor import CascadeCriterion, Step
 from boxwright.nn.criteria.criterion import Criterion
+from boxwright.nn.criteria.losses import NO_COLUMN
 from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.convolutional import HeadOutput
 from boxwright.nn.network import Backbone, Network
-from boxwright.nn.ops.box_coder import BoxCoder, PixelCenterBoxCoder
-from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
+from boxwright.nn.ops.boxes import (
+    AnchorFilter,
+    BoxCoder,
+    PixelCenterBoxCoder,
+    RefinedStart,
+    SecondStep,
+    StartRule,
+    TiledStart,
+)
 from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor

@@ -22,7 +22,7 @@ from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_postprocessor
 from boxwright.families.ssd.message import Ssd
 from boxwright.nn.batch_norm import GroupNormSettings
-from boxwright.nn.criteria.classification_losses import NO_COLUMN
+from boxwright.nn.criteria.losses import NO_COLUMN
 from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadOutput, HeadShape, TowerShape, WeightSharedHead

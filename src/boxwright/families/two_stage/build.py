@@ -50,9 +50,8 @@ from boxwright.families.two_stage.second_stage import FinalOutputs, SecondStage
 from boxwright.families.two_stage.third_stage import MaskPredictor
 from boxwright.families.two_stage.torchvision_names import foreign_weights
 from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
-from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
 from boxwright.nn.criteria.example_selection import HardExampleMiner, MinibatchSampler
-from boxwright.nn.criteria.localization_losses import LocalizationLoss, SmoothL1
+from boxwright.nn.criteria.losses import LocalizationLoss, SmoothL1, SoftmaxCrossEntropy
 from boxwright.nn.criteria.target_assigner import (
     ArgmaxMatcher,
     ClassColumns,
@@ -70,7 +69,7 @@ from boxwright.nn.heads.convolutional import (
     WeightSharedHead,
 )
 from boxwright.nn.layers import conv_norm_act
-from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.postprocessing.nms import ClassAgnostic, Nms, PerClass
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from boxwright.base.errors import DataError
 from boxwright.families.two_stage.third_stage import masks_of_classes
-from boxwright.nn.criteria.classification_losses import ClassificationLoss, as_columns
 from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.criteria.example_selection import HardExampleMiner, MinibatchSampler
-from boxwright.nn.criteria.localization_losses import LocalizationLoss
+from boxwright.nn.criteria.losses import ClassificationLoss, LocalizationLoss, as_columns
 from boxwright.nn.criteria.target_assigner import UNMATCHED, AnchorTargets, TargetAssigner, has_match, rows_of
 from boxwright.nn.ops.roi import mask_targets
 from boxwright.types import AnchorPredictions, InstancePredictions, Proposals, RegionPredictions, Targets

@@ -26,8 +26,7 @@ from boxwright.nn.criteria.target_assigner import TargetAssigner
 from boxwright.nn.heads.convolutional import AnchorHead
 from boxwright.nn.layers import padded_to_multiple
 from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
-from boxwright.nn.ops.box_coder import BoxCoder
-from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.nn.ops.boxes import BoxCoder, clip_boxes
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.types import AnchorPredictions, PaddedDetections, Proposals, Targets, TwoStagePredictions
 from boxwright.types.context_features import ContextFeatures

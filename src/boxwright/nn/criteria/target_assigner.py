@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.device import is_plain
-from boxwright.nn.criteria.classification_losses import NO_COLUMN
-from boxwright.nn.ops.box_coder import BoxCoder, KeypointBoxCoder
-from boxwright.nn.ops.boxes import Similarity, negative_squared_distance, pairwise_iou
+from boxwright.nn.criteria.losses import NO_COLUMN
+from boxwright.nn.ops.boxes import BoxCoder, KeypointBoxCoder, Similarity, negative_squared_distance, pairwise_iou
 from boxwright.types import Targets
 
 UNMATCHED = -1

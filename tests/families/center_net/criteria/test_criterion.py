@@ -19,7 +19,7 @@ from boxwright.families.center_net.criteria.task import IdentityTask
 from boxwright.families.center_net.network import CenterNet, IdentityClassifier
 from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import CenterPredictions, StageMaps
-from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
+from boxwright.nn.criteria.losses import SoftmaxCrossEntropy
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline

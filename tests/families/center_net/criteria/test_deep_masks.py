@@ -34,8 +34,8 @@ from boxwright.families.center_net.criteria.deep_masks import (
     square_error_of_views,
 )
 from boxwright.families.center_net.predictions import DeepMaskPredictions
-from boxwright.nn.criteria.classification_losses import SigmoidCrossEntropy
 from boxwright.nn.criteria.criterion import LossTerm
+from boxwright.nn.criteria.losses import SigmoidCrossEntropy
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
 

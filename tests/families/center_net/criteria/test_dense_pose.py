@@ -14,8 +14,7 @@ from boxwright.config.support import refuse_unsupported
 from boxwright.families.center_net.criteria.masks import SurfaceTask, at_cells, enlarged
 from boxwright.families.center_net.postprocessing.masks import SurfaceDecoder
 from boxwright.families.center_net.predictions import StageMaps, SurfaceMaps
-from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
-from boxwright.nn.criteria.localization_losses import AbsoluteError
+from boxwright.nn.criteria.losses import AbsoluteError, SoftmaxCrossEntropy
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline

@@ -29,9 +29,8 @@ from boxwright.families.center_net.criteria.deep_masks import DeepMaskTask
 from boxwright.families.center_net.criteria.keypoints import KeypointTargets
 from boxwright.families.center_net.criteria.task import Stages, Task, known, mean_over_stages, object_count
 from boxwright.families.center_net.predictions import STRIDE, CenterPredictions, StageMaps
-from boxwright.nn.criteria.classification_losses import ClassificationLoss
 from boxwright.nn.criteria.criterion import Description, LossTerm
-from boxwright.nn.criteria.localization_losses import LocalizationLoss
+from boxwright.nn.criteria.losses import ClassificationLoss, LocalizationLoss
 from boxwright.types import Targets
 
 

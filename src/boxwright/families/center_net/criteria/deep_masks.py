@@ -21,8 +21,8 @@ from boxwright.base.device import constants
 from boxwright.base.errors import DataError
 from boxwright.families.center_net.criteria.task import known
 from boxwright.families.center_net.predictions import STRIDE, DeepMaskPredictions
-from boxwright.nn.criteria.classification_losses import ClassificationLoss, Dice
 from boxwright.nn.criteria.criterion import LossTerm
+from boxwright.nn.criteria.losses import ClassificationLoss, Dice
 from boxwright.nn.ops.boxes import normalized
 from boxwright.nn.ops.roi import crop_and_resize, mask_targets, whole_masks
 from boxwright.types import Targets

@@ -28,9 +28,8 @@ from boxwright.families.center_net.cells import (
 )
 from boxwright.families.center_net.criteria.task import Stages, known, mean_over_stages
 from boxwright.families.center_net.predictions import STRIDE, StageMaps, SurfaceMaps
-from boxwright.nn.criteria.classification_losses import ClassificationLoss
 from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.criteria.localization_losses import LocalizationLoss
+from boxwright.nn.criteria.losses import ClassificationLoss, LocalizationLoss
 from boxwright.nn.ops.roi import mask_targets
 from boxwright.types import Targets
 from boxwright.types.dense_pose import COLUMNS, KNOWN, PART, PLACE, SURFACE

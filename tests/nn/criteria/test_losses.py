@@ -9,22 +9,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.nn.criteria import classification_losses
+from boxwright.nn.criteria import losses
 from boxwright.nn.criteria.anchor import AnchorCriterion, LossNormalizer
-from boxwright.nn.criteria.classification_losses import (
+from boxwright.nn.criteria.losses import (
     NO_COLUMN,
     SigmoidCrossEntropy,
     SigmoidFocal,
+    SmoothL1,
     SoftmaxCrossEntropy,
+    SquaredError,
     as_columns,
     as_rows,
     penalty_reduced_focal_loss,
     sigmoid_focal_loss,
     softmax_loss,
 )
-from boxwright.nn.criteria.localization_losses import SmoothL1, SquaredError
 from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns, TargetAssigner
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.types import AnchorPredictions, Targets
 
 
@@ -134,7 +135,7 @@ def test_softmax_loss_and_its_gradient() -> None:
 
 @pytest.mark.parametrize("in_cache", [1, 5, 13, 1 << 16])
 def test_pieces_of_any_size_give_the_same(in_cache: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classification_losses, "_IN_CACHE", in_cache)
+    monkeypatch.setattr(losses, "_IN_CACHE", in_cache)
     x = logits()
     found = sigmoid_focal_loss(x, CLASSES, 2.0, 0.25)
     torch.testing.assert_close(found, focal_by_definition(x, 2.0, 0.25))
@@ -184,7 +185,7 @@ def test_values_and_gradients(
     alpha: float, beta: float, columns: int, in_cache: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where logits are clipped, targets are 1 or nearly so, and rows are computed in several parts."""
-    monkeypatch.setattr(classification_losses, "_IN_CACHE", in_cache)
+    monkeypatch.setattr(losses, "_IN_CACHE", in_cache)
     generator = torch.Generator().manual_seed(0)
     logits = (12 * torch.randn(2, 30, 7, generator=generator, dtype=torch.float64)).requires_grad_()
     targets = torch.rand(2, 30, 7, generator=generator, dtype=torch.float64)

@@ -1,25 +1,25 @@
-"""Classification losses over anchors.
+"""Losses of classes and boxes over anchors.
 
-Each takes logits, targets and weights per anchor or per column, and returns one loss per anchor; the criterion sums,
-mines and normalizes. A target is the index of the column that is 1, or `NO_COLUMN` for a row of zeros, or a row of
-floats. Rows would take as much memory as the logits, and each step of a formula another pass over both; so values and
-gradients of the losses with indices, and of heatmaps' focal loss, are computed in one pass.
+Each takes logits or box codes, targets and weights, and returns one loss per anchor; the criterion sums, mines and
+normalizes. A class target is the index of the column that is 1, or `NO_COLUMN` for a row of zeros, or a row of floats.
+Rows would take as much memory as the logits, and each step of a formula another pass over both; so values and gradients
+of the losses with indices, and of heatmaps' focal loss, are computed in one pass.
 
-Dimensions: B batch, A anchors (cells of a heatmap), C columns (classes, and background if any).
+Dimensions: B batch, A anchors (cells of a heatmap), C columns (classes, and background if any), S code size.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from boxwright.nn.ops.boxes import rows_at_once
+from boxwright.nn.ops.boxes import compute_overlaps, rows_at_once
 
 NO_COLUMN = -1
 # The chunk size that stays in a core's cache through all steps of the formula.
@@ -382,3 +382,86 @@ def _weigh(losses: Tensor, weights: Tensor) -> Tensor:
     if weights.shape[-1] == 1:
         return losses.sum(-1) * weights.squeeze(-1)  # the same, with one pass over all columns fewer
     return (losses * weights).sum(-1)
+
+
+class LocalizationLoss:
+    """A loss for each anchor.
+
+    Attributes:
+        of_boxes: Whether boxes (xyxy) rather than codes are compared.
+    """
+
+    of_boxes: ClassVar[bool] = False
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted losses.
+
+        Args:
+            codes: float [B, A, S], or boxes [B, A, 4].
+            targets: float, the same shape.
+            weights: float [B, A].
+
+        Returns:
+            float [B, A].
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SquaredError(LocalizationLoss):
+    """Half the squared weighted difference; the weight is squared too, as in TensorFlow."""
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return float [B, A]."""
+        difference = (codes - targets) * weights[..., None]
+        return 0.5 * difference.square().sum(-1)
+
+
+@dataclass(frozen=True)
+class AbsoluteError(LocalizationLoss):
+    """The sum of absolute differences."""
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return float [B, A]."""
+        return (codes - targets).abs().sum(-1) * weights
+
+
+@dataclass(frozen=True)
+class SmoothL1(LocalizationLoss):
+    """Huber's loss: quadratic up to `delta`, linear with slope `delta` beyond."""
+
+    delta: float = 1.0
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return float [B, A]."""
+        # `F.smooth_l1_loss` is this divided by delta: its slope far from the target is 1, and TF's is delta.
+        return F.huber_loss(codes, targets, reduction="none", delta=self.delta).sum(-1) * weights
+
+
+@dataclass(frozen=True)
+class IouLoss(LocalizationLoss):
+    """One minus intersection over union; 1 for disjoint boxes."""
+
+    of_boxes = True
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return float [...]."""
+        intersection, union, _ = compute_overlaps(codes, targets)
+        # The inner `where` keeps 0 / 0 out of the backward pass, where the outer one alone would leave NaN.
+        iou = torch.where(intersection > 0, intersection / torch.where(intersection > 0, union, 1.0), 0.0)
+        return (1 - iou) * weights
+
+
+@dataclass(frozen=True)
+class GeneralizedIouLoss(LocalizationLoss):
+    """One minus generalized intersection over union (Rezatofighi et al., 2019, algorithm 1)."""
+
+    of_boxes = True
+
+    def __call__(self, codes: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return float [...]; in 0..2 for valid boxes, times the weight."""
+        intersection, union, hull = compute_overlaps(codes, targets)
+        iou = torch.where(union == 0, 0.0, intersection / torch.where(union == 0, 1.0, union))
+        # TF's rule for two empty boxes: the penalty is 0.
+        outside = torch.where(hull > 0, (hull - union) / torch.where(hull > 0, hull, 1.0), iou)
+        return (1 - (iou - outside)) * weights
