@@ -83,17 +83,9 @@ def _backbone(config: DFineMessage, layouts: Layouts, channels: int) -> Backbone
     return TimmBackbone(extractor.type.removeprefix("timm/"), strides=layouts.strides)
 
 
-def _varifocal(config: DFineLoss) -> ClassificationLoss:
-    return Varifocal(config.alpha, config.gamma or 2.0)
-
-
-def _matchability_aware(config: DFineLoss) -> ClassificationLoss:
-    return MatchabilityAware(config.gamma or 1.5)
-
-
 _CLASSIFICATION: dict[str, Callable[[DFineLoss], ClassificationLoss]] = {
-    "VARIFOCAL": _varifocal,
-    "MATCHABILITY_AWARE": _matchability_aware,
+    "VARIFOCAL": lambda config: Varifocal(config.alpha, config.gamma or 2.0),
+    "MATCHABILITY_AWARE": lambda config: MatchabilityAware(config.gamma or 1.5),
 }
 
 

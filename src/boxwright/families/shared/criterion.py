@@ -76,24 +76,14 @@ def build_box_coder(config: m.BoxCoder) -> BoxCoder:
     return build_chosen(config, "box_coder_oneof", _BOX_CODERS)
 
 
-def _faster_rcnn(config: m.FasterRcnnBoxCoder) -> FasterRcnnBoxCoder:
-    return FasterRcnnBoxCoder(config.y_scale, config.x_scale, config.height_scale, config.width_scale)
-
-
-def _keypoint(config: m.KeypointBoxCoder) -> BoxCoder:
-    return KeypointBoxCoder(
-        config.num_keypoints, config.y_scale, config.x_scale, config.height_scale, config.width_scale
-    )
-
-
-def _mean_stddev(config: m.MeanStddevBoxCoder) -> BoxCoder:
-    return MeanStddevBoxCoder(config.stddev)
-
-
 _BOX_CODERS: dict[str, Callable[..., BoxCoder]] = {
-    "faster_rcnn_box_coder": _faster_rcnn,
-    "keypoint_box_coder": _keypoint,
-    "mean_stddev_box_coder": _mean_stddev,
+    "faster_rcnn_box_coder": lambda config: FasterRcnnBoxCoder(
+        config.y_scale, config.x_scale, config.height_scale, config.width_scale
+    ),
+    "keypoint_box_coder": lambda config: KeypointBoxCoder(
+        config.num_keypoints, config.y_scale, config.x_scale, config.height_scale, config.width_scale
+    ),
+    "mean_stddev_box_coder": lambda config: MeanStddevBoxCoder(config.stddev),
     "square_box_coder": lambda config: SquareBoxCoder(config.y_scale, config.x_scale, config.length_scale),
 }
 
@@ -110,15 +100,12 @@ def _argmax(config: m.ArgMaxMatcher) -> Matcher:
     return ArgmaxMatcher(matched, unmatched, config.negatives_lower_than_unmatched, config.force_match_for_each_row)
 
 
-def _bipartite_argmax(config: m.BipartiteArgmaxMatcher) -> Matcher:
-    matched, unmatched = config.matched_threshold, config.unmatched_threshold
-    return BipartiteArgmaxMatcher(matched, unmatched)
-
-
 _MATCHERS: dict[str, Callable[..., Matcher]] = {
     "argmax_matcher": _argmax,
     "bipartite_matcher": lambda _: BipartiteMatcher(),
-    "bipartite_argmax_matcher": _bipartite_argmax,
+    "bipartite_argmax_matcher": lambda config: BipartiteArgmaxMatcher(
+        config.matched_threshold, config.unmatched_threshold
+    ),
 }
 
 
@@ -145,7 +132,7 @@ def build_criterion(
         by_code_size: Whether the box loss is divided by the code's length.
     """
     refuse_contradictions(loss)
-    miner = loss.hard_example_miner
+    miner, sampler = loss.hard_example_miner, loss.random_example_sampler
     return AnchorCriterion(
         assigner=assigner,
         classification=build_classification_loss(require(loss.classification_loss, loss, "classification_loss")),
@@ -159,15 +146,9 @@ def build_criterion(
         miner=None
         if miner is None
         else build_hard_example_miner(miner, loss.classification_weight, loss.localization_weight),
-        sampler=_sampler(loss.random_example_sampler),
+        sampler=None if sampler is None else BalancedSampler(sampler.positive_sample_fraction),
         expected=_expected(loss),
     )
-
-
-def _sampler(config: m.RandomExampleSampler | None) -> BalancedSampler | None:
-    if config is None:
-        return None
-    return BalancedSampler(config.positive_sample_fraction)
 
 
 def _expected(loss: m.Loss) -> ExpectedWeights | None:
@@ -187,19 +168,11 @@ def _focal(config: m.SigmoidFocalClassificationLoss) -> ClassificationLoss:
     return SigmoidFocal(config.gamma, config.alpha if config.has("alpha") else None)
 
 
-def _softmax(config: m.WeightedSoftmaxClassificationLoss) -> ClassificationLoss:
-    return SoftmaxCrossEntropy(config.logit_scale)
-
-
-def _softmax_against_logits(config: m.WeightedSoftmaxClassificationAgainstLogitsLoss) -> ClassificationLoss:
-    return SoftmaxAgainstLogits(config.logit_scale)
-
-
 _CLASSIFICATION: dict[str, Callable[[Any], ClassificationLoss]] = {
     "weighted_sigmoid": lambda _: SigmoidCrossEntropy(),
     "weighted_sigmoid_focal": _focal,
-    "weighted_softmax": _softmax,
-    "weighted_logits_softmax": _softmax_against_logits,
+    "weighted_softmax": lambda config: SoftmaxCrossEntropy(config.logit_scale),
+    "weighted_logits_softmax": lambda config: SoftmaxAgainstLogits(config.logit_scale),
     "bootstrapped_sigmoid": lambda config: BootstrappedSigmoid(config.alpha, config.hard_bootstrap),
     "penalty_reduced_logistic_focal_loss": lambda config: PenaltyReducedFocal(config.alpha, config.beta),
     "weighted_dice_classification_loss": lambda config: Dice(
