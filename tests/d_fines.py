@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from boxwright.families.d_fine.decoder import DecoderLayout, DistributionDecoder, QuerySelection
-from boxwright.families.d_fine.encoder import EncoderLayout, HybridEncoder
-from boxwright.families.d_fine.network import DFine
-from boxwright.families.d_fine.predictions import NoisyQueries
+from boxwright.families.d_fine.decoder import DecoderLayout, DistributionDecoder, NoisyQueries
+from boxwright.families.d_fine.network import DFine, EncoderLayout, HybridEncoder, QuerySelection
 from boxwright.families.d_fine.weights import from_transformers
 from boxwright.nn.backbones.hgnetv2 import HgNetLayout, HgNetV2
 from boxwright.types import Targets

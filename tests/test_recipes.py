@@ -15,7 +15,7 @@ from boxwright.config.preset import preset_names, preset_text
 from boxwright.config.support import report
 from boxwright.data.label_map import load_label_map
 from boxwright.families.refinedet.network import RefineDet
-from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.criteria.anchor import CascadeCriterion
 from boxwright.nn.layers import Conv2d, Deconv2d
 from boxwright.nn.postprocessing.nms import BestOfClass
 from boxwright.nn.regularization import Regularizer, _by_regularizer

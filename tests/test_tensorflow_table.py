@@ -75,7 +75,7 @@ TESTED = {
     "`CenterNetMetaArch`": "parity/test_center_net.py::test_detections",
     "`DeepMACMetaArch`": "families/center_net/test_deep_masks.py::test_learns_and_detects",
     "`CenterNetDensePoseTargetAssigner`, `detection_surface_coords`": "parity/test_center_net.py::test_detections",
-    "`track_estimation_task`": "families/center_net/criteria/test_identities.py::test_loss_by_hand",
+    "`track_estimation_task`": "families/center_net/criteria/test_criterion.py::test_loss_by_hand",
     "`ContextRCNNMetaArch`": "nn/test_context_attention.py::test_layers_and_heads_by_the_definition",
     "`generate_embedding_data.py`, `add_context_to_examples.py`": "inference/test_context_memory.py::test_records_have_the_embeddings_of_their_camera_and_month",
     "`TF_SEQUENCE_EXAMPLE`, `create_ava_actions_tf_record.py`, `seq_example_util`": "data/test_context_records.py::test_the_frames_of_a_sequence",

@@ -13,7 +13,16 @@ import pytest
 import torch
 
 import boxwright as bw
-from boxwright.base.device import in_halves, is_out_of_memory, random_devices, set_tf32, tf32_allowed, usable_device
+from boxwright.base.device import (
+    constants,
+    in_halves,
+    is_out_of_memory,
+    random_devices,
+    set_tf32,
+    tf32_allowed,
+    usable_device,
+)
+from tests.cuda.fake import CUDA, fake_cuda
 
 CUDA_1 = torch.device("cuda", 1)
 # As PyTorch 2.8 to 2.15 word them.
@@ -267,3 +276,20 @@ def test_commands_round_alike(small_config: Path, tmp_path: Path, rounding: Call
         done = CliRunner().invoke(app, [*arguments, "--device", "cpu"], catch_exceptions=False)
         assert done.exit_code == 0, done.output
         assert rounding() == (False, False), arguments[0]
+
+
+def test_they_are_rounded_once() -> None:
+    numbers = [1 / 3, 640.0, 1e-30, -7.0]
+    assert torch.equal(constants(numbers, torch.device("cpu")), torch.tensor(numbers))
+    found = constants([3, 2**40], torch.device("cpu"), torch.int64)
+    assert found.tolist() == [3, 2**40]
+    assert found.dtype == torch.int64
+
+
+def test_a_gpu_is_not_waited_for() -> None:
+    with fake_cuda() as recorder:
+        found = constants([1.0, 2.0], CUDA)
+        assert (found.device, found.shape) == (CUDA, (2,))
+        assert not recorder.waits
+        torch.tensor([1.0, 2.0], device=CUDA)
+        assert recorder.waits

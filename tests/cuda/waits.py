@@ -10,8 +10,8 @@ Wait = tuple[str, str]
 
 _ARRIVED: Wait = ("training/step.py _read", "Event.synchronize")
 _SUPPRESSED: set[Wait] = {("nn/suppression/image_by_image.py all_complete", "item")}
-_GREEDY: Wait = ("nn/suppression/greedy.py suppress_classes", "nms")
-_ALL_MINED: Wait = ("nn/criteria/hard_example_miner.py suppress_batch", "item")
+_GREEDY: Wait = ("nn/suppression/image_by_image.py suppress_classes", "nms")
+_ALL_MINED: Wait = ("nn/criteria/example_selection.py suppress_batch", "item")
 _MINED: set[Wait] = {_GREEDY, _ALL_MINED}
 _VALID: Wait = ("families/two_stage/second_stage.py of_valid_rows", "item")
 _MATCHED: Wait = ("types/packing.py fetched", "copy to the CPU")

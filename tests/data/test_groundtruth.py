@@ -12,9 +12,8 @@ import boxwright as bw
 from boxwright.data.batch import collate, to_input
 from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, WeighClasses
 from boxwright.data.label_map import load_label_map
-from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.nn.ops.matcher import ArgmaxMatcher
+from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns, TargetAssigner
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline.input_reader import build_groundtruth
 from boxwright.pipeline.training import build_training

@@ -460,7 +460,7 @@ def test_packed_run_lengths_are_those_of_pycocotools() -> None:
     from pycocotools import mask as theirs
 
     from boxwright.data.coco_masks import decode_mask
-    from boxwright.nn.ops.run_lengths import encode_mask
+    from boxwright.nn.ops.pasted_masks import encode_mask
 
     rng = np.random.default_rng(3)
     for _ in range(200):

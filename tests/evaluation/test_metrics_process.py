@@ -15,7 +15,7 @@ from boxwright.evaluation.build import _METRICS, EvaluationPlan, build_evaluatio
 from boxwright.evaluation.images import EvaluatedImage
 from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.evaluation.summary import summarize, summarize_in_process
-from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories, Category, FoundObjects, Sample
 

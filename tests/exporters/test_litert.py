@@ -24,7 +24,7 @@ from boxwright.base.errors import ExportError
 from boxwright.exporters.export import ExportDescription, describe, export
 from boxwright.exporters.litert_file import PYTHON, LiteDetector, litert_input, litert_model, save_litert
 from boxwright.exporters.litert_operator import Lite, with_operator, with_outputs
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.runtime.export_file import read_export_file

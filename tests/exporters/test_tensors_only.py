@@ -23,13 +23,12 @@ FORBIDDEN = {
 # that are skipped outside graphs;
 # what changes a network before it runs; anchors, which follow from sizes; and what comes behind the graph, or goes round it.
 NAMED = {
-    "nn/suppression/greedy.py",
     "nn/suppression/image_by_image.py",
     "families/two_stage/second_stage.py",
     "nn/folding.py",
     "nn/initial_statistics.py",
     "nn/anchor_layer.py",
-    "nn/ops/run_lengths.py",
+    "nn/ops/pasted_masks.py",
     "families/center_net/postprocessing/masks.py",
     "nn/postprocessing/masks.py",
     "nn/postprocessing/postprocessor.py",
@@ -38,7 +37,7 @@ NAMED = {
 
 # What builds detectors, losses, training, and names of weights.
 OUTSIDE = ("build", "criteri", "nn/optimization", "families/shared", "message", "weight", "names", "label_map")
-OUTSIDE += ("export_transformers", "layouts", "matching", "nn/preprocessing", "region_sampler", "table.py", "denoising")
+OUTSIDE += ("export_transformers", "layouts", "nn/preprocessing", "region_sampler", "table.py")
 
 
 def calls(path: Path) -> set[str]:

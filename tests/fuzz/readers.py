@@ -36,7 +36,7 @@ from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
 from boxwright.evaluation.pictures import draw_sample
-from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.nn.optimization.trainable import Freezing, Trainable
 from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
 from boxwright.pipeline import messages as m

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torchvision.ops import stochastic_depth
 
 from boxwright.config.load import parse_message
-from boxwright.families.two_stage.nasnet import NASNET
+from boxwright.families.two_stage.inception_resnet_v2 import NASNET
 from boxwright.nn.backbones.cells import (
     PNASNET,
     PNASNET_SETTINGS,
@@ -18,7 +19,7 @@ from boxwright.nn.backbones.cells import (
     overridden_settings,
 )
 from boxwright.nn.batch_norm import BatchNormSettings
-from boxwright.nn.drop_path import DropPath, drop_paths
+from boxwright.nn.drop_path import DropPath, StochasticDepth, drop_paths
 from boxwright.nn.layers import AvgPool2d, ConvSettings
 from boxwright.nn.network import Network
 from boxwright.pipeline import messages as m
@@ -119,3 +120,16 @@ def test_the_first_half_trains_its_normalization(kind: str) -> None:
     }
     assert modes == {"backbone": True, "second": False}
     assert len(drop_paths(network)) == {"nas": 22, "pnas": 14}[kind]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.7])
+def test_it_drops_what_torchvision_drops(rate: float) -> None:
+    layer, outputs = StochasticDepth(rate), torch.rand(64, 3, 4, 5)
+    torch.manual_seed(1)
+    expected = stochastic_depth(outputs, rate, "row")
+    torch.manual_seed(1)
+    assert torch.equal(layer(outputs), expected)
+    dropped = (expected == 0).flatten(1).all(1)
+    assert bool(dropped.any()) == (rate > 0)
+    assert not dropped.all()
+    assert layer.eval()(outputs) is outputs

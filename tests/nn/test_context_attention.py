@@ -16,8 +16,7 @@ from boxwright.base.errors import CheckpointError, ConfigError, DataError
 from boxwright.base.safetensors_file import pack_safetensors
 from boxwright.config.load import parse_message
 from boxwright.families.two_stage.context_attention import ContextAttention
-from boxwright.families.two_stage.region_crop import CornerCrop
-from boxwright.families.two_stage.second_stage import BoxClassifier
+from boxwright.families.two_stage.second_stage import BoxClassifier, CornerCrop
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector

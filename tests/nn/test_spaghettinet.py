@@ -12,8 +12,7 @@ import boxwright as bw
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_contradictions
-from boxwright.nn.backbones.spaghettinet import SpaghettiNet
-from boxwright.nn.fake_quantized import FakeQuantized
+from boxwright.nn.backbones.spaghettinet import FakeQuantized, SpaghettiNet
 from boxwright.pipeline import messages as m
 from boxwright.weights.export_weights import write_tensorflow_checkpoint
 from boxwright.weights.tensorflow.variables import tf1_variables

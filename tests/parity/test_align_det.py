@@ -15,12 +15,10 @@ from torchvision.ops import deform_conv2d
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.families.align_det.network import AlignDet
-from boxwright.nn.criteria.cascade import CascadeCriterion
-from boxwright.nn.heads.aligned import AlignedHead
-from boxwright.nn.heads.roi_conv import Border, RoIConv, box_offsets, roi_conv
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.nn.ops.boxes import clip_boxes
-from boxwright.nn.ops.matcher import IGNORED, UNMATCHED
+from boxwright.nn.criteria.anchor import CascadeCriterion
+from boxwright.nn.criteria.target_assigner import IGNORED, UNMATCHED
+from boxwright.nn.heads.aligned import AlignedHead, Border, RoIConv, box_offsets, roi_conv
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder, clip_boxes
 from boxwright.nn.postprocessing.anchor import CascadePostprocessor
 from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, Targets

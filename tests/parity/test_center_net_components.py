@@ -13,7 +13,7 @@ from torch import Tensor
 
 from boxwright.config.load import parse_message
 from boxwright.families.center_net.cells import CellBoxes, deviations_of, valid_cells
-from boxwright.families.center_net.criteria.centers import BoxTargets, CentersOfBoxes, CentersOfKeypoints
+from boxwright.families.center_net.criteria.criterion import BoxTargets, CentersOfBoxes, CentersOfKeypoints
 from boxwright.families.center_net.criteria.keypoints import KeypointHeatmap, KeypointTargets, KeypointVectors
 from boxwright.families.center_net.criteria.masks import class_masks, mask_weights
 from boxwright.families.center_net.postprocessing.keypoints import (
@@ -31,8 +31,8 @@ from boxwright.families.center_net.postprocessing.masks import MaskDecoder, own_
 from boxwright.families.center_net.postprocessing.peaks import best_of_each_channel, best_peaks
 from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import CenterPredictions, KeypointMaps, StageMaps
-from boxwright.families.shared.losses import build_classification_loss
-from boxwright.nn.criteria.localization_losses import AbsoluteError
+from boxwright.families.shared.criterion import build_classification_loss
+from boxwright.nn.criteria.losses import AbsoluteError
 from boxwright.pipeline import messages as m
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks

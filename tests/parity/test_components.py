@@ -12,23 +12,23 @@ from torch import Tensor
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.families.shared.anchor_generator import build_anchor_generator
-from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.shared.losses import (
+from boxwright.families.shared.criterion import (
+    build_box_coder,
     build_classification_loss,
     build_hard_example_miner,
     build_localization_loss,
+    build_matcher,
+    build_similarity,
 )
+from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms, build_score_converter
-from boxwright.families.shared.target_assigner import build_box_coder, build_matcher, build_similarity
-from boxwright.families.two_stage.masks import reframe_masks
-from boxwright.families.two_stage.position_sensitive_crops import position_sensitive_crop
-from boxwright.families.two_stage.region_crop import by_relative_size
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN, as_rows
-from boxwright.nn.criteria.classification_losses import Dice
-from boxwright.nn.criteria.example_sampler import BalancedSampler, MinibatchSampler
-from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder
-from boxwright.nn.ops.matcher import ArgmaxMatcher
+from boxwright.families.two_stage.position_sensitive_head import position_sensitive_crop
+from boxwright.families.two_stage.second_stage import by_relative_size
+from boxwright.families.two_stage.third_stage import reframe_masks
+from boxwright.nn.criteria.example_selection import BalancedSampler, MinibatchSampler
+from boxwright.nn.criteria.losses import NO_COLUMN, Dice, as_rows
+from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder, KeypointBoxCoder
 from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.nn.ops.roi import crop_and_resize, grid_align
 from boxwright.nn.optimization.optimizers import Optimizer
@@ -217,7 +217,7 @@ def confidences(case: Case) -> None:
     )
     columns = ClassColumns(rows.shape[2] - background, background)
     assigner = TargetAssigner(columns, argmax(case), FasterRcnnBoxCoder())
-    found = ConfidenceTargetAssigner(assigner, case.params["implicit_class_weight"])(
+    found = ConfidenceTargetAssigner(**vars(assigner), implicit_weight=case.params["implicit_class_weight"])(
         xyxy(case.array("in/anchors")), stated
     )
     assert found.match.tolist() == case.array("out/match").tolist()

@@ -12,29 +12,33 @@ import torch
 from torch import Tensor, nn
 
 import boxwright as bw
-from boxwright.families.d_fine.boxes import (
-    bin_distances,
-    boxes_of_distances,
-    distances_of_boxes,
-    from_corners,
-    neighboring_bins,
-)
 from boxwright.families.d_fine.criterion import (
     ClassificationLoss,
     DFineCriterion,
     LossWeights,
     MatchabilityAware,
+    MatchingCosts,
     Varifocal,
-    objects_of,
+    match,
+    neighboring_bins,
+    read_objects,
 )
-from boxwright.families.d_fine.decoder import BoxQuality, DecoderLayout, DeformableAttention, cell_boxes
-from boxwright.families.d_fine.encoder import sine_positions
-from boxwright.families.d_fine.matching import MatchingCosts, match
-from boxwright.families.d_fine.network import DFine
+from boxwright.families.d_fine.decoder import (
+    BoxQuality,
+    DecoderLayout,
+    DecoderOutputs,
+    DeformableAttention,
+    DFinePredictions,
+    QueryOutputs,
+    bin_distances,
+    measure_distances,
+    move_sides,
+)
+from boxwright.families.d_fine.network import DFine, cell_boxes, sine_positions
 from boxwright.families.d_fine.postprocessor import QueryPostprocessor
-from boxwright.families.d_fine.predictions import DecoderOutputs, DFinePredictions, QueryOutputs
 from boxwright.families.d_fine.weights import authors_name, is_ignored, transformers_names
 from boxwright.nn.criteria.criterion import LossTerm
+from boxwright.nn.ops.boxes import from_corners
 from tests.d_fines import arrays, in_float64, network_of, noisy_of, recorded, recorded_json, targets_of
 from tests.parity.recordings import FOLDERS
 
@@ -243,10 +247,10 @@ def test_matches(path: Path, kind: str) -> None:
     _, found, wanted, size = trained(path)
     published = recorded_json(path, "loss")[f"published_{kind}"]
     found = rounded(found)
-    objects = objects_of(targets_of(wanted, size), size)
+    objects = read_objects(targets_of(wanted, size), size)
     sets = [*found.queries.layers, found.queries.pre, found.encoder]
     logits, boxes = (torch.stack([getattr(one, name) for one in sets]).detach() for name in ("logits", "boxes"))
-    matches = match(MatchingCosts()(logits, boxes, objects.labels, objects.boxes), objects.there)
+    matches = match(MatchingCosts()(logits, boxes, objects.labels, objects.boxes), objects.valid)
     for number, name in enumerate(names_of(len(found.queries.layers))):
         assert pairs(matches.own[number]) == recorded_pairs(published["matches"][name])
     if not published["tie_in_union"]:  # of votes that tie either may win
@@ -267,7 +271,7 @@ def test_each_term(path: Path, kind: str) -> None:
     _, predictions, wanted, size = trained(path)
     predictions = rounded(predictions)
     published, used = recorded_json(path, "loss")[f"published_{kind}"], criterion(kind)
-    objects = objects_of(targets_of(wanted, size), size)
+    objects = read_objects(targets_of(wanted, size), size)
     with torch.no_grad():
         plain, noisy = used.totals(predictions, objects), used.denoising_totals(predictions, objects)
     assert float(plain.pairs) == published["num_boxes_union"]
@@ -325,10 +329,10 @@ def test_pieces(path: Path) -> None:
         name, one = f"{scale:g}", torch.tensor([scale])
         bins = bin_distances(one, torch.tensor([0.5]), 32)
         close(bins, pieces[f"weighting_{name}"], 1e-6)
-        decoded = boxes_of_distances(pieces["points"], pieces["distances"], one)
+        decoded = move_sides(pieces["points"], pieces["distances"], one)
         close(decoded, pieces[f"decoded_{name}"], 1e-6)
         wanted = from_corners(pieces["wanted_xyxy"])
-        below, above = neighboring_bins(distances_of_boxes(pieces["first_boxes"], wanted, one), bins)
+        below, above = neighboring_bins(measure_distances(pieces["first_boxes"], wanted, one), bins)
         # Recorded flat, with shares that need not add up to a bin that both name.
         lower, share = pieces[f"bins_{name}"].long(), pieces[f"right_{name}"]
         places = (below.flatten() + above.flatten(), lower + share)

@@ -17,16 +17,14 @@ from torch import Tensor
 from boxwright.families.two_stage.criterion import TwoStageCriterion, accuracies
 from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
-from boxwright.families.two_stage.region_crop import by_size
+from boxwright.families.two_stage.second_stage import by_size
 from boxwright.nn.anchor_grids import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.criteria.example_sampler import MinibatchSampler
-from boxwright.nn.criteria.localization_losses import AbsoluteError
-from boxwright.nn.criteria.target_assigner import AnchorTargets
+from boxwright.nn.criteria.example_selection import MinibatchSampler
+from boxwright.nn.criteria.losses import AbsoluteError
+from boxwright.nn.criteria.target_assigner import AnchorTargets, ArgmaxMatcher, OwnLowQualityMatcher
 from boxwright.nn.detector import Detector
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
-from boxwright.nn.ops.boxes import clip_boxes, pairwise_iou
-from boxwright.nn.ops.matcher import ArgmaxMatcher, OwnLowQualityMatcher
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder, clip_boxes, pairwise_iou
 from boxwright.nn.ops.resize import resize_half_pixel
 from boxwright.nn.ops.roi import roi_align
 from boxwright.nn.optimization.schedules import ManualSteps

@@ -14,7 +14,7 @@ from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.evaluation.build import build_evaluation
 from boxwright.evaluation.metrics.regions import ImageMasks
-from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
 from boxwright.types import Categories, Category, FoundObjects, Sample
 from tests.conftest import GOLDEN, found_objects, xyxy

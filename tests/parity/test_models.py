@@ -13,8 +13,8 @@ import torch
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.class_index_losses import as_rows
 from boxwright.nn.criteria.criterion import LossTerm
+from boxwright.nn.criteria.losses import as_rows
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops.boxes import pairwise_iou
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import boxwright as bw
 from boxwright.config.load import parse_message
-from boxwright.nn.criteria.cascade import CascadeCriterion
-from boxwright.nn.ops.matcher import UNMATCHED
+from boxwright.nn.criteria.anchor import CascadeCriterion
+from boxwright.nn.criteria.target_assigner import UNMATCHED
 from boxwright.nn.postprocessing.anchor import CascadePostprocessor
 from boxwright.pipeline import messages as m
 from boxwright.types import CascadePredictions, Targets

@@ -22,12 +22,10 @@ from boxwright.families.srn.network import SRN, rounded_sides
 from boxwright.nn.anchor_grids import AnchorGrid, FlexibleGridAnchorGenerator
 from boxwright.nn.multi_scale import MultiScaleDetector, ScalePyramid
 from boxwright.nn.network import Network
-from boxwright.nn.ops.box_coder import PixelCenterBoxCoder
-from boxwright.nn.ops.boxes import clip_boxes, pairwise_iou
+from boxwright.nn.ops.boxes import PixelCenterBoxCoder, clip_boxes, pairwise_iou
 from boxwright.nn.postprocessing.anchor import CascadePostprocessor
 from boxwright.nn.postprocessing.postprocessor import detections_of
-from boxwright.nn.suppression.greedy import suppress_classes
-from boxwright.nn.suppression.image_by_image import vote
+from boxwright.nn.suppression.image_by_image import suppress_classes, vote
 from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetections, RawDetections
 from tests.conftest import assert_close

@@ -20,10 +20,10 @@ from torch.nn import functional as F
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
-from boxwright.families.two_stage.masks import masks_of_classes
 from boxwright.families.two_stage.network import FasterRCNN
 from boxwright.families.two_stage.postprocessor import TwoStagePostprocessor
 from boxwright.families.two_stage.second_stage import BoxClassifier
+from boxwright.families.two_stage.third_stage import masks_of_classes
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops.boxes import pairwise_iou

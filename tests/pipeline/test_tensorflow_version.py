@@ -9,9 +9,8 @@ import torch
 
 import boxwright as bw
 from boxwright.config.load import dump_message, parse_message
-from boxwright.nn.activations import ReLU6
-from boxwright.nn.heads.weight_shared import WeightSharedHead
-from boxwright.nn.layers import Conv2d
+from boxwright.nn.heads.convolutional import WeightSharedHead
+from boxwright.nn.layers import Conv2d, ReLU6
 from boxwright.nn.necks.fpn import FeaturePyramid, smoothed, unsmoothed
 from boxwright.nn.optimization.optimizers import Optimizer, RMSProp, RMSPropTF1
 from boxwright.nn.ssd import SSD

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.report.events import has_shapes, outline, shape_part
 from boxwright.report.matching import match
 from boxwright.report.outcomes import compute_outcomes

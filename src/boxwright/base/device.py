@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -143,3 +143,19 @@ def in_halves(compute: Callable[[int, int], T], count: int, most: int | None = N
         free_cached_memory()
         most = (stop - start + 1) // 2
         _LOG.warning("not enough memory for %d images at once: taking %d at a time", stop - start, most)
+
+
+def constants(numbers: Sequence[float], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return numbers as a tensor [n], filled on the GPU itself.
+
+    `torch.tensor` would copy from the CPU, and the copy waits for all work queued before.
+    """
+    return torch.stack([torch.full((), number, dtype=dtype, device=device) for number in numbers])
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether an operator's function can be called itself: the tensor is on the CPU and in no graph.
+
+    PyTorch imports its compiler at the first call of an operator written in Python, which takes two seconds.
+    """
+    return not torch.compiler.is_compiling() and type(tensor) is Tensor and tensor.device.type == "cpu"

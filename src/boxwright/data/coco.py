@@ -39,7 +39,7 @@ from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import BoxesAre, LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in
 from boxwright.data.reading import checked_sample, finite_number, read_json, reading, whole_number
-from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.types import Categories, Category, Sample
 
 # Roboflow's exports keep it in the folder of images.

@@ -20,7 +20,7 @@ from boxwright.base.files import shown
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.reading import read_xml
 from boxwright.data.rotated import Box, box_around_ellipse, box_around_points, box_around_rectangle
-from boxwright.nn.ops.run_lengths import encode_window
+from boxwright.nn.ops.pasted_masks import encode_window
 
 # The file that CVAT exports, beside a folder of images.
 CVAT_ANNOTATIONS = "annotations.xml"

@@ -26,7 +26,7 @@ from boxwright.evaluation.metrics.pascal import (
 )
 from boxwright.evaluation.metrics.regions import MASKS
 from boxwright.evaluation.metrics.wider_face import WiderFaceMetrics
-from boxwright.families.shared.choice import build_chosen
+from boxwright.families.shared.family import build_chosen
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories
 

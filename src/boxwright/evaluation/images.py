@@ -16,8 +16,7 @@ from boxwright.data.dataset import Dataset
 from boxwright.evaluation.data import ONE_CLASS, EvaluationData
 from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.evaluation.pictures import draw_beside_truth
-from boxwright.nn.ops.pasted_masks import mask_run_lengths
-from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.nn.ops.pasted_masks import encode_mask, mask_run_lengths
 from boxwright.types import Categories, FoundObjects, Sample
 
 # Wraps the indices of images, to show progress under a title.

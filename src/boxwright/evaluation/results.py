@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from boxwright.data.image_io import encode_png
 from boxwright.evaluation.metrics.metric import MetricResult
-from boxwright.nn.ops.pasted_masks import mask_run_lengths
-from boxwright.nn.ops.run_lengths import RunLengths
+from boxwright.nn.ops.pasted_masks import RunLengths, mask_run_lengths
 from boxwright.types import Categories, FoundObjects
 from boxwright.types.categories import ids
 

@@ -32,7 +32,7 @@ from boxwright.exporters.graph import Suppression, named_outputs
 from boxwright.exporters.litert_operator import KEYPOINTS, Lite, model_metadata, with_kept, with_operator, with_outputs
 from boxwright.exporters.resizing import PIXEL_CENTERS, refuse_resizer
 from boxwright.nn.detector import Detector
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
 from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass, operator_arguments

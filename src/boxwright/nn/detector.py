@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from boxwright.base.device import in_halves, without_wait
 from boxwright.base.errors import ConfigError
 from boxwright.nn.criteria.criterion import Criterion
-from boxwright.nn.folding import fold_batch_norms
+from boxwright.nn.folding import fold_batch_norms, input_sizes
 from boxwright.nn.initial_statistics import take_out_initial
-from boxwright.nn.input_sizes import input_sizes
 from boxwright.nn.network import Network, evaluation_mode
 from boxwright.nn.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
 from boxwright.nn.preprocessing.preprocessor import Images, Preprocessor, Scale, image_tensors

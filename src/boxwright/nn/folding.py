@@ -1,4 +1,4 @@
-"""Batch normalization folded into convolutions for inference.
+"""Batch normalization folded into convolutions for inference, and the sizes of the maps that these are given.
 
 With stored statistics, normalization is an affine map of each channel that the preceding convolution can absorb; the
 result is equal up to float32 rounding.
@@ -19,6 +19,34 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from boxwright.base.errors import ConfigError
 from boxwright.nn.batch_norm import gain_and_shift
+
+
+@torch.no_grad()
+def input_sizes(network: nn.Module, run: Callable[[], object]) -> dict[nn.Module, torch.Size]:
+    """Return, for each convolution that a run calls, the size [B, C, H, W] of its largest map.
+
+    Those that are called on no rows alone, as a second stage is without boxes, are not among them.
+
+    Args:
+        network: In evaluation mode.
+        run: Runs the network on inputs of the usual size.
+    """
+    sizes: dict[nn.Module, torch.Size] = {}
+
+    def sees(conv: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not inputs:  # called by name
+            return
+        size = inputs[0].shape
+        if size.numel() > (sizes[conv].numel() if conv in sizes else 0):
+            sizes[conv] = size
+
+    with ExitStack() as hooks:
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                hooks.enter_context(module.register_forward_pre_hook(sees))
+        run()
+    return sizes
+
 
 # Tolerance relative to a layer's largest value, for channels whose deviation is far below their mean.
 _ALLOWED = 1e-2

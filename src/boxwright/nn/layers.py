@@ -1,4 +1,4 @@
-"""Convolutions as TensorFlow computes them.
+"""Convolutions, padding and activations as TensorFlow computes them.
 
 TF's SAME padding puts the odd pixel below and right where PyTorch's symmetric padding puts it above and left; with
 stride 2 the two read different pixels. These layers reproduce the numbers of a trained TF network.
@@ -10,17 +10,120 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.activations import Activation, make_activation
 from boxwright.nn.batch_norm import BatchNormSettings, NormSettings, make_norm
 from boxwright.nn.ops import native
-from boxwright.nn.ops.padding import Sides, same_padding, zero_padded
 from boxwright.nn.regularization import Regularizer
+
+Activation = str
+
+
+class _ClampInPlace(torch.autograd.Function):
+    """Clamp to 0..6 in place, saving only the output for backward; PyTorch's in-place version also copies the input."""
+
+    @staticmethod
+    def forward(context: Any, inputs: Tensor) -> Tensor:
+        outputs = inputs.clamp_(0, 6)
+        context.mark_dirty(outputs)
+        context.save_for_backward(outputs)
+        return outputs
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        (outputs,) = context.saved_tensors
+        passed: Tensor = torch.ops.aten.hardtanh_backward(gradient, outputs, 0.0, 6.0)
+        return passed
+
+
+class ReLU6(nn.Module):
+    """min(max(x, 0), 6), in place."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the input, clamped in place."""
+        # Without gradients nothing is saved, and PyTorch's own in-place operation copies nothing either.
+        if input.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            clamped: Tensor = _ClampInPlace.apply(input)
+            return clamped
+        return F.relu6(input, inplace=True)  # a compiler fuses it into the preceding operation
+
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "NONE": nn.Identity,
+    "RELU": lambda: nn.ReLU(inplace=True),
+    "RELU_6": ReLU6,
+    "SWISH": lambda: nn.SiLU(inplace=True),
+    "HARD_SWISH": lambda: nn.Hardswish(inplace=True),
+}
+
+
+def make_activation(name: Activation) -> nn.Module:
+    """Return the activation of TF's name NONE, RELU, RELU_6 or SWISH, or HARD_SWISH."""
+    return _ACTIVATIONS[name]()
+
+
+Sides = tuple[int, int, int, int]
+"""Pixels left, right, above and below, in the order of `F.pad`."""
+
+
+def same_padding(input: Tensor, kernel_size: tuple[int, ...], stride: int) -> Sides:
+    """Return TF's SAME padding of maps; the odd pixel is right and below."""
+    height, width = (
+        max((-(-size // stride) - 1) * stride + side - size, 0)
+        for size, side in zip(input.shape[-2:], kernel_size, strict=True)
+    )
+    return width // 2, width - width // 2, height // 2, height - height // 2
+
+
+def padded_to_multiple(inputs: Tensor, multiple: int) -> Tensor:
+    """Return images [B, C, H, W] padded with zeros below and right to multiples of a number."""
+    below, right = -inputs.shape[-2] % multiple, -inputs.shape[-1] % multiple
+    return F.pad(inputs, (0, right, 0, below)) if below or right else inputs
+
+
+def zero_padded(input: Tensor, sides: Sides) -> Tensor:
+    """Return maps [B, C, H, W] padded with zeros; the input itself without padding."""
+    if torch.compiler.is_compiling():  # checked before sizes, which may be dynamic in a graph
+        return F.pad(input, sides)
+    if not any(sides):
+        return input
+    if input.is_meta:
+        return F.pad(input, sides)
+    padded: Tensor = _ZeroPad.apply(input, sides)
+    return padded
+
+
+class _ZeroPad(torch.autograd.Function):
+    """`F.pad` whose gradient is a view, not a copy, of the incoming gradient."""
+
+    @staticmethod
+    def forward(context: Any, input: Tensor, sides: Sides) -> Tensor:
+        left, right, above, below = sides
+        batch, channels, height, width = input.shape
+        output = torch.empty(
+            (batch, channels, above + height + below, left + width + right),
+            dtype=input.dtype,
+            device=input.device,
+            memory_format=torch.contiguous_format if input.is_contiguous() else torch.channels_last,
+        )
+        inside = (..., slice(above, above + height), slice(left, left + width))
+        if input.device.type == "cuda":
+            output.fill_(0)  # as fast as a border, in one launch
+        else:
+            output[..., :above, :], output[..., above + height :, :] = 0, 0
+            output[..., :left], output[..., left + width :] = 0, 0
+        output[inside] = input
+        context.inside = inside
+        return output
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient[context.inside], None
+
 
 Padding = Literal["same", "explicit", "valid"] | int
 KernelSize = int | tuple[int, int]

@@ -1,4 +1,4 @@
-"""The base class of networks, and the description of their parts."""
+"""The base classes of networks and backbones, and the description of a network's parts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,36 @@ from torch import Tensor, nn
 from boxwright.nn.anchor_layer import AnchorLayer, grids_of
 from boxwright.nn.initial_statistics import InitialShares, initial_taken_out
 from boxwright.types import Targets
+
+
+class Backbone(nn.Module):
+    """An image classifier's layers, up to the last requested feature map.
+
+    Attributes:
+        channels: Channels of each map that `forward` returns, finest first.
+        beyond_classifier: Modules within it that the image classifier lacks.
+    """
+
+    channels: tuple[int, ...]
+    beyond_classifier: tuple[str, ...] = ()
+
+    def forward(self, inputs: Tensor) -> list[Tensor]:
+        """Return the feature maps, finest first."""
+        raise NotImplementedError
+
+
+class LastMap(nn.Module):
+    """A part of a backbone applied to crops, of which only the coarsest map is returned."""
+
+    def __init__(self, body: Backbone) -> None:
+        """Wrap the part."""
+        super().__init__()
+        self.body = body
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return [N, C, H, W]."""
+        maps: list[Tensor] = self.body(inputs)
+        return maps[-1]
 
 
 @dataclass(frozen=True)

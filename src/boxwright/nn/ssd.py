@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.heads.convolutional import AnchorHead
-from boxwright.nn.network import ClassLayer, Network, Parts
-from boxwright.nn.ops.padding import padded_to_multiple
+from boxwright.nn.layers import padded_to_multiple
+from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
 from boxwright.types import AnchorPredictions, Targets
 
 

@@ -85,7 +85,7 @@ from boxwright.data.augmentation.user_transforms import (
 )
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import SurfaceSymmetry, read_symmetry
-from boxwright.families.shared.choice import build_chosen, require
+from boxwright.families.shared.family import build_chosen, require
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.pipeline import messages as m
 from boxwright.types import Sample

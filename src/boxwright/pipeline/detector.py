@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from boxwright.config.support import refuse_contradictions, refuse_unsupported
-from boxwright.families.shared.choice import require
+from boxwright.families.shared.family import require
 from boxwright.families.table import family_of
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m

@@ -39,7 +39,7 @@ from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloDataset
-from boxwright.families.shared.choice import build_chosen, require
+from boxwright.families.shared.family import build_chosen, require
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.data_paths import is_placeholder, require_data
 from boxwright.types import Categories

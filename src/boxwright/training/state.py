@@ -21,8 +21,7 @@ from boxwright.base.errors import CheckpointError, ConfigError
 from boxwright.base.threads import MOST_THREADS, usable_cpus
 from boxwright.nn.detector import Detector
 from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, shares_of_new
-from boxwright.nn.optimization.moving_average import MovingAverage, average_decay
-from boxwright.nn.optimization.optimizers import Optimizer, grouped
+from boxwright.nn.optimization.optimizers import MovingAverage, Optimizer, average_decay, grouped
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES
 from boxwright.weights.tensorflow.variables import names_of

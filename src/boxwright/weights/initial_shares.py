@@ -21,7 +21,7 @@ from boxwright.nn.initial_statistics import (
     without_initial,
 )
 from boxwright.nn.network import Parts, is_within
-from boxwright.nn.optimization.moving_average import average_decay
+from boxwright.nn.optimization.optimizers import average_decay
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.optimizer import build_optimizer

@@ -31,21 +31,23 @@ from boxwright.base.files import shown
 from boxwright.families.shared.source_weights import (
     Names,
     SourceWeights,
+    both,
     conv_norm_names,
     map_names,
     norm_names,
+    reduced_vgg,
+    stages,
     unchanged,
 )
-from boxwright.families.shared.vgg_names import both, reduced_vgg, stages
 from boxwright.families.table import family_of_network
 from boxwright.nn.anchor_grids import MultiscaleAnchorGenerator
 from boxwright.nn.backbones.efficientnet import EfficientNet
 from boxwright.nn.backbones.resnet_v1 import Bottleneck, ResNetV1
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.backbones.vgg16 import Vgg16
-from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.nn.heads.convolutional import Tower, WeightSharedHead
 from boxwright.nn.necks.bifpn import BiFpn, BiFpnNode
-from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
+from boxwright.nn.ops.boxes import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.ssd import SSD
 from boxwright.types.categories import coco_classes_by_id
 from boxwright.weights.store import load_archive

@@ -15,7 +15,7 @@ from boxwright.base.files import is_file, is_folder, read_file, shown
 from boxwright.base.safetensors_file import read_safetensors
 from boxwright.families.shared.source_weights import SourceWeights
 from boxwright.families.table import families
-from boxwright.nn.ops.box_coder import BoxCoder
+from boxwright.nn.ops.boxes import BoxCoder
 from boxwright.pipeline import messages as m
 from boxwright.runtime.foreign_file import foreign_file
 from boxwright.runtime.formats import EXPORTS

@@ -10,7 +10,7 @@ import pytest
 
 from boxwright.evaluation.metrics.lvis import LvisMetrics
 from boxwright.evaluation.metrics.regions import BOXES, MASKS, ImageMasks, RegionKind
-from boxwright.nn.ops.run_lengths import encode_mask
+from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.types import Categories, Category, FoundObjects, Sample
 
 CLASSES = 12

@@ -11,13 +11,19 @@ import boxwright as bw
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.families.align_det.network import AlignDet
-from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.cascade import CascadeCriterion
-from boxwright.nn.heads.aligned import AlignedHead, AlignmentConvHead
+from boxwright.nn.criteria.anchor import AnchorCriterion, CascadeCriterion
+from boxwright.nn.criteria.target_assigner import IGNORED
+from boxwright.nn.heads.aligned import (
+    AlignedHead,
+    AlignmentConvHead,
+    GuidedConv,
+    LearnedConv,
+    RoIAlignConv,
+    RoIConv,
+    WindowConv,
+)
 from boxwright.nn.heads.convolutional import HeadOutput
-from boxwright.nn.heads.roi_conv import GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
 from boxwright.nn.layers import ConvSettings
-from boxwright.nn.ops.matcher import IGNORED
 from boxwright.nn.ssd import SSD
 from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, Targets

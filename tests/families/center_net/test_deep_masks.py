@@ -13,11 +13,17 @@ from torch.nn import functional as F
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_unsupported
-from boxwright.families.center_net.deep_mask_head import ConditionalMask, ProjectedMask
-from boxwright.families.center_net.deep_masks import BoxCrops, DeepMasks, WholeMaps, instances_at
+from boxwright.families.center_net.consistency_features import RandomView, View
+from boxwright.families.center_net.deep_masks import (
+    BoxCrops,
+    ConditionalMask,
+    DeepMasks,
+    ProjectedMask,
+    WholeMaps,
+    instances_at,
+)
 from boxwright.families.center_net.network import CenterNet
 from boxwright.families.center_net.predictions import EmbeddingMaps
-from boxwright.families.center_net.random_view import RandomView, View
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m

@@ -16,7 +16,7 @@ from boxwright.config.support import refuse_unsupported
 from boxwright.data.batch import collate, to_input
 from boxwright.data.shapes import ShapesDataset
 from boxwright.families.center_net.build_feature_extractor import CENTER_NET_EXTRACTORS, build_feature_extractor
-from boxwright.families.center_net.criteria.centers import BoxTargets, CentersOfBoxes
+from boxwright.families.center_net.criteria.criterion import BoxTargets, CentersOfBoxes
 from boxwright.families.center_net.predictions import CenterPredictions, StageMaps
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.detector import Detector

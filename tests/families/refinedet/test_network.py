@@ -12,8 +12,7 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.families.refinedet.network import RefineDet, TransferConnection
 from boxwright.nn.backbones.vgg16 import L2Norm
-from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.criteria.anchor import AnchorCriterion, CascadeCriterion
 from boxwright.nn.criteria.criterion import LossTerm
 from boxwright.nn.regularization import add_penalty_gradients, regularization_loss
 from boxwright.nn.ssd import SSD

@@ -10,7 +10,7 @@ from torch import nn
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.nn.batch_norm import GroupNormSettings, make_norm
-from boxwright.nn.heads.weight_shared import WeightSharedHead
+from boxwright.nn.heads.convolutional import WeightSharedHead
 from boxwright.nn.ssd import SSD
 from boxwright.pipeline import messages as m
 from boxwright.weights.tensorflow.variables import tf1_variables

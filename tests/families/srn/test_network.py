@@ -13,11 +13,9 @@ import boxwright as bw
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.families.srn.network import SRN, ReceptiveFieldEnhancement
-from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.criteria.anchor import AnchorCriterion, CascadeCriterion
 from boxwright.nn.layers import ConvSettings
-from boxwright.nn.ops.box_coder import PixelCenterBoxCoder
-from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep
+from boxwright.nn.ops.boxes import AnchorFilter, PixelCenterBoxCoder, RefinedStart, SecondStep
 from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.ssd import SSD
 from boxwright.pipeline import messages as m

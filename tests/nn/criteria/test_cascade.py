@@ -13,11 +13,10 @@ from torch import Tensor
 import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.families.refinedet.network import RefineDet
-from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.cascade import CascadeCriterion
+from boxwright.nn.criteria.anchor import AnchorCriterion, CascadeCriterion
 from boxwright.nn.criteria.criterion import Description, LossTerm
+from boxwright.nn.criteria.target_assigner import IGNORED, UNMATCHED
 from boxwright.nn.ops.boxes import SecondStep
-from boxwright.nn.ops.matcher import IGNORED, UNMATCHED
 from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 

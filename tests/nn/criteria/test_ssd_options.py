@@ -9,19 +9,34 @@ import torch
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
-from boxwright.families.shared.losses import build_criterion
+from boxwright.families.shared.criterion import build_criterion
 from boxwright.families.ssd.build import build_target_assigner
-from boxwright.nn.criteria.anchor import AnchorCriterion, LossNormalizer
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN
-from boxwright.nn.criteria.classification_losses import Dice, SigmoidCrossEntropy
+from boxwright.nn.criteria.anchor import AnchorCriterion, Balance, ExpectedSampling, LossNormalizer, ReweightUnmatched
 from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.criteria.example_sampler import BalancedSampler
-from boxwright.nn.criteria.expected_weights import Balance, ExpectedSampling, ReweightUnmatched
-from boxwright.nn.criteria.localization_losses import AbsoluteError, GeneralizedIouLoss, IouLoss, SmoothL1
-from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
-from boxwright.nn.ops.box_coder import FasterRcnnBoxCoder, KeypointBoxCoder, MeanStddevBoxCoder
-from boxwright.nn.ops.boxes import ThresholdedIou, negative_squared_distance
-from boxwright.nn.ops.matcher import ArgmaxMatcher, BipartiteMatcher
+from boxwright.nn.criteria.example_selection import BalancedSampler
+from boxwright.nn.criteria.losses import (
+    NO_COLUMN,
+    AbsoluteError,
+    Dice,
+    GeneralizedIouLoss,
+    IouLoss,
+    SigmoidCrossEntropy,
+    SmoothL1,
+)
+from boxwright.nn.criteria.target_assigner import (
+    ArgmaxMatcher,
+    BipartiteMatcher,
+    ClassColumns,
+    ConfidenceTargetAssigner,
+    TargetAssigner,
+)
+from boxwright.nn.ops.boxes import (
+    FasterRcnnBoxCoder,
+    KeypointBoxCoder,
+    MeanStddevBoxCoder,
+    ThresholdedIou,
+    negative_squared_distance,
+)
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.types import AnchorPredictions, Targets
@@ -115,7 +130,7 @@ def test_images_that_nobody_looked_at_cost_nothing() -> None:
 
 
 def test_confidences_without_any_are_one_hot() -> None:
-    wrapped = ConfidenceTargetAssigner(assigner(), implicit_weight=0.25)
+    wrapped = ConfidenceTargetAssigner(**vars(assigner()), implicit_weight=0.25)
     found = wrapped(ANCHORS, targets())
     assert found.classes[0].tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
     assert found.class_weights[0].tolist() == [[1, 0.25, 1], [0.25] * 3, [0.25] * 3]

@@ -6,24 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from boxwright.nn.criteria.hard_example_miner import suppress_batch
-from boxwright.nn.ops.box_coder import (
-    BoxCoder,
-    FasterRcnnBoxCoder,
-    KeypointBoxCoder,
-    MeanStddevBoxCoder,
-    SquareBoxCoder,
-)
-from boxwright.nn.ops.boxes import box_area, clip_boxes, pairwise_iou
-from boxwright.nn.ops.matcher import (
+from boxwright.nn.criteria.example_selection import suppress_batch
+from boxwright.nn.criteria.target_assigner import (
     IGNORED,
     UNMATCHED,
     ArgmaxMatcher,
     BipartiteArgmaxMatcher,
     BipartiteMatcher,
 )
+from boxwright.nn.ops.boxes import (
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    KeypointBoxCoder,
+    MeanStddevBoxCoder,
+    SquareBoxCoder,
+    box_area,
+    clip_boxes,
+    pairwise_iou,
+)
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
-from boxwright.nn.suppression.greedy import suppress_classes
+from boxwright.nn.suppression.image_by_image import suppress_classes
 from tests.conftest import GOLDEN, assert_close
 
 

@@ -10,12 +10,10 @@ from torch.nn import functional as F
 from torchvision.ops import roi_align as torchvision_roi_align
 
 import boxwright as bw
-from boxwright.families.two_stage.masks import masks_of_classes, reframe_masks
-from boxwright.families.two_stage.region_crop import by_relative_size, by_size
-from boxwright.nn.criteria.mask_targets import mask_targets
-from boxwright.nn.ops.pasted_masks import mask_run_lengths, whole_masks
-from boxwright.nn.ops.roi import Pool, crop_and_resize, crop_each, roi_align
-from boxwright.nn.ops.run_lengths import encode_mask, encode_window
+from boxwright.families.two_stage.second_stage import by_relative_size, by_size
+from boxwright.families.two_stage.third_stage import masks_of_classes, reframe_masks
+from boxwright.nn.ops.pasted_masks import encode_mask, encode_window, mask_run_lengths, whole_masks
+from boxwright.nn.ops.roi import Pool, crop_and_resize, crop_each, mask_targets, roi_align
 from boxwright.types.masks import InstanceMasks
 
 

@@ -29,9 +29,9 @@ from boxwright.nn.postprocessing.nms import (
     pair_decompositions,
     suppress_on_cuda,
 )
-from boxwright.nn.suppression import fixed_shape, greedy, image_by_image
+from boxwright.nn.suppression import fixed_shape, image_by_image
 from boxwright.nn.suppression.fixed_shape import fits_on_gpu
-from boxwright.nn.suppression.greedy import suppress_pairs
+from boxwright.nn.suppression.image_by_image import suppress_pairs
 from boxwright.pipeline import messages as m
 from boxwright.types import PaddedDetections
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
@@ -286,7 +286,7 @@ def test_images_together_are_as_images_one_by_one(
     One pair fits no image, so that torchvision's kernel suppresses each.
     """
     monkeypatch.setattr(fixed_shape, "_MOST_PAIRS", together)
-    monkeypatch.setattr(greedy, "_MOST_TOGETHER", together)
+    monkeypatch.setattr(image_by_image, "_MOST_TOGETHER", together)
     nms, (boxes, scores, windows) = KINDS[kind], some_batch(seed)
     taking_part = scores if nms.candidates is None else nms.candidates(scores)
     found = PaddedDetections(*suppress_on_cuda(boxes, taking_part, windows, *operator_arguments(nms).values()))

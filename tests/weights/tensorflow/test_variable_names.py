@@ -8,7 +8,7 @@ import torch
 
 import boxwright as bw
 from boxwright.config.load import parse_message
-from boxwright.families.two_stage.nasnet import NASNET, NASNET_SETTINGS
+from boxwright.families.two_stage.inception_resnet_v2 import NASNET, NASNET_SETTINGS
 from boxwright.nn.backbones.cells import (
     PNASNET,
     PNASNET_SETTINGS,

@@ -15,7 +15,7 @@ from pycocotools import mask as coco_mask
 
 from boxwright.base.errors import DataError
 from boxwright.evaluation.metrics.matching import overlaps, overlaps_of_crowds
-from boxwright.nn.ops.run_lengths import RunLengths
+from boxwright.nn.ops.pasted_masks import RunLengths
 from boxwright.types import FoundObjects, Sample
 
 Floats = NDArray[np.float64]

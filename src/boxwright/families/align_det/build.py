@@ -1,55 +1,95 @@
-"""`AlignDet`: a RetinaNet with box-aligned later steps. Defaults are the release's."""
+"""`AlignDet`: a RetinaNet with box-aligned later steps. Defaults are the release's.
+
+Dimensions: B batch, A anchors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from boxwright.config import messages as m
-from boxwright.families.align_det.criterion import OwnBoxAssigner
 from boxwright.families.align_det.message import AlignDet as AlignDetMessage
 from boxwright.families.align_det.message import AlignedStep
 from boxwright.families.align_det.network import AlignDet, RetinaNetPyramid
-from boxwright.families.shared.cascade import (
+from boxwright.families.shared.criterion import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
     build_classifier_backbone,
     build_coder,
+    build_last_step,
     build_level_anchors,
     build_level_candidates,
     build_step,
-    build_suppression,
-    logits_to_scores,
     settings_or,
 )
-from boxwright.families.shared.choice import require
-from boxwright.families.shared.classes import check_classes
-from boxwright.families.shared.family import Family
+from boxwright.families.shared.family import Family, check_classes, require
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
-from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.criteria.anchor import AnchorCriterion
-from boxwright.nn.criteria.cascade import CascadeCriterion, Step
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.criteria.anchor import AnchorCriterion, CascadeCriterion, Step
 from boxwright.nn.criteria.criterion import Criterion
-from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.criteria.losses import NO_COLUMN
+from boxwright.nn.criteria.target_assigner import (
+    IGNORED,
+    AnchorTargets,
+    ArgmaxMatcher,
+    ClassColumns,
+    LastLowQualityMatcher,
+    TargetAssigner,
+)
 from boxwright.nn.detector import Detector
-from boxwright.nn.heads.aligned import AlignedHead
-from boxwright.nn.heads.convolutional import HeadOutput
-from boxwright.nn.heads.roi_conv import Border, BoxSampling, GuidedConv, LearnedConv, RoIAlignConv, RoIConv, WindowConv
-from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.nn.heads.aligned import (
+    AlignedHead,
+    Border,
+    BoxSampling,
+    GuidedConv,
+    LearnedConv,
+    RoIAlignConv,
+    RoIConv,
+    WindowConv,
+)
+from boxwright.nn.heads.convolutional import HeadOutput, TowerShape, WeightSharedHead
 from boxwright.nn.layers import ConvSettings
-from boxwright.nn.network import Network
-from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.nn.ops.boxes import RefinedStart
-from boxwright.nn.ops.matcher import LastLowQualityMatcher
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
+from boxwright.nn.network import Backbone, Network
+from boxwright.nn.ops.boxes import BoxCoder, FasterRcnnBoxCoder, RefinedStart
+from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.ssd import SSD
-from boxwright.types import Categories
+from boxwright.types import Categories, Targets
+
+# In pixels: decoding may leave a box of exactly one pixel a little smaller.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class OwnBoxAssigner(TargetAssigner):
+    """Assign each matched anchor the class of its match, but the box that it overlaps most (as released).
+
+    Boxes less than a pixel wide or high, as left by clipping, are ignored; the release has none.
+    """
+
+    @torch.no_grad()
+    def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
+        """Return the targets of every anchor."""
+        assigned = super().__call__(anchors, targets)
+        # Without a threshold: the box that an anchor overlaps most, whether or not that is the match.
+        own = TargetAssigner(self.columns, ArgmaxMatcher(None), self.box_coder, self.similarity)(anchors, targets)
+        tiny = ((anchors[..., 2:] - anchors[..., :2]).amin(-1) < 1 - _ROUNDING).expand_as(assigned.match)
+        match = torch.where(tiny, IGNORED, assigned.match)
+        return replace(
+            assigned,
+            match=match,
+            box_codes=torch.where((match >= 0)[..., None], own.box_codes, 0.0),
+            box_weights=assigned.box_weights * ~tiny,
+            class_weights=assigned.class_weights * ~tiny[..., None],
+        )
+
 
 _LEVELS = (3, 4, 5, 6, 7)
 _OF_BACKBONE = (3, 4, 5)
@@ -122,35 +162,24 @@ def _aligned(config: AlignedStep, channels: int, output: HeadOutput, settings: C
 
 
 def _criterion(config: AlignDetMessage, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
-    def judge(matcher: m.Matcher | None, loss: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
-        criterion = build_step(matcher, loss or config.loss, default, coder, columns)
-        return criterion if matcher is not None else _with_own_boxes(criterion)
+    def build(matcher: m.Matcher | None, loss: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
+        assigner = OwnBoxAssigner if matcher is None else TargetAssigner
+        return build_step(matcher, loss or config.loss, default, coder, columns, assigner)
 
-    first = judge(config.matcher, config.loss, _FIRST_MATCHER)
+    first = build(config.matcher, config.loss, _FIRST_MATCHER)
     if not config.step:
         return first
     steps = [Step(first, "first_step")]
     for number, step in enumerate(config.step):
         name = "" if number == len(config.step) - 1 else f"step_{number + 2}"
-        steps.append(Step(judge(step.matcher, step.loss, _MATCHER), name))
+        steps.append(Step(build(step.matcher, step.loss, _MATCHER), name))
     return CascadeCriterion(tuple(steps))
-
-
-def _with_own_boxes(criterion: AnchorCriterion) -> AnchorCriterion:
-    assigner = criterion.assigner
-    if isinstance(assigner, TargetAssigner):
-        return replace(criterion, assigner=OwnBoxAssigner(assigner))
-    return criterion
 
 
 def _postprocessor(config: AlignDetMessage, coder: BoxCoder) -> Postprocessor[Any]:
     candidates = build_level_candidates(config.level_candidates, _CANDIDATES)
-    if config.post_processing is not None:
-        detection = build_suppression(config.post_processing, coder, candidates)
-    else:
-        last = config.step[-1].loss if config.step else None
-        to_scores = logits_to_scores(last or config.loss)
-        detection = AnchorPostprocessor(coder, to_scores, _NMS, 0, candidates=candidates)
+    loss = (config.step[-1].loss if config.step else None) or config.loss
+    detection = build_last_step(config.post_processing, loss, coder, _NMS, candidates)
     return CascadePostprocessor(detection) if config.step else detection
 
 

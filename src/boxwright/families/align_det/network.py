@@ -18,12 +18,11 @@ from torch.nn import functional as F
 
 from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.heads.aligned import AlignedHead
 from boxwright.nn.heads.convolutional import AnchorHead
 from boxwright.nn.layers import ConvSettings, make_conv
 from boxwright.nn.necks.fpn import PaperFeaturePyramid
-from boxwright.nn.network import ClassLayer, Network, Parts
+from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
 from boxwright.nn.ops.boxes import RefinedStart, clip_boxes
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 

@@ -9,9 +9,11 @@ from boxwright.config.support import refuse_contradictions
 from boxwright.families.center_net.build_deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
 from boxwright.families.center_net.build_feature_extractor import FeatureExtractor, build_feature_extractor
 from boxwright.families.center_net.build_tasks import (
+    ClassKeypoints,
     HeadBuilder,
     build_box_task,
     build_center_task,
+    build_class_keypoints,
     build_identity_classifier,
     build_identity_task,
     build_keypoint_decoder,
@@ -23,24 +25,18 @@ from boxwright.families.center_net.build_tasks import (
     build_surface_heads,
     build_surface_task,
     build_temporal_offset_task,
+    check_keypoints_of_data,
 )
 from boxwright.families.center_net.criteria.criterion import CenterNetCriterion
 from boxwright.families.center_net.criteria.task import Task
 from boxwright.families.center_net.deep_mac_message import mask_multiple
-from boxwright.families.center_net.keypoint_label_map import (
-    ClassKeypoints,
-    build_class_keypoints,
-    check_keypoints_of_data,
-)
 from boxwright.families.center_net.message import CenterNet as CenterNetMessage
 from boxwright.families.center_net.message import CenterNetObjectCenterParams
 from boxwright.families.center_net.network import CenterNet, StageHeads
 from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import STRIDE
 from boxwright.families.center_net.tensorflow_names import CENTER_NET_PARTS
-from boxwright.families.shared.choice import require
-from boxwright.families.shared.classes import check_classes
-from boxwright.families.shared.family import Family
+from boxwright.families.shared.family import Family, check_classes, require
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms
 from boxwright.nn.criteria.target_assigner import ClassColumns

@@ -6,18 +6,23 @@ import re
 
 from torch import nn
 
+from boxwright.families.center_net.backbones import single_hourglass
 from boxwright.families.center_net.build_feature_extractor import HOURGLASS_NORM, RESNET_NORM, FeatureExtractor
 from boxwright.families.center_net.build_tasks import HeadBuilder
-from boxwright.families.center_net.consistency_features import ConsistencyFeatures, LabColors, LastFeatures
-from boxwright.families.center_net.criteria.deep_mask_losses import (
+from boxwright.families.center_net.consistency_features import ConsistencyFeatures, LabColors, LastFeatures, RandomView
+from boxwright.families.center_net.criteria.deep_masks import (
+    JITTERS,
     Compare,
     CompareViews,
+    DeepMaskTask,
+    DeepMaskTerm,
     FromBoxes,
     FromFeatures,
     FromMasks,
     FromPoints,
     FromViews,
     Normalize,
+    RegionJitter,
     WarmUp,
     balanced,
     by_direction,
@@ -28,27 +33,27 @@ from boxwright.families.center_net.criteria.deep_mask_losses import (
     per_foreground_pixel,
     square_error_of_views,
 )
-from boxwright.families.center_net.criteria.deep_masks import JITTERS, DeepMaskTask, DeepMaskTerm, RegionJitter
 from boxwright.families.center_net.deep_mac_message import CenterNetDeepMACMaskEstimation
-from boxwright.families.center_net.deep_mask_head import (
+from boxwright.families.center_net.deep_masks import (
     MASK_RESNETS,
+    BoxCrops,
     ConditionalMask,
+    DeepMaskPredictor,
+    DeepMasks,
     DenseMask,
+    Detect,
     HourglassMask,
     LayeredMask,
+    MaskExtent,
     ProjectedMask,
     ResNetMask,
+    WholeMaps,
     instance_beside_pixels,
     pixels_alone,
 )
-from boxwright.families.center_net.deep_mask_predictor import DeepMaskPredictor, Detect
-from boxwright.families.center_net.deep_masks import BoxCrops, DeepMasks, MaskExtent, WholeMaps
-from boxwright.families.center_net.heads import HeadLayers, MapHead
-from boxwright.families.center_net.hourglass import single_hourglass
-from boxwright.families.center_net.network import EmbeddingHeads
-from boxwright.families.center_net.random_view import RandomView
-from boxwright.families.shared.choice import require
-from boxwright.families.shared.losses import build_classification_loss
+from boxwright.families.center_net.network import EmbeddingHeads, HeadLayers, MapHead
+from boxwright.families.shared.criterion import build_classification_loss
+from boxwright.families.shared.family import require
 
 # TF makes these heads with a function whose default is a kernel of one row.
 _LAYERS = HeadLayers(kernel_sizes=((1, 3),))

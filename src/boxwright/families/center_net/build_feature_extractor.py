@@ -9,8 +9,13 @@ from functools import partial
 from torch import nn
 
 from boxwright.config.support import refuse_contradictions
-from boxwright.families.center_net.hourglass import HOURGLASSES, StackedHourglass
-from boxwright.families.center_net.keras_resnet import KERAS_RESNETS, KerasResNetV1, PreactivationResNet
+from boxwright.families.center_net.backbones import (
+    HOURGLASSES,
+    KERAS_RESNETS,
+    KerasResNetV1,
+    PreactivationResNet,
+    StackedHourglass,
+)
 from boxwright.families.center_net.message import (
     HOURGLASS_TYPES,
     MOBILENET_TYPES,
@@ -18,13 +23,12 @@ from boxwright.families.center_net.message import (
     RESNET_TYPES,
     CenterNetFeatureExtractor,
 )
-from boxwright.families.center_net.necks import Deconvolutions, Interpolation, TopDownMap
-from boxwright.families.center_net.network import ReversedChannels
-from boxwright.nn.backbones.backbone import Backbone
+from boxwright.families.center_net.network import Deconvolutions, Interpolation, ReversedChannels, TopDownMap
 from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import BatchNormSettings
 from boxwright.nn.layers import ConvSettings, full_conv, separable_conv
+from boxwright.nn.network import Backbone
 from boxwright.nn.preprocessing.preprocessor import PixelScaling
 
 # Keras's defaults, with which TF makes all but the hourglass and the MobileNet: nothing is penalized.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from boxwright.base.device import constants
 from boxwright.families.center_net.predictions import STRIDE
-from boxwright.nn.ops.constants import constants
 
 Grid = tuple[int, int]
 """The numbers of rows and columns of cells."""

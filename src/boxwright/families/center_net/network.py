@@ -1,20 +1,24 @@
 """CenterNet: Objects as Points (Zhou et al., 2019).
 
 An object is a peak of its class's heatmap, at its center; there other maps hold its size, its keypoints and the rest.
+A neck makes one map of stride 4 of the backbone's (appendix A), by plain convolutions instead of deformable ones, as in
+TF; each head predicts one map from it (section 5).
 
-Dimensions: B batch, C channels, H W grid of cells.
+Dimensions: B batch, C channels, H W grid of cells, N objects of an image, E numbers of an embedding, T identities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from boxwright.families.center_net.cells import CellBoxes, center_cells, grid_of, read
-from boxwright.families.center_net.deep_mask_predictor import DeepMaskPredictor
-from boxwright.families.center_net.heads import IdentityClassifier, MapHead
+from boxwright.families.center_net.deep_masks import DeepMaskPredictor
 from boxwright.families.center_net.predictions import (
     CenterPredictions,
     EmbeddingMaps,
@@ -22,10 +26,178 @@ from boxwright.families.center_net.predictions import (
     StageMaps,
     SurfaceMaps,
 )
-from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.network import ClassLayer, Network, Parts
-from boxwright.nn.ops.padding import padded_to_multiple
+from boxwright.nn.batch_norm import BatchNormSettings, make_norm
+from boxwright.nn.layers import (
+    ConvNormAct,
+    ConvSettings,
+    Deconv2d,
+    Dense,
+    KernelRule,
+    KernelSize,
+    conv_norm_act,
+    full_conv,
+    make_activation,
+    make_conv,
+    padded_to_multiple,
+    separable_conv,
+)
+from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
 from boxwright.types import Targets
+
+# Keras's defaults.
+_NORM = BatchNormSettings(decay=0.99)
+
+
+class IdentityClassifier(nn.Sequential):
+    """Dense layers, of which all but the last are normalized and activated."""
+
+    def __init__(self, size: int, identities: int, layers: int) -> None:
+        """Build the layers.
+
+        Args:
+            size: E.
+            identities: T.
+            layers: The number of dense layers.
+        """
+        rule, built = KernelRule(), list[nn.Module]()
+        for _ in range(layers - 1):
+            built += [rule.apply(Dense(size, size)), make_norm(size, _NORM), nn.ReLU()]
+        super().__init__(*built, rule.apply(Dense(size, identities)))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return logits [B, N, T] for embeddings [B, N, E]."""
+        rows = embeddings.flatten(0, 1)
+        count = len(rows)
+        if count < 2:
+            # PyTorch normalizes no single row: one beside an equal one has the same statistics. Without any row, other
+            # processes still wait for gradients.
+            rows = rows.repeat(2, 1) if count else rows.new_zeros(2, rows.shape[1]) + 0.0 * embeddings.sum()
+        logits = rows[..., None, None]
+        for layer in self:
+            logits = layer(logits)
+        return torch.flatten(logits[:count], 1).view(*embeddings.shape[:2], logits.shape[1])
+
+
+_KERAS = ConvSettings(norm=None, activation="RELU")
+
+
+@dataclass(frozen=True)
+class HeadLayers:
+    """The hidden convolutions of a head, each followed by a ReLU.
+
+    Attributes:
+        widths: Channels of each.
+        kernel_sizes: The side of each one's kernel, or (height, width).
+        separable: Whether they are depthwise separable.
+    """
+
+    widths: tuple[int, ...] = (256,)
+    kernel_sizes: tuple[KernelSize, ...] = (3,)
+    separable: bool = False
+
+
+class MapHead(nn.Sequential):
+    """Hidden convolutions and a 1×1 convolution, `output`, to a map's channels."""
+
+    def __init__(self, in_channels: int, channels: int, layers: HeadLayers, *, bias: float = 0.0) -> None:
+        """Build the layers.
+
+        Args:
+            channels: Channels of the map.
+            bias: The first value of the output's bias.
+        """
+        super().__init__()
+        self.channels = channels
+        make = separable_conv if layers.separable else full_conv
+        for number, (width, kernel_size) in enumerate(zip(layers.widths, layers.kernel_sizes, strict=True)):
+            self.add_module(f"hidden{number}", make(in_channels, width, kernel_size, _KERAS, bias=True))
+            self.add_module(f"activation{number}", nn.ReLU(inplace=True))
+            in_channels = width
+        output = make_conv(in_channels, channels, 1, KernelRule(), bias=True)
+        if output.bias is not None:
+            nn.init.constant_(output.bias, bias)
+        self.add_module("output", output)
+
+
+Interpolation = Literal["nearest", "bilinear"]
+# Makes a 3×3 convolution with a bias, given channels in and out.
+MakeConv = Callable[[int, int], nn.Module]
+
+
+class DoublingDeconv(nn.Module):
+    """A 3×3 transposed convolution of stride 2, normalized and activated; TF pads it below and right."""
+
+    def __init__(self, channels: int, settings: ConvSettings) -> None:
+        """Build the layers."""
+        super().__init__()
+        self.deconv = Deconv2d(channels, channels, 3, settings.kernel, bias=True)
+        self.norm = make_norm(channels, settings.norm)
+        self.activation = make_activation(settings.activation)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return [B, C, 2H, 2W]."""
+        outputs: Tensor = self.activation(self.norm(self.deconv(input)[..., :-1, :-1]))
+        return outputs
+
+
+class Deconvolutions(nn.Module):
+    """The coarsest map, doubled several times: a convolution and a transposed one each."""
+
+    def __init__(self, in_channels: int, widths: Sequence[int], kernel_size: int, settings: ConvSettings) -> None:
+        """Build the layers; `kernel_size` is that of the plain convolutions, whose settings have a bias."""
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, width in zip((in_channels, *widths), widths, strict=False):
+            layers += [conv_norm_act(before, width, kernel_size, settings), DoublingDeconv(width, settings)]
+        self.layers = nn.Sequential(*layers)
+        self.channels = (widths[-1],)
+
+    def forward(self, maps: list[Tensor]) -> list[Tensor]:
+        """Return one map [B, C, H, W] of stride 4."""
+        return [self.layers(maps[-1])]
+
+
+class TopDownMap(nn.Module):
+    """A feature pyramid's top-down pathway, of which only the finest map is kept (Lin et al., 2017, figure 3)."""
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        widths: Sequence[int],
+        make: MakeConv,
+        settings: ConvSettings,
+        *,
+        interpolation: Interpolation = "nearest",
+    ) -> None:
+        """Build the pathway.
+
+        Args:
+            channels: Channels of the backbone's maps, finest first.
+            widths: Channels of the merged maps, finest first, one fewer.
+            make: Makes the convolution that smooths a merged map.
+            settings: Of the 1×1 convolutions, and of normalization and activation.
+            interpolation: How a map is enlarged.
+        """
+        super().__init__()
+        self.interpolation = interpolation
+        self.laterals = nn.ModuleList(
+            make_conv(into, out, 1, settings.kernel, bias=True)
+            for into, out in zip(channels, (*widths, widths[-1]), strict=True)
+        )
+        finer = (widths[0], *widths[:-1])
+        self.smooth = nn.ModuleList(
+            ConvNormAct(make(into, out), make_norm(out, settings.norm), make_activation(settings.activation))
+            for into, out in zip(widths, finer, strict=True)
+        )
+        self.channels = (widths[0],)
+
+    def forward(self, maps: list[Tensor]) -> list[Tensor]:
+        """Return one map [B, C, H, W], of the size of the finest."""
+        *finer, top = (lateral(features) for lateral, features in zip(self.laterals, maps, strict=True))
+        for features, smooth in zip(reversed(finer), reversed(list(self.smooth)), strict=True):
+            top = smooth(features + F.interpolate(top, scale_factor=2, mode=self.interpolation))
+        return [top]
+
 
 # The heads of a stage that some configurations lack.
 _FURTHER = ("embeddings", "surface", "identities")

@@ -11,13 +11,30 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.families.center_net.deep_mask_head import DenseMask, HourglassMask, LayeredMask, ResNetMask
-from boxwright.families.center_net.deep_mask_predictor import DeepMaskPredictor
-from boxwright.families.center_net.heads import IdentityClassifier, MapHead
-from boxwright.families.center_net.hourglass import Hourglass, ResidualBlock, StackedHourglass
-from boxwright.families.center_net.keras_resnet import KerasResNetV1, PreactivationBlock, PreactivationResNet
-from boxwright.families.center_net.necks import Deconvolutions, TopDownMap
-from boxwright.families.center_net.network import CenterNet, KeypointHeads, StageHeads
+from boxwright.families.center_net.backbones import (
+    Hourglass,
+    KerasResNetV1,
+    PreactivationBlock,
+    PreactivationResNet,
+    ResidualBlock,
+    StackedHourglass,
+)
+from boxwright.families.center_net.deep_masks import (
+    DeepMaskPredictor,
+    DenseMask,
+    HourglassMask,
+    LayeredMask,
+    ResNetMask,
+)
+from boxwright.families.center_net.network import (
+    CenterNet,
+    Deconvolutions,
+    IdentityClassifier,
+    KeypointHeads,
+    MapHead,
+    StageHeads,
+    TopDownMap,
+)
 from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.nn.layers import ConvNormAct
 from boxwright.nn.tensorflow_names.checkpoint_keys import escaped

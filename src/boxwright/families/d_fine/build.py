@@ -9,14 +9,12 @@ from boxwright.families.d_fine.criterion import (
     DFineCriterion,
     LossWeights,
     MatchabilityAware,
+    MatchingCosts,
     Varifocal,
 )
-from boxwright.families.d_fine.decoder import DistributionDecoder, QuerySelection
-from boxwright.families.d_fine.denoising import ObjectNoise
-from boxwright.families.d_fine.encoder import HybridEncoder
+from boxwright.families.d_fine.decoder import DistributionDecoder
 from boxwright.families.d_fine.export_transformers import write_transformers
-from boxwright.families.d_fine.layouts import Layouts, layouts_of
-from boxwright.families.d_fine.matching import MatchingCosts
+from boxwright.families.d_fine.layouts import Layouts, read_layouts
 from boxwright.families.d_fine.message import (
     DFine as DFineMessage,
 )
@@ -28,20 +26,18 @@ from boxwright.families.d_fine.message import (
     DFineMatcher,
     DFinePostProcessing,
 )
-from boxwright.families.d_fine.network import DFine
+from boxwright.families.d_fine.network import DFine, HybridEncoder, ObjectNoise, QuerySelection
 from boxwright.families.d_fine.postprocessor import QueryPostprocessor
 from boxwright.families.d_fine.weights import describe_weights, foreign_weights
-from boxwright.families.shared.choice import require
-from boxwright.families.shared.classes import check_classes
-from boxwright.families.shared.family import Family
+from boxwright.families.shared.family import Family, check_classes, require
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.backbones.hgnetv2 import HgNetV2
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import synchronize
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
+from boxwright.nn.network import Backbone
 from boxwright.nn.preprocessing.preprocessor import ZERO_TO_ONE, Preprocessor
 from boxwright.types import Categories
 
@@ -67,7 +63,7 @@ def build_d_fine(config: DFineMessage, categories: Categories | None, image_chan
 
 
 def _network(config: DFineMessage, channels: int) -> DFine:
-    denoising, layouts = config.denoising or DFineDenoising(), layouts_of(config)
+    denoising, layouts = config.denoising or DFineDenoising(), read_layouts(config)
     backbone, encoder, decoder = _backbone(config, layouts, channels), layouts.encoder, layouts.decoder
     num_queries = (config.decoder or DFineDecoder()).num_queries
     noise = ObjectNoise(config.num_classes, denoising.num_queries, denoising.label_noise, denoising.box_noise)
@@ -87,17 +83,9 @@ def _backbone(config: DFineMessage, layouts: Layouts, channels: int) -> Backbone
     return TimmBackbone(extractor.type.removeprefix("timm/"), strides=layouts.strides)
 
 
-def _varifocal(config: DFineLoss) -> ClassificationLoss:
-    return Varifocal(config.alpha, config.gamma or 2.0)
-
-
-def _matchability_aware(config: DFineLoss) -> ClassificationLoss:
-    return MatchabilityAware(config.gamma or 1.5)
-
-
 _CLASSIFICATION: dict[str, Callable[[DFineLoss], ClassificationLoss]] = {
-    "VARIFOCAL": _varifocal,
-    "MATCHABILITY_AWARE": _matchability_aware,
+    "VARIFOCAL": lambda config: Varifocal(config.alpha, config.gamma or 2.0),
+    "MATCHABILITY_AWARE": lambda config: MatchabilityAware(config.gamma or 1.5),
 }
 
 

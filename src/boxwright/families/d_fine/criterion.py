@@ -1,30 +1,156 @@
 """The criterion of D-FINE (Peng et al., 2024), with either its classification loss or DEIM's (Huang et al., 2024).
 
-Each set of outputs is matched with the objects alone, by which classes are learned; boxes are learned by the union of
-all sets' matches. Boxes are center x, center y, width, height, in 0..1 of the input.
+Queries are matched with objects one to one and at the least cost (DETR, Carion et al., 2020), in each set of outputs
+alone, by which classes are learned; boxes are learned by the union of all sets' matches. Boxes are center x, center y,
+width, height, in 0..1 of the input.
 
 Dimensions: S sets of outputs, L decoder layers, B batch, Q queries, K classes, G objects (padded), N + 1 bins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.families.d_fine.boxes import distances_of_boxes, from_corners, neighboring_bins, to_corners
-from boxwright.families.d_fine.matching import MatchingCosts, generalized_iou, iou_parts, match
-from boxwright.families.d_fine.predictions import DecoderOutputs, DFinePredictions, QueryOutputs
+from boxwright.base.device import is_plain, without_wait
+from boxwright.families.d_fine.decoder import DecoderOutputs, DFinePredictions, QueryOutputs, measure_distances
 from boxwright.nn.criteria.criterion import Description, LossTerm
-from boxwright.nn.ops.boxes import normalized
+from boxwright.nn.ops.boxes import compute_overlaps, from_corners, normalized, to_corners
 from boxwright.types import Targets
+from boxwright.types.packing import fetched
+
+_ALPHA, _GAMMA, _EPSILON = 0.25, 2.0, 1e-8
+# What a cost that is not a number counts as: the step's losses tell of it.
+_IMPOSSIBLE = 1e6
+
+
+@dataclass(frozen=True)
+class MatchingCosts:
+    """The cost of matching a query with an object: a weighted sum.
+
+    Attributes:
+        classes: Weight of the focal loss of the object's class, relative to that of its absence.
+        l1: Weight of the distance of the boxes.
+        giou: Weight of the negative generalized intersection over union.
+    """
+
+    classes: float = 2.0
+    l1: float = 5.0
+    giou: float = 2.0
+
+    @torch.no_grad()
+    def __call__(self, logits: Tensor, boxes: Tensor, labels: Tensor, objects: Tensor) -> Tensor:
+        """Return float32 [S, B, Q, G].
+
+        Args:
+            logits: [S, B, Q, K].
+            boxes: [S, B, Q, 4].
+            labels: int64 [B, G].
+            objects: [B, G, 4].
+        """
+        scores = logits.float().sigmoid()
+        present = _ALPHA * (1 - scores) ** _GAMMA * -(scores + _EPSILON).log()
+        absent = (1 - _ALPHA) * scores**_GAMMA * -(1 - scores + _EPSILON).log()
+        columns = labels[None, :, None].expand(len(scores), -1, scores.shape[2], -1)
+        of_classes = (present - absent).gather(-1, columns)
+        distances = torch.cdist(boxes, objects.expand(len(boxes), -1, -1, -1), p=1)
+        _, overlaps = iou_and_giou(to_corners(boxes)[..., :, None, :], to_corners(objects)[:, None])
+        return self.classes * of_classes + self.l1 * distances - self.giou * overlaps
+
+
+def iou_and_giou(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Return IoU and generalized IoU (Rezatofighi et al., 2019) of boxes xyxy, which broadcast; 0 for empty unions."""
+
+    def divide(areas: Tensor, wholes: Tensor) -> Tensor:
+        # The inner `where` keeps 0 / 0 out of the backward pass.
+        return torch.where(wholes > 0, areas / torch.where(wholes > 0, wholes, 1.0), 0.0)
+
+    intersection, union, hull = compute_overlaps(boxes, others)
+    iou = divide(intersection, union)
+    return iou, iou - divide(hull - union, hull)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Which object each query is matched with.
+
+    Attributes:
+        own: int64 [S, B, Q]; in each set of outputs alone, no object twice; -1 for none.
+        union: int64 [B, Q]; the object that most sets match a query with; -1 where none does. An object may have
+            several queries there.
+    """
+
+    own: Tensor
+    union: Tensor
+
+
+def match(costs: Tensor, valid: Tensor) -> Matches:
+    """Return the matches of least cost, exactly, on the device of the costs; a GPU is waited for once.
+
+    Args:
+        costs: float32 [S, B, Q, G].
+        valid: bool [B, G]; objects that count.
+    """
+    on_cpu = fetched([costs, valid])
+    both = without_wait((least_cost_matches if is_plain(on_cpu[0]) else _operator)(*on_cpu), costs.device)
+    return Matches(both[:-1], both[-1])
+
+
+def least_cost_matches(costs: Tensor, valid: Tensor) -> Tensor:
+    """Return the matches of each set, and last their union, int64 [S + 1, B, Q]; all on the CPU."""
+    own = _matched(costs.numpy(), valid.numpy())
+    votes = (own[..., None] == np.arange(costs.shape[-1])).sum(0)
+    # The first of equal votes counts, so that a match does not depend on how something was sorted.
+    union = np.where(votes.max(-1) > 0, votes.argmax(-1), -1) if votes.shape[-1] else np.full(own.shape[1:], -1)
+    return torch.from_numpy(np.concatenate([own, union[None]]))
+
+
+# The operator runs on the CPU, whatever device the network is on: a graph has it as one step, with known shapes.
+_operator = torch.library.custom_op("boxwright_cpu::least_cost_matches", least_cost_matches, mutates_args=())
+
+
+@_operator.register_fake
+def _(costs: Tensor, valid: Tensor) -> Tensor:
+    del valid
+    return costs.new_empty((costs.shape[0] + 1, *costs.shape[1:3]), dtype=torch.int64)
+
+
+def _matched(costs: NDArray[np.float32], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+    from scipy.optimize import linear_sum_assignment  # takes seconds to import
+
+    matches = np.full(costs.shape[:3], -1, np.int64)
+    for image, objects in enumerate(valid):
+        numbers = np.flatnonzero(objects)
+        if not len(numbers):
+            continue
+        for number, set_costs in enumerate(costs[:, image][..., numbers]):
+            safe = np.nan_to_num(set_costs, nan=_IMPOSSIBLE, posinf=_IMPOSSIBLE, neginf=-_IMPOSSIBLE)
+            # Queries are the rows: with objects first it takes nine times as long.
+            rows, columns = linear_sum_assignment(safe)
+            matches[number, image, rows] = numbers[columns]
+    return matches
+
+
+def neighboring_bins(distances: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the bin below each distance, int64 [...] in 0..N-1, and the share of the bin above it, float32 [...].
+
+    Distances beyond the outermost bins belong to these wholly.
+    """
+    count = len(bins) - 1
+    # The last bin at or below a distance.
+    below = (torch.searchsorted(bins, distances.contiguous(), right=True) - 1).clamp(0, count - 1)
+    low, high = bins[below], bins[below + 1]
+    return below, ((distances - low) / (high - low)).clamp(0, 1)
+
 
 # Divides logits of distributions before they are compared.
 _TEMPERATURE = 5.0
-
 # From logits [..., K], the target's class as a one [..., K] or nothing, and its overlap [..., 1], to losses [..., K].
 ClassificationLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -75,32 +201,38 @@ class BatchObjects:
         labels: int64 [B, G].
         boxes: float32 [B, G, 4].
         weights: float32 [B, G].
-        there: bool [B, G]; False for padding, objects without weight, and those of images that do not count.
+        valid: bool [B, G]; False for padding, objects without weight, and those of images that do not count.
         counted: float32 [B]; 0 for images that do not count, else 1.
     """
 
     labels: Tensor
     boxes: Tensor
     weights: Tensor
-    there: Tensor
+    valid: Tensor
     counted: Tensor
 
 
 @dataclass(frozen=True)
-class Pairs:
+class MatchedObjects:
     """The object of each query.
 
     Attributes:
         labels: int64 [..., B, Q]; any for queries without an object.
         boxes: float32 [..., B, Q, 4]; any for queries without an object.
         weights: float32 [..., B, Q]; 0 for queries without an object.
-        there: bool [..., B, Q].
+        matched: bool [..., B, Q].
     """
 
     labels: Tensor
     boxes: Tensor
     weights: Tensor
-    there: Tensor
+    matched: Tensor
+
+    def first(self, layers: int) -> MatchedObjects:
+        """Return those of the first sets, which are the layers, where each set has its own."""
+        if self.matched.ndim == 2:
+            return self
+        return MatchedObjects(self.labels[:layers], self.boxes[:layers], self.weights[:layers], self.matched[:layers])
 
 
 @dataclass(frozen=True)
@@ -140,9 +272,9 @@ class DFineCriterion:
 
     def __call__(self, predictions: DFinePredictions, targets: Targets) -> dict[str, LossTerm]:
         """Return the terms of all sets of outputs."""
-        objects = objects_of(targets, predictions.input_size)
+        objects = read_objects(targets, predictions.input_size)
         totals = self.totals(predictions, objects)
-        boxes = objects.there.sum().float()
+        boxes = objects.valid.sum().float()
         counts = torch.stack([totals.pairs, totals.others])
         terms = {
             "Loss/classification_loss": LossTerm(totals.classification.sum(), boxes),
@@ -172,78 +304,75 @@ class DFineCriterion:
 
     def totals(self, predictions: DFinePredictions, objects: BatchObjects) -> SetTotals:
         """Return the sums of losses of the queries that detect."""
-        sets = [*_sets(predictions.queries), predictions.encoder]
-        logits, boxes = _stacked(sets)
-        matches = match(self.costs(logits, boxes, objects.labels, objects.boxes), objects.there)
-        own = pairs_of(matches.own, objects)
-        of_boxes = pairs_of(matches.union, objects) if self.union else own
-        return self._totals(predictions, predictions.queries, (logits, boxes), (own, of_boxes), objects.counted)
+        logits, boxes = _stack([*predictions.queries.sets, predictions.encoder])
+        matches = match(self.costs(logits, boxes, objects.labels, objects.boxes), objects.valid)
+        own = gather_matches(matches.own, objects)
+        for_boxes = gather_matches(matches.union, objects) if self.union else own
+        return self._totals(predictions, predictions.queries, (logits, boxes), (own, for_boxes), objects.counted)
 
     def denoising_totals(self, predictions: DFinePredictions, objects: BatchObjects) -> SetTotals:
         """Return the sums of losses of noisy queries, all groups together."""
         denoised = predictions.denoised
         if denoised is None:
             raise ValueError("predictions without noisy queries")
-        pairs = pairs_of(denoised.objects, objects)
-        sets = _stacked(_sets(denoised.outputs))
-        return self._totals(predictions, denoised.outputs, sets, (pairs, pairs), objects.counted)
+        matches, sets = gather_matches(denoised.objects, objects), _stack(denoised.outputs.sets)
+        return self._totals(predictions, denoised.outputs, sets, (matches, matches), objects.counted)
 
     def _totals(
         self,
         predictions: DFinePredictions,
         outputs: DecoderOutputs,
         sets: tuple[Tensor, Tensor],
-        matched: tuple[Pairs, Pairs],
+        matches: tuple[MatchedObjects, MatchedObjects],
         counted: Tensor,
     ) -> SetTotals:
         """Return the sums of losses.
 
         Args:
             sets: Logits [S, B, Q, K] and boxes [S, B, Q, 4].
-            matched: The pairs by which classes are learned, and those by which boxes are.
+            matches: Those by which classes are learned, and those by which boxes are.
         """
-        (logits, boxes), (own, pairs), weights = sets, matched, self.weights
+        (logits, boxes), (own, objects), weights = sets, matches, self.weights
         layers = len(outputs.layers)
-        corners, wanted = to_corners(boxes), to_corners(pairs.boxes)
-        overlaps = iou_parts(corners, wanted)[0].detach()
-        giou = generalized_iou(corners, wanted)
-        distances = _distances(outputs)
-        of_layers = _first(pairs, layers)
+        corners = to_corners(boxes)
+        iou, giou = iou_and_giou(corners, to_corners(objects.boxes))
+        overlaps = iou.detach()
+        distances = torch.stack([layer.distances for layer in outputs.layers if layer.distances is not None]).float()
+        of_layers = objects.first(layers)
         fgl = fine_grained_localization(distances, outputs.frame, of_layers, predictions.bins, predictions.scale)
         ddf = self._distillation(outputs, distances, overlaps[:layers], of_layers, counted)
-        is_pair = pairs.there if pairs.there.ndim == 2 else pairs.there[layers - 1]
+        matched = objects.matched if objects.matched.ndim == 2 else objects.matched[layers - 1]
         return SetTotals(
             weights.classification * self._classification(logits, corners, own, counted),
-            weights.l1 * _sums((boxes - pairs.boxes).abs().sum(-1) * pairs.weights),
-            weights.giou * _sums((1 - giou) * pairs.weights),
-            weights.fgl * _sums(fgl * overlaps[:layers] * of_layers.weights),
+            weights.l1 * ((boxes - objects.boxes).abs().sum(-1) * objects.weights).sum((1, 2)),
+            weights.giou * ((1 - giou) * objects.weights).sum((1, 2)),
+            weights.fgl * (fgl * overlaps[:layers] * of_layers.weights).sum((1, 2)),
             (weights.ddf * ddf[0], weights.ddf * ddf[1]),
-            is_pair.sum().float(),
-            (counted[:, None] * is_pair.logical_not()).sum(),
+            matched.sum().float(),
+            (counted[:, None] * matched.logical_not()).sum(),
         )
 
-    def _classification(self, logits: Tensor, corners: Tensor, pairs: Pairs, counted: Tensor) -> Tensor:
-        overlaps = iou_parts(corners, to_corners(pairs.boxes))[0].detach()
-        classes = F.one_hot(pairs.labels, logits.shape[-1]).to(logits.dtype) * pairs.there[..., None]
+    def _classification(self, logits: Tensor, corners: Tensor, objects: MatchedObjects, counted: Tensor) -> Tensor:
+        overlaps = iou_and_giou(corners, to_corners(objects.boxes))[0].detach()
+        classes = F.one_hot(objects.labels, logits.shape[-1]).to(logits.dtype) * objects.matched[..., None]
         losses = self.classification(logits, classes, overlaps[..., None])
         # An object's weight is that of its own class; absence counts in full.
-        weighted = losses * torch.where(classes > 0, pairs.weights[..., None], 1.0)
-        return _sums(weighted.sum(-1) * counted[:, None])
+        weighted = losses * torch.where(classes > 0, objects.weights[..., None], 1.0)
+        return (weighted.sum(-1) * counted[:, None]).sum((1, 2))
 
     def _distillation(
-        self, outputs: DecoderOutputs, distances: Tensor, overlaps: Tensor, pairs: Pairs, counted: Tensor
+        self, outputs: DecoderOutputs, distances: Tensor, overlaps: Tensor, objects: MatchedObjects, counted: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the divergence of each layer's distributions from the last one's, of pairs and of others."""
-        teacher = outputs.layers[-1]
         divergence = distribution_divergence(distances[:-1], distances[-1].detach())
-        confidence = teacher.logits.detach().float().sigmoid().amax(-1)
-        layers = _first(pairs, len(distances) - 1)
-        of_pairs = divergence * overlaps[:-1] * layers.there * counted[:, None]
-        of_others = divergence * confidence * layers.there.logical_not() * counted[:, None]
-        return _sums(of_pairs), _sums(of_others)
+        confidence = outputs.layers[-1].logits.detach().float().sigmoid().amax(-1)
+        matched = objects.first(len(distances) - 1).matched
+        of_pairs = divergence * overlaps[:-1] * matched * counted[:, None]
+        of_others = divergence * confidence * matched.logical_not() * counted[:, None]
+        return of_pairs.sum((1, 2)), of_others.sum((1, 2))
 
 
-def objects_of(targets: Targets, size: tuple[int, int]) -> BatchObjects:
+def read_objects(targets: Targets, size: tuple[int, int]) -> BatchObjects:
     """Return the objects of a batch, whose boxes are in pixels of an input of (height, width)."""
     valid = targets.valid & (targets.weights > 0)
     counted = torch.ones_like(targets.weights[:, :1].sum(1)) if targets.annotated is None else targets.annotated.float()
@@ -251,31 +380,37 @@ def objects_of(targets: Targets, size: tuple[int, int]) -> BatchObjects:
     return BatchObjects(targets.labels, from_corners(normalized(targets.boxes, size)), targets.weights, valid, counted)
 
 
-def pairs_of(numbers: Tensor, objects: BatchObjects) -> Pairs:
-    """Return the objects of some numbers int64 [..., B, Q], of which -1 is no object."""
-    matched = numbers >= 0
+def gather_matches(indices: Tensor, objects: BatchObjects) -> MatchedObjects:
+    """Return the object that each query is matched to.
+
+    Args:
+        indices: int64 [..., B, Q]; an index into the image's objects, -1 for a query without one.
+    """
+    matched = indices >= 0
     if objects.labels.shape[1] == 0:
-        nothing = torch.zeros_like(numbers)
-        return Pairs(nothing, nothing[..., None].expand(*numbers.shape, 4).float(), nothing.float(), matched)
-    places = numbers.clamp(min=0)
-    shape = numbers.shape[:-2]
+        nothing = torch.zeros_like(indices)
+        return MatchedObjects(nothing, nothing[..., None].expand(*indices.shape, 4).float(), nothing.float(), matched)
+    places = indices.clamp(min=0)
+    shape = indices.shape[:-2]
     labels = objects.labels.expand(*shape, -1, -1).gather(-1, places)
     boxes = objects.boxes.expand(*shape, -1, -1, -1).gather(-2, places[..., None].expand(*places.shape, 4))
     weights = objects.weights.expand(*shape, -1, -1).gather(-1, places)
-    return Pairs(labels, boxes, weights * matched, matched)
+    return MatchedObjects(labels, boxes, weights * matched, matched)
 
 
-def fine_grained_localization(distances: Tensor, frame: Tensor, pairs: Pairs, bins: Tensor, scale: Tensor) -> Tensor:
+def fine_grained_localization(
+    distances: Tensor, frame: Tensor, objects: MatchedObjects, bins: Tensor, scale: Tensor
+) -> Tensor:
     """Return the cross-entropy of distributions with the two bins around the right distances, [L, B, Q].
 
     Args:
         distances: float32 [L, B, Q, 4 · (N + 1)].
         frame: float32 [B, Q, 4].
-        pairs: Of each layer, or of all.
+        objects: Of each layer, or of all.
         bins: float32 [N + 1].
         scale: [1].
     """
-    below, above = neighboring_bins(distances_of_boxes(frame, pairs.boxes, scale), bins)
+    below, above = neighboring_bins(measure_distances(frame, objects.boxes, scale), bins)
     likelihoods = distances.unflatten(-1, (4, len(bins))).log_softmax(-1)
     places = torch.stack([below, below + 1], -1).expand(*likelihoods.shape[:-1], 2)
     low, high = likelihoods.gather(-1, places).unbind(-1)
@@ -295,30 +430,10 @@ def distribution_divergence(students: Tensor, teacher: Tensor) -> Tensor:
     return divergences
 
 
-def _sets(outputs: DecoderOutputs) -> list[QueryOutputs]:
-    return [*outputs.layers, *([] if outputs.pre is None else [outputs.pre])]
-
-
-def _stacked(sets: list[QueryOutputs]) -> tuple[Tensor, Tensor]:
-    return torch.stack([outputs.logits for outputs in sets]).float(), torch.stack(
-        [outputs.boxes for outputs in sets]
-    ).float()
-
-
-def _distances(outputs: DecoderOutputs) -> Tensor:
-    return torch.stack([layer.distances for layer in outputs.layers if layer.distances is not None]).float()
-
-
-def _first(pairs: Pairs, layers: int) -> Pairs:
-    """Return the pairs of the first sets, which are the layers, where each set has its own."""
-    if pairs.there.ndim == 2:
-        return pairs
-    return Pairs(pairs.labels[:layers], pairs.boxes[:layers], pairs.weights[:layers], pairs.there[:layers])
-
-
-def _sums(losses: Tensor) -> Tensor:
-    """Return the sum of each set of [S, B, Q]."""
-    return losses.sum((1, 2))
+def _stack(sets: Sequence[QueryOutputs]) -> tuple[Tensor, Tensor]:
+    """Return the logits [S, B, Q, K] and boxes [S, B, Q, 4] of sets of outputs."""
+    logits, boxes = [outputs.logits for outputs in sets], [outputs.boxes for outputs in sets]
+    return torch.stack(logits).float(), torch.stack(boxes).float()
 
 
 def _pairs_divisor(counts: Tensor) -> Tensor:

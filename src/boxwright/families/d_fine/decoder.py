@@ -1,20 +1,17 @@
-"""D-FINE's decoder: queries attend to each other and to the maps, and refine distributions of their boxes' sides.
+"""D-FINE's decoder, and predictions: queries attend to each other and to the maps, and refine distributions of sides.
 
-Modules have the names of the published weights, which thereby load by name.
+Each side of a frame moves by a distance: the mean of a softmax over bins that are dense around 0 and sparse far away
+(section 4.1). Modules have the names of the published weights, which thereby load by name.
 
-Deformable attention (Zhu et al., 2021): each query reads a few places of each map, wherever it likes.
-
-The queries of D-FINE's decoder: the likeliest cells of the maps, and in training disturbed objects.
-
-Dimensions: B batch, Q queries, D width, M heads, P taps of all levels together, T cells of all levels together, N + 1
-bins of a distance, c channels of a head, L levels, K classes. Boxes are center x, center y, width, height, in 0..1 of
-the input.
+Dimensions: B batch, Q queries, R queries of denoising, D width, M heads, P taps of all levels together, T cells of all
+levels together, N + 1 bins of a distance, N tokens, c channels of a head, L levels or decoder layers, K classes, G
+objects (padded). Boxes are center x, center y, width, height, in 0..1 of the input; sides are left, top, right and
+bottom.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,9 +20,185 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.families.d_fine.boxes import bin_distances, boxes_of_distances, expected_distances, logit
-from boxwright.families.d_fine.encoder import ConvNorm, SelfAttention
-from boxwright.families.d_fine.predictions import DecoderOutputs, NoisyQueries, QueryOutputs
+
+@dataclass(frozen=True)
+class QueryOutputs:
+    """One set of outputs: a class and a box of each query.
+
+    Attributes:
+        logits: float [B, Q, K].
+        boxes: float32 [B, Q, 4].
+        distances: float32 [B, Q, 4 · (N + 1)]; logits of the distances of left, top, right and bottom of the frame to
+            the box's sides; None for sets without.
+    """
+
+    logits: Tensor
+    boxes: Tensor
+    distances: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DecoderOutputs:
+    """The sets of outputs of one group of queries.
+
+    Attributes:
+        layers: Of each layer of the decoder; outside of training of the last alone.
+        frame: float32 [B, Q, 4]; the boxes that all layers' distances refer to, without a graph.
+        pre: The first layer's own boxes and plain logits, before any distances; None outside of training.
+    """
+
+    layers: tuple[QueryOutputs, ...]
+    frame: Tensor
+    pre: QueryOutputs | None = None
+
+    @property
+    def sets(self) -> tuple[QueryOutputs, ...]:
+        """Every set of outputs: the layers', and the first layer's own where there are any."""
+        return self.layers if self.pre is None else (*self.layers, self.pre)
+
+
+@dataclass(frozen=True)
+class NoisyQueries:
+    """Objects whose labels and boxes are disturbed, as additional queries of the decoder.
+
+    Attributes:
+        labels: int64 [B, R]; K for padding.
+        references: float32 [B, R, 4]; the disturbed boxes, as logits.
+        objects: int64 [B, R]; the index of the object that a query has to find, in `Targets`; -1 for those that have to
+            find none.
+        blocked: bool [R + Q, R + Q]; True where a query (row) does not see another (column).
+        groups: Into how many groups the queries are divided, each of which has every object once.
+    """
+
+    labels: Tensor
+    references: Tensor
+    objects: Tensor
+    blocked: Tensor
+    groups: int
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """What is predicted for noisy queries.
+
+    Attributes:
+        objects: As in `NoisyQueries`.
+        groups: As in `NoisyQueries`.
+    """
+
+    outputs: DecoderOutputs
+    objects: Tensor
+    groups: int
+
+
+@dataclass(frozen=True)
+class DFinePredictions:
+    """Predictions of D-FINE.
+
+    Attributes:
+        queries: Of the queries that detect.
+        encoder: The cells of the maps that became queries, as detections of their own.
+        bins: float32 [N + 1]; the distance that each bin stands for.
+        scale: float32 [1]; in which share of the frame's sides distances are.
+        input_size: (height, width) of the network's input.
+        denoised: None outside of training, and without denoising.
+    """
+
+    queries: DecoderOutputs
+    encoder: QueryOutputs
+    bins: Tensor
+    scale: Tensor
+    input_size: tuple[int, int]
+    denoised: Denoised | None = None
+
+
+_LEAST = 1e-5
+
+
+def logit(shares: Tensor) -> Tensor:
+    """Return the inverse of the sigmoid, between ±11.5: shares and their complements count as at least 1e-5."""
+    shares = shares.clamp(0, 1)
+    return shares.clamp(min=_LEAST).log() - (1 - shares).clamp(min=_LEAST).log()
+
+
+def bin_distances(scale: Tensor, up: Tensor, count: int) -> Tensor:
+    """Return the distance that each bin stands for, float32 [count + 1], rising from -2a to 2a with a = up · scale.
+
+    Args:
+        scale: float32 [1]; `reg_scale`.
+        up: float32 [1].
+        count: N, an even number.
+    """
+    largest = (up * scale).abs().float()
+    powers = torch.arange(1, count // 2, dtype=torch.float32, device=scale.device)
+    inner: Tensor = (largest + 1) ** (2 * powers / (count - 2)) - 1
+    return torch.cat([-2 * largest, -inner.flip(0), torch.zeros_like(largest), inner, 2 * largest])
+
+
+def expected_distances(logits: Tensor, bins: Tensor) -> Tensor:
+    """Return the mean distance of each side, float32 [..., 4], of logits [..., 4 · (N + 1)] over bins [N + 1]."""
+    shares = logits.float().unflatten(-1, (4, len(bins))).softmax(-1)
+    means: Tensor = (shares * bins).sum(-1)
+    return means
+
+
+def move_sides(frame: Tensor, distances: Tensor, scale: Tensor) -> Tensor:
+    """Return boxes [..., 4] whose sides are moved from those of a frame [..., 4].
+
+    Args:
+        distances: [..., 4], in shares 1 / scale of the frame's sides; positive ones move outwards.
+        scale: [1]; `reg_scale`.
+    """
+    scale = scale.abs()
+    moved = (0.5 * scale + distances) / scale
+    low = frame[..., :2] - moved[..., :2] * frame[..., 2:]
+    high = frame[..., :2] + moved[..., 2:] * frame[..., 2:]
+    return torch.cat([(low + high) / 2, high - low], -1)
+
+
+def measure_distances(frame: Tensor, boxes: Tensor, scale: Tensor) -> Tensor:
+    """Return the distances [..., 4] that move a frame's sides to those of boxes [..., 4]."""
+    scale = scale.abs()
+    low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
+    # A frame without extent reaches nothing, and its distances need only be finite.
+    unit = (frame[..., 2:] / scale).clamp(min=1e-16)
+    return torch.cat([(frame[..., :2] - low) / unit, (high - frame[..., :2]) / unit], -1) - 0.5 * scale
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention among tokens whose positions are added to queries and keys, but not to values."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        """Build the layers, with PyTorch's initial values."""
+        super().__init__()
+        self.heads = heads
+        # One tensor for queries, keys and values, as in PyTorch's own layer and the weights published for it.
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.out_proj = nn.Linear(width, width)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, tokens: Tensor, positions: Tensor, blocked: Tensor | None = None) -> Tensor:
+        """Return [B, N, D].
+
+        Args:
+            tokens: [B, N, D].
+            positions: Broadcasts to [B, N, D].
+            blocked: bool [N, N]; True where a token (row) does not see another (column); None if all see all.
+        """
+        width = tokens.shape[-1]
+        with_positions = F.linear(
+            tokens + positions, self.in_proj_weight[: 2 * width], self.in_proj_bias[: 2 * width]
+        ).chunk(2, -1)
+        values = F.linear(tokens, self.in_proj_weight[2 * width :], self.in_proj_bias[2 * width :])
+        query, key, value = (
+            tensor.unflatten(-1, (self.heads, -1)).transpose(1, 2) for tensor in (*with_positions, values)
+        )
+        seen = None if blocked is None else blocked.logical_not()
+        read = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        outputs: Tensor = self.out_proj(read.transpose(1, 2).flatten(2))
+        return outputs
 
 
 def deformable_attention(
@@ -64,7 +237,6 @@ def star_directions(heads: int, taps: Sequence[int]) -> Tensor:
 
 
 Grids = Sequence[tuple[int, int]]
-
 # A hundredth of all queries is taken for an object at first, as in RetinaNet.
 CLASS_BIAS = -math.log(99)
 # What float16 holds; as published.
@@ -281,91 +453,9 @@ class DistributionDecoder(nn.Module):
                 if self.training:
                     pre = QueryOutputs(self.dec_score_head[0](queries), first)
             distances = self.dec_bbox_head[number](queries + before.detach()).float() + distances
-            refined = boxes_of_distances(frame, expected_distances(distances, bins), self.reg_scale)
+            refined = move_sides(frame, expected_distances(distances, bins), self.reg_scale)
             if self.training or number == len(self.decoder.layers) - 1:
                 logits = self.decoder.lqe_layers[number](self.dec_score_head[number](queries), distances)
                 layer_outputs.append(QueryOutputs(logits, refined, distances))
             before, boxes = queries, refined.detach()
         return DecoderOutputs(tuple(layer_outputs), frame, pre)
-
-
-# Side of a cell's initial box on the finest map, and how far inside the image it has to lie.
-_CELL_SIDE, _MARGIN = 0.05, 0.01
-# The logit of a cell that does not count: its sigmoid is 1 in float32.
-_VOID = 1e4
-
-
-class QuerySelection(nn.Module):
-    """From maps to queries: their likeliest cells, and in training disturbed objects."""
-
-    def __init__(self, channels: int, layout: DecoderLayout, num_classes: int, num_queries: int) -> None:
-        """Build the layers for maps of so many channels each."""
-        super().__init__()
-        depth = layout.depth
-        self.num_classes, self.num_queries = num_classes, num_queries
-        self.input_proj = nn.ModuleList(
-            ConvNorm(channels, depth, 1) if channels != depth else nn.Identity() for _ in layout.taps
-        )
-        self.enc_output = nn.Sequential(
-            OrderedDict[str, nn.Module](proj=nn.Linear(depth, depth), norm=nn.LayerNorm(depth))
-        )
-        self.enc_score_head = nn.Linear(depth, num_classes)
-        self.enc_bbox_head = Mlp((depth, depth, depth, 4), layout.activation, zero_last=True)
-        # Row K is of padding, and stays 0.
-        self.denoising_class_embed = nn.Embedding(num_classes + 1, depth, padding_idx=num_classes)
-        nn.init.constant_(self.enc_score_head.bias, CLASS_BIAS)
-        with torch.no_grad():
-            nn.init.normal_(self.denoising_class_embed.weight[:-1])
-
-    def memory_of(self, maps: Sequence[Tensor]) -> tuple[Tensor, Grids]:
-        """Return the cells of all maps, finest first, [B, T, D], and the maps' (height, width)."""
-        projected = [project(features) for project, features in zip(self.input_proj, maps, strict=True)]
-        grids = [(features.shape[-2], features.shape[-1]) for features in projected]
-        return torch.cat([features.flatten(2).transpose(1, 2) for features in projected], 1), grids
-
-    def select(self, memory: Tensor, grids: Grids) -> tuple[Tensor, Tensor, QueryOutputs]:
-        """Return contents [B, Q, D] and references float32 [B, Q, 4] of the likeliest cells, and these as detections.
-
-        Q is `num_queries`, or the number of cells where there are fewer.
-
-        Contents and references have no graph; references are boxes as logits.
-        """
-        cells, inside = cell_boxes(grids, memory.device)
-        encoded = self.enc_output(memory * inside[:, None])
-        logits = self.enc_score_head(encoded)
-        count = min(self.num_queries, memory.shape[1])
-        best = logits.amax(-1).topk(count, dim=1).indices
-        contents, taken, start = (
-            tensor.gather(1, best[..., None].expand(-1, -1, tensor.shape[-1]))
-            for tensor in (encoded, logits, cells.expand(memory.shape[0], -1, -1))
-        )
-        references = self.enc_bbox_head(contents).float() + start
-        return contents.detach(), references.detach(), QueryOutputs(taken, references.sigmoid())
-
-    def with_noisy(
-        self, contents: Tensor, references: Tensor, noisy: NoisyQueries | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return contents and references with noisy queries before them, and which query does not see which."""
-        table = self.denoising_class_embed
-        if noisy is None:
-            # In the graph all the same: processes that exchange gradients wait for each weight's.
-            return contents + 0 * table.weight.sum() if self.training else contents, references, None
-        embedded = table(noisy.labels).to(contents.dtype)
-        return torch.cat([embedded, contents], 1), torch.cat([noisy.references, references], 1), noisy.blocked
-
-
-def cell_boxes(grids: Grids, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the initial box of each cell, as logits float32 [T, 4], and which count, bool [T].
-
-    A cell's box is around its center, of a side that doubles from map to map; one near the border does not count.
-    """
-    parts = []
-    for level, (height, width) in enumerate(grids):
-        rows, columns = (torch.arange(count, dtype=torch.float32, device=device) for count in (height, width))
-        y = ((rows + 0.5) / height)[:, None].expand(height, width)
-        x = ((columns + 0.5) / width)[None].expand(height, width)
-        side = torch.full_like(x, _CELL_SIDE * 2**level)
-        parts.append(torch.stack([x, y, side, side], -1).flatten(0, 1))
-    boxes = torch.cat(parts)
-    inside = ((boxes > _MARGIN) & (boxes < 1 - _MARGIN)).all(-1)
-    return torch.where(inside[:, None], (boxes / (1 - boxes)).log(), _VOID), inside

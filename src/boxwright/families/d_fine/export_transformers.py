@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import make_folder, write_whole
 from boxwright.base.safetensors_file import pack_safetensors
-from boxwright.families.d_fine.layouts import Layouts, layouts_of
+from boxwright.families.d_fine.layouts import Layouts, read_layouts
 from boxwright.families.d_fine.message import DFine as DFineMessage
 from boxwright.families.d_fine.message import DFineDenoising
 from boxwright.families.d_fine.network import DFine
@@ -43,7 +43,7 @@ def write_transformers(detector: Detector, model: DFineMessage, folder: str | Pa
     network = detector.network
     if not isinstance(network, DFine):
         raise TypeError(f"expected a D-FINE, found {type(network).__name__}")
-    layouts, resizer = layouts_of(model), detector.preprocessor.resizer
+    layouts, resizer = read_layouts(model), detector.preprocessor.resizer
     if layouts.backbone is None:
         raise CheckpointError("--format transformers: its D-FINE has no backbone of timm's; use hgnetv2_b0 and others")
     if layouts.decoder.activation is not nn.ReLU:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from boxwright.families.d_fine.decoder import DecoderLayout
-from boxwright.families.d_fine.encoder import EncoderLayout
 from boxwright.families.d_fine.message import (
     DFine as DFineMessage,
 )
@@ -18,6 +17,7 @@ from boxwright.families.d_fine.message import (
     DFineFeatureExtractor,
     HgNetV2Layout,
 )
+from boxwright.families.d_fine.network import EncoderLayout
 from boxwright.nn.backbones.hgnetv2 import HGNETS, HgNetLayout
 
 
@@ -64,7 +64,7 @@ class Layouts:
     decoder: DecoderLayout
 
 
-def layouts_of(config: DFineMessage) -> Layouts:
+def read_layouts(config: DFineMessage) -> Layouts:
     """Return the shape of the network that a configuration describes."""
     size, extractor = SIZES[config.size.name], config.feature_extractor or DFineFeatureExtractor()
     name = extractor.type or size.backbone

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.families.d_fine.boxes import to_corners
-from boxwright.families.d_fine.predictions import DFinePredictions
-from boxwright.nn.ops.boxes import clip_boxes
-from boxwright.nn.ops.constants import constants
+from boxwright.base.device import constants
+from boxwright.families.d_fine.decoder import DFinePredictions
+from boxwright.nn.ops.boxes import clip_boxes, to_corners
 from boxwright.nn.postprocessing.anchor import of_anchors
 from boxwright.nn.postprocessing.nms import Nms
 from boxwright.runtime.litert_session import KEPT_WITHOUT_STRIDED, OUTPUTS

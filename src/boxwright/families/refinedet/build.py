@@ -1,49 +1,64 @@
-"""`RefineDet`: a two-step detector. Defaults are the authors'.
-
-`RefineDetFeatureExtractor`: maps of strides 8 (or 4), 16, 32, and coarser ones.
-"""
+"""`RefineDet`: a two-step detector, and the names of its public port's weights. Defaults are the authors'."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from boxwright.config import messages as m
 from boxwright.families.refinedet.message import RefineDet as RefineDetMessage
 from boxwright.families.refinedet.message import RefineDetFeatureExtractor
 from boxwright.families.refinedet.message import TransferConnection as TransferConnectionMessage
 from boxwright.families.refinedet.network import RefineDet, ResidualLevel, TransferConnection
-from boxwright.families.refinedet.weight_names import foreign_weights
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.backbones import BackboneRequest, build_backbone
-from boxwright.families.shared.cascade import build_coder, build_step, level_numbers, logits_to_scores, settings_or
-from boxwright.families.shared.choice import require
-from boxwright.families.shared.classes import check_classes
-from boxwright.families.shared.family import Family
-from boxwright.families.shared.feature_extractor import FeatureExtractor
+from boxwright.families.shared.criterion import build_coder, build_step, level_numbers, logits_to_scores, settings_or
+from boxwright.families.shared.family import Family, check_classes, require
+from boxwright.families.shared.feature_extractor import (
+    COARSEST_OF_BACKBONE,
+    BuiltNeck,
+    FeatureExtractor,
+    build_extra_maps,
+)
 from boxwright.families.shared.hyperparams import build_regularizer, caffe_xavier
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.shared.necks import COARSEST_OF_BACKBONE, BuiltNeck, build_extra_maps
 from boxwright.families.shared.post_processing import build_postprocessor
+from boxwright.families.shared.source_weights import (
+    Names,
+    SourceWeights,
+    both,
+    map_names,
+    reduced_vgg,
+    unchanged,
+    vertical_first,
+)
 from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
 from boxwright.nn.backbones.resnet_v1 import Bottleneck
+from boxwright.nn.backbones.vgg16 import Vgg16
 from boxwright.nn.batch_norm import BatchNormSettings
-from boxwright.nn.criteria.cascade import CascadeCriterion, Step, as_objects
+from boxwright.nn.criteria.anchor import CascadeCriterion, Step, as_objects
 from boxwright.nn.criteria.criterion import Criterion
-from boxwright.nn.criteria.target_assigner import ClassColumns
+from boxwright.nn.criteria.target_assigner import BipartiteArgmaxMatcher, ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.aligned import AlignmentConvHead
 from boxwright.nn.heads.convolutional import AnchorHead, ConvolutionalHead, HeadOutput, HeadShape
 from boxwright.nn.layers import ConvSettings, KernelRule, conv_norm_act
-from boxwright.nn.necks.vgg_extras import ExtraMap, VggExtras
+from boxwright.nn.necks.multi_resolution import ExtraMap, VggExtras
 from boxwright.nn.network import Network
-from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
-from boxwright.nn.ops.matcher import BipartiteArgmaxMatcher
+from boxwright.nn.ops.boxes import (
+    AnchorFilter,
+    BoxCoder,
+    FasterRcnnBoxCoder,
+    RefinedStart,
+    SecondStep,
+    StartRule,
+    TiledStart,
+)
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
@@ -52,6 +67,35 @@ from boxwright.nn.regularization import Regularizer, penalize_all
 from boxwright.nn.ssd import SSD
 from boxwright.nn.tensorflow_names.tf1 import REFINEDET_PARTS
 from boxwright.types import Categories
+
+_LEVELS = 4
+
+
+def foreign_weights(network: RefineDet, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+    """Return a network's weights from the port's names; None for other names, or another backbone than VGG-16."""
+    if "arm_loc.0.weight" not in state or not isinstance(network.backbone, Vgg16):
+        return None
+    return map_names(network, _port_names(), state, path)
+
+
+def _port_names() -> Names:
+    """Name the layers of the public port (luuuyi's RefineDet.PyTorch)."""
+    yield from reduced_vgg("vgg.")
+    for number, name in enumerate(("conv4_3", "conv5_3")):
+        yield f"backbone.norms.{number}.scale", f"{name}_L2Norm.weight", unchanged
+    for number in range(2):
+        yield from both(f"neck.extra.0.{2 * number}", f"extras.{number}")
+    for level in range(_LEVELS):
+        for part, head in (("arm", "refinement"), ("odm", "head")):
+            yield from both(f"{head}.boxes.{level}.0", f"{part}_loc.{level}", vertical_first)
+            yield from both(f"{head}.classes.{level}.0", f"{part}_conf.{level}")
+        # Lists of convolution, activation, convolution; of deconvolutions; of activation, convolution, activation.
+        yield from both(f"transfer.lateral.{level}.0", f"tcb0.{3 * level}")
+        yield from both(f"transfer.linear.{level}.0", f"tcb0.{3 * level + 2}")
+        yield from both(f"transfer.smooth.{level}.0", f"tcb2.{3 * level + 1}")
+        if level < _LEVELS - 1:
+            yield from both(f"transfer.enlarge.{level}.0", f"tcb1.{level}")
+
 
 _DECAY = Regularizer(l2=5e-4)
 _VGG = ConvSettings(kernel=KernelRule(caffe_xavier, _DECAY), norm=None, activation="RELU")

@@ -15,16 +15,14 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from boxwright.base.errors import DataError
-from boxwright.nn.activations import make_activation
 from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.backbones.resnet_v1 import Bottleneck
 from boxwright.nn.batch_norm import make_norm
 from boxwright.nn.heads.aligned import AlignmentConvHead
 from boxwright.nn.heads.convolutional import AnchorHead
-from boxwright.nn.layers import ConvSettings, Deconv2d, conv_norm_act
-from boxwright.nn.network import ClassLayer, Network, Parts
+from boxwright.nn.layers import ConvSettings, Deconv2d, conv_norm_act, make_activation
+from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
 from boxwright.nn.ops.boxes import SecondStep
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 

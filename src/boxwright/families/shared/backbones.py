@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from boxwright.config import messages as m
 from boxwright.config.messages.ssd_feature_extractor import SsdFeatureExtractor
 from boxwright.families.shared.hyperparams import build_conv_settings
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.backbones.cells import PNASNET, PNASNET_SETTINGS, CellNetwork, overridden_settings
 from boxwright.nn.backbones.efficientnet import EFFICIENTNETS, EfficientNet
 from boxwright.nn.backbones.inception import INCEPTION_V2, INCEPTION_V3, Inception, InceptionLayout
@@ -32,6 +31,7 @@ from boxwright.nn.backbones.spaghettinet import SpaghettiNet
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
 from boxwright.nn.layers import ConvSettings, Padding
+from boxwright.nn.network import Backbone
 from boxwright.nn.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
 
@@ -44,6 +44,14 @@ class ExtractorMessage(Protocol):
     conv_hyperparams: m.Hyperparams | None
     override_base_feature_extractor_hyperparams: bool
     use_explicit_padding: bool
+
+
+class Widths(TypedDict):
+    """What the channels of a backbone's layers follow from."""
+
+    depth_multiplier: float
+    min_depth: int
+    in_channels: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,13 @@ class BackboneRequest:
     def depth(self, channels: int) -> int:
         """Return a number of channels scaled by `depth_multiplier`, at least `min_depth`."""
         return max(int(channels * self.config.depth_multiplier), self.config.min_depth)
+
+    def widths(self) -> Widths:
+        """Return the backbone's channels of images and of layers, by the names of its arguments."""
+        config = self.config
+        return Widths(
+            depth_multiplier=config.depth_multiplier, min_depth=config.min_depth, in_channels=self.image_channels
+        )
 
     def neck_settings(self) -> ConvSettings:
         """Return the settings of convolutions outside the backbone."""
@@ -121,14 +136,9 @@ def _mobilenet_v1(*, narrow: bool) -> _Build:
     taps = {2: 3, 3: 5, 4: 11, 5: 13}
 
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        layers = [taps[level] for level in levels]
         backbone = MobileNetV1(
-            request.settings(),
-            taps=[taps[level] for level in levels],
-            depth_multiplier=request.config.depth_multiplier,
-            min_depth=request.config.min_depth,
-            padding=request.padding,
-            narrow=narrow,
-            in_channels=request.image_channels,
+            request.settings(), taps=layers, padding=request.padding, narrow=narrow, **request.widths()
         )
         return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
 
@@ -137,14 +147,9 @@ def _mobilenet_v1(*, narrow: bool) -> _Build:
 
 def _mobilenet_v2(taps: dict[int, str], last_channels: int = 1280) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
+        layers = [taps[level] for level in levels]
         backbone = MobileNetV2(
-            request.settings(),
-            taps=[taps[level] for level in levels],
-            depth_multiplier=request.config.depth_multiplier,
-            min_depth=request.config.min_depth,
-            padding=request.padding,
-            last_channels=last_channels,
-            in_channels=request.image_channels,
+            request.settings(), taps=layers, padding=request.padding, last_channels=last_channels, **request.widths()
         )
         return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
 
@@ -153,14 +158,8 @@ def _mobilenet_v2(taps: dict[int, str], last_channels: int = 1280) -> _Build:
 
 def _mobilenet_v3(layout: MobileNetV3Layout, taps: dict[int, str]) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        backbone = MobileNetV3(
-            layout,
-            request.settings(),
-            taps=[taps[level] for level in levels],
-            depth_multiplier=request.config.depth_multiplier,
-            min_depth=request.config.min_depth,
-            in_channels=request.image_channels,
-        )
+        layers = [taps[level] for level in levels]
+        backbone = MobileNetV3(layout, request.settings(), taps=layers, **request.widths())
         return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
 
     return build
@@ -181,45 +180,21 @@ def _mobiledet(hardware: str) -> _Build:
 
 def _inception(layout: InceptionLayout, taps: dict[int, str]) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        backbone = Inception(
-            layout,
-            # There is no default: TF first always used these, and later required the override.
-            request.neck_settings(),
-            taps=[taps[level] for level in levels],
-            depth_multiplier=request.config.depth_multiplier,
-            min_depth=request.config.min_depth,
-            in_channels=request.image_channels,
-        )
+        layers = [taps[level] for level in levels]
+        # There is no default: TF first always used the neck's settings, and later required the override.
+        backbone = Inception(layout, request.neck_settings(), taps=layers, **request.widths())
         return BuiltBackbone(backbone, MINUS_ONE_TO_ONE)
 
     return build
 
 
-def _resnet_v1(depth: int) -> _Build:
+def _resnet(kind: type[ResNetV1] | type[ResNetV1Slim], depth: int) -> _Build:
     def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        return BuiltBackbone(_resnet(ResNetV1, depth, levels, request), VGG_MEAN)
+        return BuiltBackbone(
+            kind(RESNET_BLOCKS[depth], request.settings(), levels=levels, **request.widths()), VGG_MEAN
+        )
 
     return build
-
-
-def _resnet_v1_slim(depth: int) -> _Build:
-    def build(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
-        return BuiltBackbone(_resnet(ResNetV1Slim, depth, levels, request), VGG_MEAN)
-
-    return build
-
-
-def _resnet(
-    kind: type[ResNetV1] | type[ResNetV1Slim], depth: int, levels: Sequence[int], request: BackboneRequest
-) -> Backbone:
-    return kind(
-        RESNET_BLOCKS[depth],
-        request.settings(),
-        levels=levels,
-        depth_multiplier=request.config.depth_multiplier,
-        min_depth=request.config.min_depth,
-        in_channels=request.image_channels,
-    )
 
 
 def _pnasnet(levels: Sequence[int], request: BackboneRequest) -> BuiltBackbone:
@@ -283,8 +258,8 @@ _BACKBONES: dict[str, _Build] = {
     "spaghettinet": _spaghettinet,
     "inception_v2": _inception(INCEPTION_V2, {4: "Mixed_4c", 5: "Mixed_5c"}),
     "inception_v3": _inception(INCEPTION_V3, {3: "Mixed_5d", 4: "Mixed_6e", 5: "Mixed_7c"}),
-    **{f"resnet{depth}_v1": _resnet_v1(depth) for depth in RESNET_BLOCKS},
-    **{f"resnet{depth}_v1_slim": _resnet_v1_slim(depth) for depth in RESNET_BLOCKS},
+    **{f"resnet{depth}_v1": _resnet(ResNetV1, depth) for depth in RESNET_BLOCKS},
+    **{f"resnet{depth}_v1_slim": _resnet(ResNetV1Slim, depth) for depth in RESNET_BLOCKS},
     **{f"efficientnet-{name}": _efficientnet(name) for name in EFFICIENTNETS},
     "vgg16_ssd": _vgg16_ssd,
     "vgg16_refinedet": _vgg16_refinedet,

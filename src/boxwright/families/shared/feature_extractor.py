@@ -1,4 +1,4 @@
-"""`SsdFeatureExtractor`: backbones and necks, by TF's names.
+"""`SsdFeatureExtractor`: backbones by TF's names, and necks between them and the heads.
 
 TF1's types have TF-Slim's networks, TF2's have Keras's; they differ in more than names.
 """
@@ -15,24 +15,105 @@ from boxwright.config.messages.ssd_feature_extractor import TF1_EXTRACTORS, SsdF
 from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.backbones import BackboneRequest, BuiltBackbone, build_backbone
 from boxwright.families.shared.hyperparams import CONV_SETTINGS, variance_scaling
-from boxwright.families.shared.necks import (
-    BuiltNeck,
-    build_bifpn,
-    build_extra_maps,
-    build_fpn,
-    build_pooling_pyramid,
-    pyramid_levels,
-)
 from boxwright.nn.backbones.efficientnet import EFFICIENTNETS
 from boxwright.nn.backbones.mobiledet import MOBILEDETS
 from boxwright.nn.backbones.mobilenet_v2 import divisible
 from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS
 from boxwright.nn.batch_norm import BatchNormSettings
 from boxwright.nn.layers import ConvSettings, KernelRule
-from boxwright.nn.necks.fpn import unsmoothed
+from boxwright.nn.necks.bifpn import COMBINERS, BiFpn
+from boxwright.nn.necks.fpn import FeaturePyramid, HandDown, smoothed, unsmoothed
 from boxwright.nn.necks.mnasfpn import MnasFpn
-from boxwright.nn.necks.vgg_extras import SSD300_EXTRAS, SSD512_EXTRAS, VggExtras
+from boxwright.nn.necks.multi_resolution import (
+    SSD300_EXTRAS,
+    SSD512_EXTRAS,
+    MultiResolutionFeatureMaps,
+    PoolingPyramid,
+    VggExtras,
+)
 from boxwright.nn.regularization import Regularizer
+
+COARSEST_OF_BACKBONE = 5
+Pyramid = m.FeaturePyramidNetworks | m.BidirectionalFeaturePyramidNetworks
+
+
+@dataclass(frozen=True)
+class BuiltNeck:
+    """A neck and its output channels."""
+
+    module: nn.Module
+    channels: tuple[int, ...]
+
+
+def pyramid_levels(pyramid: Pyramid) -> list[int]:
+    """Return the levels of a pyramid that are the backbone's own."""
+    return list(range(pyramid.min_level, min(pyramid.max_level, COARSEST_OF_BACKBONE) + 1))
+
+
+def _extra_levels(pyramid: Pyramid) -> int:
+    return pyramid.max_level - min(pyramid.max_level, COARSEST_OF_BACKBONE)
+
+
+def build_fpn(
+    pyramid: m.FeaturePyramidNetworks,
+    channels: tuple[int, ...],
+    request: BackboneRequest,
+    *,
+    use_depthwise: bool,
+    hand_down: HandDown = smoothed,
+) -> BuiltNeck:
+    """Return a feature pyramid over a backbone's maps of so many channels."""
+    neck = FeaturePyramid(
+        channels,
+        request.depth(pyramid.additional_layer_depth),
+        request.neck_settings(),
+        extra_levels=_extra_levels(pyramid),
+        use_depthwise=use_depthwise,
+        padding=request.padding,
+        hand_down=hand_down,
+    )
+    return BuiltNeck(neck, neck.channels)
+
+
+def build_bifpn(
+    pyramid: m.BidirectionalFeaturePyramidNetworks, channels: tuple[int, ...], request: BackboneRequest
+) -> BuiltNeck:
+    """Return a bidirectional pyramid over a backbone's maps of so many channels."""
+    neck = BiFpn(
+        channels,
+        max(pyramid.num_filters, request.config.min_depth),
+        request.neck_settings(),
+        extra_levels=_extra_levels(pyramid),
+        iterations=pyramid.num_iterations,
+        combiner=COMBINERS[pyramid.combine_method],
+        padding=request.padding,
+    )
+    return BuiltNeck(neck, neck.channels)
+
+
+def build_extra_maps(
+    widths: tuple[int, ...], channels: tuple[int, ...], request: BackboneRequest, kernels: tuple[int, ...] = ()
+) -> BuiltNeck:
+    """Return smaller maps appended to a backbone's; `widths` are the channels between and after two convolutions.
+
+    Strided convolutions have kernels of side 3 unless `kernels` gives another.
+    """
+    neck = MultiResolutionFeatureMaps(
+        channels,
+        [request.depth(width) for width in widths],
+        request.neck_settings(),
+        kernels=kernels,
+        use_depthwise=request.use_depthwise,
+        padding=request.padding,
+    )
+    return BuiltNeck(neck, neck.channels)
+
+
+def build_pooling_pyramid(depth: int, channels: tuple[int, ...], request: BackboneRequest, levels: int) -> BuiltNeck:
+    """Return a pooling pyramid over a backbone's single map; a depth of 0 keeps its channels."""
+    neck = PoolingPyramid(channels[-1], depth, request.neck_settings(), levels=levels)
+    return BuiltNeck(neck, neck.channels)
+
 
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.999))
 _SLIM_NORM = BatchNormSettings(decay=0.9997, epsilon=0.001)

@@ -85,10 +85,6 @@ def _truncated_normal(config: m.TruncatedNormalInitializer) -> Initialize:
     )
 
 
-def _random_normal(config: m.RandomNormalInitializer) -> Initialize:
-    return lambda kernel: nn.init.normal_(kernel, config.mean, config.stddev)
-
-
 def _variance_scaling(config: m.VarianceScalingInitializer) -> Initialize:
     if not config.uniform:
         return variance_scaling(config.factor, config.mode.name)
@@ -138,7 +134,7 @@ _KERAS: dict[str, Initialize] = {
 
 _INITIALIZERS: dict[str, Callable[..., Initialize]] = {
     "truncated_normal_initializer": _truncated_normal,
-    "random_normal_initializer": _random_normal,
+    "random_normal_initializer": lambda config: lambda kernel: nn.init.normal_(kernel, config.mean, config.stddev),
     "variance_scaling_initializer": _variance_scaling,
     "keras_initializer_by_name": _KERAS.__getitem__,
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from boxwright.config import messages as m
-from boxwright.families.shared.choice import build_chosen
+from boxwright.families.shared.family import build_chosen
 from boxwright.nn.ops.resize import (
     resize_antialiased,
     resize_area,
@@ -68,14 +68,12 @@ def _conditional(config: m.ConditionalShapeResizer, channels: int) -> ImageResiz
     )
 
 
-def _pad_to_multiple(config: m.PadToMultipleResizer, channels: int) -> ImageResizer:
-    return PadToMultipleResizer(config.multiple, config.convert_to_grayscale, channels)
-
-
 _RESIZERS: dict[str, Callable[..., ImageResizer]] = {
     "fixed_shape_resizer": _fixed_shape,
     "keep_aspect_ratio_resizer": _keep_aspect_ratio,
     "identity_resizer": lambda _, channels: IdentityResizer(channels),
     "conditional_shape_resizer": _conditional,
-    "pad_to_multiple_resizer": _pad_to_multiple,
+    "pad_to_multiple_resizer": lambda config, channels: PadToMultipleResizer(
+        config.multiple, config.convert_to_grayscale, channels
+    ),
 }

@@ -12,8 +12,8 @@ from torch import Tensor
 from boxwright.config import messages as m
 from boxwright.config.message import Message
 from boxwright.config.support import refuse_contradictions
-from boxwright.families.shared.choice import build_chosen, require
-from boxwright.nn.ops.box_coder import BoxCoder
+from boxwright.families.shared.family import build_chosen, require
+from boxwright.nn.ops.boxes import BoxCoder
 from boxwright.nn.postprocessing.anchor import (
     AnchorPostprocessor,
     ByColumn,

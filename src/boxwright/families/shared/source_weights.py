@@ -1,6 +1,6 @@
 """Another project's tensors, or a checkpoint's, by the names of a network.
 
-Conversions of other projects' tensors: mostly none, or a reordering of box coordinates.
+Most are not converted; of some the box coordinates are reordered. Public ports of VGG-16 have a list of layers.
 """
 
 from __future__ import annotations
@@ -93,3 +93,28 @@ def _changed(change: Callable[[Tensor], Tensor], value: Tensor, name: str, path:
         return change(value)
     except (IndexError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {name} has shape {list(value.shape)}: {error}") from None
+
+
+# Indices of the convolutions in torchvision's VGG-16, and in the ports' lists of layers.
+_VGG_LAYERS = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
+_REDUCED = (31, 33)
+
+
+def both(ours: str, theirs: str, change: Callable[[Tensor], Tensor] = unchanged) -> Names:
+    """Yield the names of a layer's kernel and bias."""
+    for kind in ("weight", "bias"):
+        yield f"{ours}.{kind}", f"{theirs}.{kind}", change
+
+
+def stages(prefix: str) -> Names:
+    """Yield the names of the convolutions below the classifier."""
+    for stage, layers in enumerate(_VGG_LAYERS):
+        for number, layer in enumerate(layers):
+            yield from both(f"backbone.stages.{stage}.{2 * number}", f"{prefix}{layer}")
+
+
+def reduced_vgg(prefix: str) -> Names:
+    """Yield the names of a VGG-16 whose classifier was converted to convolutions."""
+    yield from stages(prefix)
+    for place, layer in enumerate(_REDUCED):
+        yield from both(f"backbone.converted.{2 * place}", f"{prefix}{layer}")

@@ -1,27 +1,31 @@
-"""`Srn`: a two-step detector with selective refinement. Defaults are the authors'."""
+"""`Srn`: a two-step detector with selective refinement, and its released weights. Defaults are the authors'."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from boxwright.families.shared.cascade import (
+from torch import Tensor
+
+from boxwright.config.message import Message
+from boxwright.families.shared.criterion import (
     FOCAL_BIAS,
     FOCAL_KERNELS,
     build_classifier_backbone,
     build_coder,
+    build_last_step,
     build_level_anchors,
     build_level_candidates,
     build_step,
-    build_suppression,
     level_numbers,
     logits_to_scores,
     settings_or,
 )
-from boxwright.families.shared.choice import require
-from boxwright.families.shared.classes import check_classes
-from boxwright.families.shared.family import Family
+from boxwright.families.shared.family import Family, check_classes, require
 from boxwright.families.shared.image_resizer import build_image_resizer
+from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged, vertical_first
 from boxwright.families.srn.message import Srn
 from boxwright.families.srn.network import (
     SRN,
@@ -31,25 +35,72 @@ from boxwright.families.srn.network import (
     SecondStepPyramid,
     rounded_sides,
 )
-from boxwright.families.srn.weight_names import foreign_weights
 from boxwright.nn.anchor_grids import AnchorGenerator, AnchorGrid, FlexibleGridAnchorGenerator
-from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.criteria.cascade import CascadeCriterion, Step
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN
+from boxwright.nn.backbones.timm_backbone import TimmBackbone
+from boxwright.nn.criteria.anchor import CascadeCriterion, Step
 from boxwright.nn.criteria.criterion import Criterion
-from boxwright.nn.criteria.target_assigner import ClassColumns
+from boxwright.nn.criteria.losses import NO_COLUMN
+from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.convolutional import HeadOutput
-from boxwright.nn.network import Network
-from boxwright.nn.ops.box_coder import BoxCoder, PixelCenterBoxCoder
-from boxwright.nn.ops.boxes import AnchorFilter, RefinedStart, SecondStep, StartRule, TiledStart
-from boxwright.nn.ops.matcher import ArgmaxMatcher
-from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, BestOfLevel, CascadePostprocessor
+from boxwright.nn.network import Backbone, Network
+from boxwright.nn.ops.boxes import (
+    AnchorFilter,
+    BoxCoder,
+    PixelCenterBoxCoder,
+    RefinedStart,
+    SecondStep,
+    StartRule,
+    TiledStart,
+)
+from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.ssd import SSD
 from boxwright.types import Categories
+
+_BRANCHES, _LAYERS = 4, 3
+
+
+def foreign_weights(network: SRN, state: Mapping[str, Tensor], path: Path) -> SourceWeights | None:
+    """Return a network's weights from the release's names; None for other names, or a backbone of other layers."""
+    released = "cls_subnet_pred.weight" in state and "c7_conv.weight" in state
+    if not released or not isinstance(network.backbone, TimmBackbone):
+        return None
+    return map_names(network, _released_names(network.backbone), state, path)
+
+
+def _released_names(backbone: TimmBackbone) -> Names:
+    """Yield our names, the release's, and conversions of tensors; the backbone is timm's resnet50."""
+    for name in backbone.body.state_dict():
+        yield f"backbone.body.{name}", name, unchanged
+    places = {
+        **{f"coarser.extra.{number}": f"layer{number + 5}" for number in range(2)},
+        **{f"first_maps.project.{number}": f"c{number + 2}_conv" for number in range(6)},
+        **{f"pyramid.laterals.{number}": f"c{number + 2}_lateral" for number in range(4)},
+        **{f"pyramid.smooth.{number}": f"p{number + 2}_conv" for number in range(4)},
+        **{f"pyramid.extra.{number}": f"p{number + 6}_conv" for number in range(2)},
+        "head.classes.0": "cls_subnet_pred",
+        **_tower("class_tower", "cls_subnet"),
+        **_tower("box_tower", "box_subnet"),
+    }
+    for ours, theirs in places.items():
+        yield from ((f"{ours}.{kind}", f"{theirs}.{kind}", unchanged) for kind in ("weight", "bias"))
+    for kind in ("weight", "bias"):
+        yield f"head.boxes.0.{kind}", f"box_subnet_pred.{kind}", vertical_first
+
+
+def _tower(ours: str, theirs: str) -> dict[str, str]:
+    """Name a tower's convolutions: lists of convolution, activation, enhancement, convolution, activation."""
+    inner = {
+        f"head.{ours}.1.branches.{branch}.{layer}.0": f"{theirs}.2.branch{branch}.{2 * layer}"
+        for branch in range(_BRANCHES)
+        for layer in range(_LAYERS)
+    }
+    outer = {"0.0": "0", "1.merge.0": "2.cated_conv.0", "2.0": "3"}
+    return inner | {f"head.{ours}.{mine}": f"{theirs}.{other}" for mine, other in outer.items()}
+
 
 _LEVELS = (2, 3, 4, 5, 6, 7)
 _OF_BACKBONE = (2, 3, 4, 5)
@@ -138,20 +189,15 @@ def _filter(config: Srn) -> AnchorFilter | None:
     if rule is None:
         return None
     to_scores = logits_to_scores(config.first_loss)
-    return AnchorFilter(rule.objectness_threshold, to_scores, background=0, levels=_filtered_levels(config))
+    return AnchorFilter(rule.objectness_threshold, to_scores, background=0, levels=_refined_levels(rule))
 
 
 def _start(config: Srn, coder: BoxCoder) -> StartRule:
-    return TiledStart() if config.two_step_regression is None else RefinedStart(coder, _moved_levels(config))
-
-
-def _filtered_levels(config: Srn) -> tuple[int, ...]:
-    rule = config.two_step_classification
-    return () if rule is None else level_numbers(rule, "levels", _LEVELS) or ()
-
-
-def _moved_levels(config: Srn) -> tuple[int, ...]:
     rule = config.two_step_regression
+    return TiledStart() if rule is None else RefinedStart(coder, _refined_levels(rule))
+
+
+def _refined_levels(rule: Message | None) -> tuple[int, ...]:
     return () if rule is None else level_numbers(rule, "levels", _LEVELS) or ()
 
 
@@ -160,18 +206,19 @@ def _criterion(config: Srn, coder: BoxCoder, columns: ClassColumns) -> Criterion
     if config.two_step_classification is None and config.two_step_regression is None:
         return second
     first = build_step(config.first_matcher, config.first_loss, _FIRST_MATCHER, coder, columns)
-    learns = Step(first, "first_step", class_levels=_filtered_levels(config), box_levels=_moved_levels(config))
+    learns = Step(
+        first,
+        "first_step",
+        class_levels=_refined_levels(config.two_step_classification),
+        box_levels=_refined_levels(config.two_step_regression),
+    )
     return CascadeCriterion((learns, Step(second)))
 
 
 def _postprocessor(config: Srn, coder: BoxCoder) -> Postprocessor[Any]:
     nms, candidates = _PRESETS[config.inference_preset.name]
     candidates = build_level_candidates(config.level_candidates, candidates)
-    if config.post_processing is not None:
-        detection = build_suppression(config.post_processing, coder, candidates)
-    else:
-        to_scores = logits_to_scores(config.loss)
-        detection = AnchorPostprocessor(coder, to_scores, nms, 0, candidates=candidates)
+    detection = build_last_step(config.post_processing, config.loss, coder, nms, candidates)
     one_step = config.two_step_classification is None and config.two_step_regression is None
     return detection if one_step else CascadePostprocessor(detection)
 

@@ -25,10 +25,9 @@ from torch.nn import functional as F
 
 from boxwright.nn.anchor_grids import AnchorGenerator
 from boxwright.nn.anchor_layer import AnchorLayer
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.heads.convolutional import AnchorHead, HeadOutput, flatten_anchors, start_bias
 from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
-from boxwright.nn.network import ClassLayer, Network, Parts
+from boxwright.nn.network import Backbone, ClassLayer, Network, Parts
 from boxwright.nn.ops.boxes import SecondStep
 from boxwright.types import AnchorPredictions, CascadePredictions, Targets
 

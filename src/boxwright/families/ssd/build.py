@@ -14,22 +14,18 @@ from boxwright.config import messages as m
 from boxwright.config.messages.ssd_feature_extractor import extractor_version
 from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.anchor_generator import build_anchor_generator
-from boxwright.families.shared.choice import build_chosen, require
-from boxwright.families.shared.classes import check_classes
-from boxwright.families.shared.family import Family
+from boxwright.families.shared.criterion import build_box_coder, build_criterion, build_matcher, build_similarity
+from boxwright.families.shared.family import Family, build_chosen, check_classes, require
 from boxwright.families.shared.feature_extractor import build_feature_extractor
 from boxwright.families.shared.hyperparams import CONV_SETTINGS
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.shared.losses import build_criterion
 from boxwright.families.shared.post_processing import build_postprocessor
-from boxwright.families.shared.target_assigner import build_box_coder, build_matcher, build_similarity
 from boxwright.families.ssd.message import Ssd
 from boxwright.nn.batch_norm import GroupNormSettings
-from boxwright.nn.criteria.class_index_losses import NO_COLUMN
-from boxwright.nn.criteria.target_assigner import Assigner, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.nn.criteria.losses import NO_COLUMN
+from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
 from boxwright.nn.detector import Detector
-from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadOutput, HeadShape
-from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadOutput, HeadShape, TowerShape, WeightSharedHead
 from boxwright.nn.layers import KernelRule
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.nn.ssd import SSD
@@ -182,18 +178,18 @@ def _columns(config: Ssd) -> ClassColumns:
     return ClassColumns(foreground, background, NO_COLUMN if config.encode_background_as_zeros else 0)
 
 
-def build_target_assigner(config: Ssd, columns: ClassColumns) -> Assigner:
+def build_target_assigner(config: Ssd, columns: ClassColumns) -> TargetAssigner:
     """Build the assigner of targets to anchors."""
-    assigner = TargetAssigner(
-        columns=columns,
-        matcher=build_matcher(require(config.matcher, config, "matcher")),
-        box_coder=build_box_coder(require(config.box_coder, config, "box_coder")),
-        similarity=build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
-        negative_class_weight=config.negative_class_weight,
+    parts = (
+        columns,
+        build_matcher(require(config.matcher, config, "matcher")),
+        build_box_coder(require(config.box_coder, config, "box_coder")),
+        build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
+        config.negative_class_weight,
     )
     if config.use_confidences_as_targets:
-        return ConfidenceTargetAssigner(assigner, config.implicit_example_weight)
-    return assigner
+        return ConfidenceTargetAssigner(*parts, config.implicit_example_weight)
+    return TargetAssigner(*parts)
 
 
 FAMILY = Family(SSD, build_ssd, tf1=tf1.SSD_PARTS, tf2=tf2.SSD_PARTS)

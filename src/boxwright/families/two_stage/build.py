@@ -7,17 +7,15 @@ from dataclasses import dataclass, replace
 
 from boxwright.config import messages as m
 from boxwright.families.shared.anchor_generator import build_anchor_generator
-from boxwright.families.shared.cascade import build_coder
-from boxwright.families.shared.choice import require
-from boxwright.families.shared.classes import check_classes
-from boxwright.families.shared.family import Family
-from boxwright.families.shared.hyperparams import CONV_SETTINGS
-from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.shared.losses import (
+from boxwright.families.shared.criterion import (
     build_classification_loss,
+    build_coder,
     build_hard_example_miner,
     build_localization_loss,
 )
+from boxwright.families.shared.family import Family, check_classes, require
+from boxwright.families.shared.hyperparams import CONV_SETTINGS
+from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms, build_score_converter
 from boxwright.families.two_stage import tf1_names, tf2_names
 from boxwright.families.two_stage.build_feature_extractor import (
@@ -37,25 +35,41 @@ from boxwright.families.two_stage.criterion import (
     TwoStageCriterion,
 )
 from boxwright.families.two_stage.message import FasterRcnn
-from boxwright.families.two_stage.network import Crossing, FasterRCNN, Propose, RegionProposalNetwork
+from boxwright.families.two_stage.network import (
+    Crossing,
+    FasterRCNN,
+    LevelProposals,
+    Propose,
+    RegionProposalHead,
+    RegionProposalNetwork,
+    RegionProposals,
+    RegionSampler,
+)
 from boxwright.families.two_stage.postprocessor import ProposalPostprocessor, TwoStagePostprocessor
-from boxwright.families.two_stage.proposals import LevelProposals, RegionProposals, RegionSampler
-from boxwright.families.two_stage.region_proposal import RegionProposalHead
 from boxwright.families.two_stage.second_stage import FinalOutputs, SecondStage
 from boxwright.families.two_stage.third_stage import MaskPredictor
 from boxwright.families.two_stage.torchvision_names import foreign_weights
 from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
-from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
-from boxwright.nn.criteria.example_sampler import MinibatchSampler
-from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
-from boxwright.nn.criteria.localization_losses import LocalizationLoss, SmoothL1
-from boxwright.nn.criteria.target_assigner import ClassColumns, TargetAssigner
+from boxwright.nn.criteria.example_selection import HardExampleMiner, MinibatchSampler
+from boxwright.nn.criteria.losses import LocalizationLoss, SmoothL1, SoftmaxCrossEntropy
+from boxwright.nn.criteria.target_assigner import (
+    ArgmaxMatcher,
+    ClassColumns,
+    Matcher,
+    OwnLowQualityMatcher,
+    TargetAssigner,
+)
 from boxwright.nn.detector import Detector
-from boxwright.nn.heads.convolutional import AnchorHead, ConvolutionalHead, HeadOutput, HeadShape
-from boxwright.nn.heads.weight_shared import TowerShape, WeightSharedHead
+from boxwright.nn.heads.convolutional import (
+    AnchorHead,
+    ConvolutionalHead,
+    HeadOutput,
+    HeadShape,
+    TowerShape,
+    WeightSharedHead,
+)
 from boxwright.nn.layers import conv_norm_act
-from boxwright.nn.ops.box_coder import BoxCoder, FasterRcnnBoxCoder
-from boxwright.nn.ops.matcher import ArgmaxMatcher, Matcher, OwnLowQualityMatcher
+from boxwright.nn.ops.boxes import BoxCoder, FasterRcnnBoxCoder
 from boxwright.nn.postprocessing.nms import ClassAgnostic, Nms, PerClass
 from boxwright.nn.preprocessing.preprocessor import Preprocessor
 from boxwright.types import Categories

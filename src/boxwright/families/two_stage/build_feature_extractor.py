@@ -15,13 +15,11 @@ from torch import nn
 
 from boxwright.config import messages as m
 from boxwright.config.support import refuse_contradictions
-from boxwright.families.shared.choice import require
+from boxwright.families.shared.family import require
+from boxwright.families.shared.feature_extractor import pyramid_levels
 from boxwright.families.shared.hyperparams import CONV_SETTINGS, variance_scaling
-from boxwright.families.shared.necks import pyramid_levels
-from boxwright.families.two_stage.inception_resnet_v2 import inception_resnet_v2
+from boxwright.families.two_stage.inception_resnet_v2 import NASNET, NASNET_SETTINGS, inception_resnet_v2
 from boxwright.families.two_stage.message import FasterRcnnFeatureExtractor
-from boxwright.families.two_stage.nasnet import NASNET, NASNET_SETTINGS
-from boxwright.nn.backbones.backbone import Backbone, LastMap
 from boxwright.nn.backbones.cells import (
     PNASNET,
     PNASNET_SETTINGS,
@@ -39,6 +37,7 @@ from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import BatchNormSettings, make_norm
 from boxwright.nn.layers import ConvSettings, Dense, KernelRule
 from boxwright.nn.necks.fpn import FeaturePyramid, PaperFeaturePyramid
+from boxwright.nn.network import Backbone, LastMap
 from boxwright.nn.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 from boxwright.nn.regularization import Regularizer
 

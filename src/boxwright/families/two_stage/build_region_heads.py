@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from boxwright.config import messages as m
-from boxwright.families.shared.choice import build_chosen, require
+from boxwright.families.shared.family import build_chosen, require
 from boxwright.families.shared.hyperparams import CONV_SETTINGS
 from boxwright.families.two_stage.build_feature_extractor import CropFeatures, TwoStageExtractor
 from boxwright.families.two_stage.context_attention import (
@@ -22,8 +22,15 @@ from boxwright.families.two_stage.context_attention import (
 )
 from boxwright.families.two_stage.message import Context, FasterRcnn
 from boxwright.families.two_stage.position_sensitive_head import PositionSensitiveStage
-from boxwright.families.two_stage.region_crop import CornerCrop, RegionCrop, RoiAlign
-from boxwright.families.two_stage.second_stage import BoxClassifier, BoxClassifierHead, FinalOutputs, SecondStage
+from boxwright.families.two_stage.second_stage import (
+    BoxClassifier,
+    BoxClassifierHead,
+    CornerCrop,
+    FinalOutputs,
+    RegionCrop,
+    RoiAlign,
+    SecondStage,
+)
 from boxwright.families.two_stage.third_stage import (
     MaskHead,
     MaskPredictor,
@@ -32,9 +39,8 @@ from boxwright.families.two_stage.third_stage import (
     resizing_layers,
     upsampling_layers,
 )
-from boxwright.nn.activations import make_activation
 from boxwright.nn.batch_norm import BatchNormSettings, make_norm
-from boxwright.nn.layers import ConvSettings, Dense, KernelRule
+from boxwright.nn.layers import ConvSettings, Dense, KernelRule, make_activation
 from boxwright.nn.ops.roi import Pool
 from boxwright.types import PaddedDetections, TwoStagePredictions
 

@@ -12,16 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from boxwright.base.errors import DataError
-from boxwright.families.two_stage.masks import masks_of_classes
-from boxwright.nn.criteria.class_index_losses import as_columns
-from boxwright.nn.criteria.classification_losses import ClassificationLoss
+from boxwright.families.two_stage.third_stage import masks_of_classes
 from boxwright.nn.criteria.criterion import Description, LossTerm
-from boxwright.nn.criteria.example_sampler import MinibatchSampler
-from boxwright.nn.criteria.hard_example_miner import HardExampleMiner
-from boxwright.nn.criteria.localization_losses import LocalizationLoss
-from boxwright.nn.criteria.mask_targets import mask_targets
-from boxwright.nn.criteria.target_assigner import AnchorTargets, Assigner, rows_of
-from boxwright.nn.ops.matcher import UNMATCHED, has_match
+from boxwright.nn.criteria.example_selection import HardExampleMiner, MinibatchSampler
+from boxwright.nn.criteria.losses import ClassificationLoss, LocalizationLoss, as_columns
+from boxwright.nn.criteria.target_assigner import UNMATCHED, AnchorTargets, TargetAssigner, has_match, rows_of
+from boxwright.nn.ops.roi import mask_targets
 from boxwright.types import AnchorPredictions, InstancePredictions, Proposals, RegionPredictions, Targets
 from boxwright.types.predictions import TwoStagePredictions
 
@@ -36,7 +32,7 @@ class ProposalCriterion:
             (kerod), rather than by its number of anchors (TF).
     """
 
-    assigner: Assigner
+    assigner: TargetAssigner
     sampler: MinibatchSampler
     classification: ClassificationLoss
     localization: LocalizationLoss
@@ -80,7 +76,7 @@ class BoxClassifierCriterion:
             number.
     """
 
-    assigner: Assigner
+    assigner: TargetAssigner
     classification: ClassificationLoss
     localization: LocalizationLoss
     classification_weight: float = 1.0
@@ -121,7 +117,7 @@ class MaskCriterion:
         fade: As for `crop_and_resize`, which crops the groundtruth.
     """
 
-    assigner: Assigner
+    assigner: TargetAssigner
     weight: float = 1.0
     fade: bool = False
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.families.two_stage.masks import masks_of_classes
-from boxwright.nn.ops.box_coder import BoxCoder
-from boxwright.nn.ops.boxes import clip_boxes
+from boxwright.families.two_stage.third_stage import masks_of_classes
+from boxwright.nn.ops.boxes import BoxCoder, clip_boxes
 from boxwright.nn.postprocessing.anchor import ScoreConverter, of_anchors
 from boxwright.nn.postprocessing.nms import Nms
 from boxwright.types import PaddedDetections, RawDetections, TwoStagePredictions

@@ -8,17 +8,16 @@ from typing import Any
 from torch import nn
 
 from boxwright.families.two_stage.context_attention import ContextAttention, LayeredAttention
-from boxwright.families.two_stage.network import FasterRCNN
+from boxwright.families.two_stage.network import FasterRCNN, RegionProposalHead
 from boxwright.families.two_stage.position_sensitive_head import PositionSensitiveHead
-from boxwright.families.two_stage.region_proposal import RegionProposalHead
 from boxwright.families.two_stage.second_stage import BoxClassifierHead
 from boxwright.families.two_stage.third_stage import MaskHead
-from boxwright.nn.backbones.backbone import LastMap
 from boxwright.nn.backbones.cells import JoinedCells, LaterCells
 from boxwright.nn.backbones.inception import Inception
 from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
 from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
 from boxwright.nn.heads.convolutional import ConvolutionalHead
+from boxwright.nn.network import LastMap
 from boxwright.nn.tensorflow_names.named_layers import Named, UnnamedPartError
 from boxwright.nn.tensorflow_names.tf1 import by_cells, by_module, mobilenet_v1_layers, slim_layer, units
 

@@ -12,16 +12,15 @@ from typing import Any
 from torch import nn
 
 from boxwright.families.two_stage.context_attention import AttentionBlock, ContextAttention
-from boxwright.families.two_stage.network import FasterRCNN
-from boxwright.families.two_stage.region_proposal import RegionProposalHead
+from boxwright.families.two_stage.network import FasterRCNN, RegionProposalHead
 from boxwright.families.two_stage.second_stage import BoxClassifierHead
 from boxwright.families.two_stage.third_stage import MaskHead, ResizeTo
-from boxwright.nn.backbones.backbone import LastMap
 from boxwright.nn.backbones.inception import Concatenated, Inception, ScaledResidual
 from boxwright.nn.backbones.resnet_v1 import ResNetV1, ResNetV1Stage5
 from boxwright.nn.heads.convolutional import ConvolutionalHead
 from boxwright.nn.layers import Conv2d, Dense
 from boxwright.nn.necks.fpn import FeaturePyramid, smoothed
+from boxwright.nn.network import LastMap
 from boxwright.nn.tensorflow_names.named_layers import Named, UnnamedPartError
 from boxwright.nn.tensorflow_names.tf2 import numbered, resnet_layers, sequence
 

@@ -17,11 +17,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.activations import make_activation
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.batch_norm import BatchNormSettings, NormSettings, make_norm
 from boxwright.nn.drop_path import DropPath
-from boxwright.nn.layers import AvgPool2d, ConvSettings, KernelRule, MaxPool2d, Padding, make_conv, separable_conv
+from boxwright.nn.layers import (
+    AvgPool2d,
+    ConvSettings,
+    KernelRule,
+    MaxPool2d,
+    Padding,
+    make_activation,
+    make_conv,
+    separable_conv,
+)
+from boxwright.nn.network import Backbone
 from boxwright.nn.regularization import Regularizer
 
 _STEM = 96

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from boxwright.nn.activations import make_activation
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.drop_path import StochasticDepth
-from boxwright.nn.layers import ConvSettings, conv_norm_act, make_conv
+from boxwright.nn.layers import ConvSettings, conv_norm_act, make_activation, make_conv
+from boxwright.nn.network import Backbone
 
 # Name → (width, depth).
 EFFICIENTNETS = {

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.batch_norm import BatchNormSettings, make_norm
+from boxwright.nn.network import Backbone
 
 # As everywhere in D-FINE; PyTorch's own.
 NORM = BatchNormSettings(decay=0.9, epsilon=1e-5)

@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from boxwright.nn.activations import make_activation
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.batch_norm import make_norm
 from boxwright.nn.layers import (
     ConvSettings,
@@ -28,9 +26,11 @@ from boxwright.nn.layers import (
     MaxPool2d,
     Padding,
     conv_norm_act,
+    make_activation,
     make_conv,
     separable_conv,
 )
+from boxwright.nn.network import Backbone
 
 
 @dataclass(frozen=True)

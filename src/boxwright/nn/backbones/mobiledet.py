@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.backbones.squeeze_excite import SqueezeExcite
+from boxwright.nn.backbones.mobilenet_v3 import SqueezeExcite
 from boxwright.nn.batch_norm import BatchNormSettings
 from boxwright.nn.layers import ConvSettings, KernelRule, conv_norm_act
+from boxwright.nn.network import Backbone
 from boxwright.nn.regularization import Regularizer
 
 

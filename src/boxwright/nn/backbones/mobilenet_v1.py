@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from boxwright.nn.activations import make_activation
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.batch_norm import make_norm
-from boxwright.nn.layers import ConvSettings, Padding, conv_norm_act, separable_conv
+from boxwright.nn.layers import ConvSettings, Padding, conv_norm_act, make_activation, separable_conv
+from boxwright.nn.network import Backbone
 
 # (channels, stride) of the separable blocks 1 to 13.
 _BLOCKS = (

@@ -11,8 +11,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.layers import ConvSettings, Padding, conv_norm_act
+from boxwright.nn.network import Backbone
 
 # (expansion, channels, stride) of the inverted residual blocks 0 to 16.
 _BLOCKS = (

@@ -13,10 +13,26 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.backbones.mobilenet_v2 import divisible
-from boxwright.nn.backbones.squeeze_excite import SqueezeExcite
-from boxwright.nn.layers import ConvSettings, conv_norm_act
+from boxwright.nn.layers import ConvSettings, KernelRule, conv_norm_act, make_activation, make_conv
+from boxwright.nn.network import Backbone
+
+
+class SqueezeExcite(nn.Module):
+    """Two 1×1 convolutions with biases on the mean of each channel, named as TF-Slim's."""
+
+    def __init__(self, channels: int, squeezed: int, rule: KernelRule, activation: str, gate: nn.Module) -> None:
+        """Make the layers; `gate` follows the second."""
+        super().__init__()
+        self.Conv = make_conv(channels, squeezed, 1, rule, bias=True)
+        self.activation = make_activation(activation)
+        self.Conv_1 = make_conv(squeezed, channels, 1, rule, bias=True)
+        self.gate = gate
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the same shape."""
+        gates: Tensor = self.gate(self.Conv_1(self.activation(self.Conv(inputs.mean((2, 3), keepdim=True)))))
+        return inputs * gates
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from boxwright.nn.activations import make_activation
-from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.layers import ConvSettings, MaxPool2d, conv_norm_act
+from boxwright.nn.layers import ConvSettings, MaxPool2d, conv_norm_act, make_activation
+from boxwright.nn.network import Backbone
 
 RESNET_BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _WIDTHS = (64, 128, 256, 512)

@@ -14,8 +14,8 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.backbones.backbone import Backbone
 from boxwright.nn.layers import ConvSettings, MaxPool2d, conv_norm_act
+from boxwright.nn.network import Backbone
 
 _WIDTHS = (64, 128, 256, 512)
 _EXPANSION = 4

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from boxwright.base.errors import ConfigError
-from boxwright.nn.backbones.backbone import Backbone
+from boxwright.nn.network import Backbone
 from boxwright.nn.regularization import Regularizer
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.activations import make_activation
-from boxwright.nn.backbones.backbone import Backbone
-from boxwright.nn.layers import Conv2d, ConvSettings, MaxPool2d, make_conv
+from boxwright.nn.layers import Conv2d, ConvSettings, MaxPool2d, make_activation, make_conv
+from boxwright.nn.network import Backbone
 
 # Channels of each convolution, stage by stage.
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))

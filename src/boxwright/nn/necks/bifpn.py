@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.activations import make_activation
 from boxwright.nn.batch_norm import make_norm
-from boxwright.nn.layers import ConvSettings, MaxPool2d, Padding, make_conv, separable_conv
+from boxwright.nn.layers import ConvSettings, MaxPool2d, Padding, make_activation, make_conv, separable_conv
 
 Combiner = Callable[[Tensor], Tensor]
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.nn.activations import make_activation
 from boxwright.nn.batch_norm import make_norm
-from boxwright.nn.layers import ConvSettings, Padding, conv_norm_act, make_conv, separable_conv
+from boxwright.nn.layers import ConvSettings, Padding, conv_norm_act, make_activation, make_conv, separable_conv
 
 
 class PaperFeaturePyramid(nn.Module):

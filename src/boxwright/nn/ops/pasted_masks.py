@@ -1,8 +1,9 @@
-"""Instance masks of detected objects pasted into the image, dense or as run lengths, on arrays.
+"""Instance masks of detected objects pasted into the image, dense or as COCO's run lengths, on arrays.
 
-The centers of a mask's corner cells lie on its box's corners, as in TF's `reframe_box_masks`.
+Run lengths are alternating runs of 0 and 1 in column order, packed into text. The centers of a mask's corner cells lie
+on its box's corners, as in TF's `reframe_box_masks`.
 
-Dimensions: D objects, H W image, h w mask within its box.
+Dimensions: D objects, H W image, h w mask within its box, or window.
 """
 
 from __future__ import annotations
@@ -13,9 +14,44 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pycocotools import mask as coco_mask
 
-from boxwright.nn.ops.run_lengths import encode_window
 from boxwright.types.found import FoundObjects
+
+# {"size": [H, W], "counts": packed text}
+RunLengths = dict[str, Any]
+
+
+def encode_mask(mask: NDArray[np.uint8]) -> RunLengths:
+    """Return a mask, uint8 [H, W] of 0 and 1, as COCO's packed run lengths."""
+    return _as_text(coco_mask.encode(np.asfortranarray(mask)))
+
+
+def encode_window(window: NDArray[np.uint8], top: int, left: int, size: tuple[int, int]) -> RunLengths:
+    """Return the run lengths of a mask that is 0 outside a window, uint8 [h, w], without making the mask."""
+    height, width = size
+    # The start and end of every run of ones within a column, in the image's column order.
+    padded = np.zeros((window.shape[1], window.shape[0] + 2), np.int8)
+    padded[:, 1:-1] = window.T
+    steps = np.diff(padded, axis=1)
+    columns, starts = np.nonzero(steps == 1)
+    _, ends = np.nonzero(steps == -1)
+    first = (left + columns) * height + top + starts
+    last = (left + columns) * height + top + ends
+    # A run ending at the bottom of a column and one starting at the top of the next are merged.
+    apart = np.append(first[1:] != last[:-1], True) if len(first) else np.zeros(0, np.bool_)
+    last = last[apart]
+    first = first[np.insert(apart[:-1], 0, True)] if len(first) else first
+    bounds = np.stack([first, last], axis=1).reshape(-1)
+    counts = np.diff(np.concatenate([[0], bounds, [height * width]]))
+    if len(bounds) and counts[-1] == 0:  # omitted by pycocotools too
+        counts = counts[:-1]
+    return _as_text(coco_mask.frPyObjects({"size": [height, width], "counts": counts.tolist()}, height, width))
+
+
+def _as_text(code: dict[str, Any]) -> RunLengths:
+    return {"size": list(map(int, code["size"])), "counts": code["counts"].decode()}
+
 
 Floats = NDArray[np.float32]
 _LEAST_SIDE = np.float32(1e-4)  # of a box, in 0..1 of the image

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.nn.ops.box_coder import BoxCoder, KeypointBoxCoder
-from boxwright.nn.ops.constants import constants
+from boxwright.base.device import constants
+from boxwright.nn.ops.boxes import BoxCoder, KeypointBoxCoder
 from boxwright.nn.postprocessing.nms import Nms
 from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetections, RawDetections
 

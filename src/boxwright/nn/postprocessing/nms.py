@@ -16,11 +16,10 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from boxwright.nn.ops.operators import is_plain
+from boxwright.base.device import is_plain
 from boxwright.nn.suppression import fixed_shape, image_by_image
 from boxwright.nn.suppression.fixed_shape import SuppressPairs, suppress_in_checked_rounds, suppress_in_rounds
-from boxwright.nn.suppression.greedy import suppress_pairs_together
-from boxwright.nn.suppression.image_by_image import soft_vote, vote
+from boxwright.nn.suppression.image_by_image import soft_vote, suppress_pairs_together, vote
 from boxwright.types import PaddedDetections
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.nn.ops.constants import constants
+from boxwright.base.device import constants
 from boxwright.nn.ops.resize import resize_bilinear
 
 
@@ -30,27 +30,30 @@ class Resize(Protocol):
 GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)
 
 
-class ImageResizer(Protocol):
+class ImageResizer:
     """Brings an image to the network's input size."""
+
+    convert_to_grayscale: bool = False
+    image_channels: int = 3
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return an image resized and padded to float32 [H', W', C], and its (height, width) without padding."""
-        ...
+        raise NotImplementedError
 
     @property
     def output_size(self) -> tuple[int, int] | None:
         """The (height, width) of every result, or None if it depends on the image."""
-        ...
+        return None
 
     @property
     def channels(self) -> int:
         """Channels of every result: 1 for grayscale, else those of the images, 3 or more."""
-        ...
+        return 1 if self.convert_to_grayscale else self.image_channels
 
     @property
     def pad_value(self) -> tuple[float, ...]:
-        """The padding's color, one number per channel; empty for 0."""
-        ...
+        """The padding's color, one number per channel; empty for 0, or without padding."""
+        return ()
 
 
 def to_grayscale(image: Tensor) -> Tensor:
@@ -65,7 +68,7 @@ def _resized(resize: Resize, image: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FixedShapeResizer:
+class FixedShapeResizer(ImageResizer):
     """Resize every image to one size."""
 
     height: int
@@ -79,16 +82,6 @@ class FixedShapeResizer:
         """The (height, width) of every result."""
         return self.height, self.width
 
-    @property
-    def channels(self) -> int:
-        """Channels of every result."""
-        return 1 if self.convert_to_grayscale else self.image_channels
-
-    @property
-    def pad_value(self) -> tuple[float, ...]:
-        """Empty: there is no padding."""
-        return ()
-
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return float32 [height, width, C or 1], and (height, width)."""
         resized = _resized(self.resize, image, (self.height, self.width))
@@ -96,7 +89,7 @@ class FixedShapeResizer:
 
 
 @dataclass(frozen=True)
-class KeepAspectRatioResizer:
+class KeepAspectRatioResizer(ImageResizer):
     """Scale so that the shorter side is `min_dimension`, unless the longer would pass `max_dimension`.
 
     Attributes:
@@ -120,11 +113,6 @@ class KeepAspectRatioResizer:
     def output_size(self) -> tuple[int, int] | None:
         """The (height, width) of every result if images are padded, else None."""
         return (self.max_dimension, self.max_dimension) if self.pad_to_max_dimension else None
-
-    @property
-    def channels(self) -> int:
-        """Channels of every result."""
-        return 1 if self.convert_to_grayscale else self.image_channels
 
     @property
     def pad_value(self) -> tuple[float, ...]:
@@ -161,25 +149,10 @@ class KeepAspectRatioResizer:
 
 
 @dataclass(frozen=True)
-class IdentityResizer:
+class IdentityResizer(ImageResizer):
     """Leave every image unchanged."""
 
     image_channels: int = 3
-
-    @property
-    def output_size(self) -> None:
-        """None: the size depends on the image."""
-        return None
-
-    @property
-    def channels(self) -> int:
-        """Channels of every result."""
-        return self.image_channels
-
-    @property
-    def pad_value(self) -> tuple[float, ...]:
-        """Empty: there is no padding."""
-        return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return float32 [H, W, C], and (H, W)."""
@@ -187,7 +160,7 @@ class IdentityResizer:
 
 
 @dataclass(frozen=True)
-class ConditionalShapeResizer:
+class ConditionalShapeResizer(ImageResizer):
     """Scale only images whose longer side is above, or whose shorter side is below, a threshold.
 
     As in TensorFlow, sides are truncated to whole pixels, and corners are aligned.
@@ -203,21 +176,6 @@ class ConditionalShapeResizer:
     convert_to_grayscale: bool = False
     image_channels: int = 3
 
-    @property
-    def output_size(self) -> None:
-        """None: the size depends on the image."""
-        return None
-
-    @property
-    def channels(self) -> int:
-        """Channels of every result."""
-        return 1 if self.convert_to_grayscale else self.image_channels
-
-    @property
-    def pad_value(self) -> tuple[float, ...]:
-        """Empty: there is no padding."""
-        return ()
-
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return float32 [H', W', C or 1], and (H', W')."""
         sides = np.array(image.shape[:2], np.float32)
@@ -230,27 +188,12 @@ class ConditionalShapeResizer:
 
 
 @dataclass(frozen=True)
-class PadToMultipleResizer:
+class PadToMultipleResizer(ImageResizer):
     """Pad with 0 below and right to multiples of a number."""
 
     multiple: int = 1
     convert_to_grayscale: bool = False
     image_channels: int = 3
-
-    @property
-    def output_size(self) -> None:
-        """None: the size depends on the image."""
-        return None
-
-    @property
-    def channels(self) -> int:
-        """Channels of every result."""
-        return 1 if self.convert_to_grayscale else self.image_channels
-
-    @property
-    def pad_value(self) -> tuple[float, ...]:
-        """Empty: the padding is 0."""
-        return ()
 
     def __call__(self, image: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return float32 [H', W', C or 1], and (H, W)."""

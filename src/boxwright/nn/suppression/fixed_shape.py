@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from boxwright.nn.ops.boxes import box_area, clip_boxes
-from boxwright.nn.suppression.greedy import bounded
+from boxwright.nn.suppression.image_by_image import bounded
 
 _LEAST_CANDIDATES = 1024
 _CANDIDATES_PER_DETECTION = 8

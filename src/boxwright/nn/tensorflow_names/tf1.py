@@ -18,11 +18,9 @@ from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.nn.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
 from boxwright.nn.backbones.mobilenet_v3 import MobileNetV3
 from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim
-from boxwright.nn.backbones.spaghettinet import SpaghettiNet
+from boxwright.nn.backbones.spaghettinet import FakeQuantized, SpaghettiNet
 from boxwright.nn.backbones.vgg16 import ConvertedLayer, Vgg16
-from boxwright.nn.fake_quantized import FakeQuantized
-from boxwright.nn.heads.convolutional import ConvolutionalHead
-from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.nn.heads.convolutional import ConvolutionalHead, Tower, WeightSharedHead
 from boxwright.nn.layers import Dense
 from boxwright.nn.necks.fpn import FeaturePyramid, unsmoothed
 from boxwright.nn.necks.mnasfpn import MnasFpn

@@ -17,8 +17,7 @@ from boxwright.nn.backbones.efficientnet import EfficientNet
 from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.nn.backbones.mobilenet_v2 import MobileNetV2
 from boxwright.nn.backbones.resnet_v1 import Bottleneck, ResNetV1
-from boxwright.nn.heads.convolutional import ConvolutionalHead
-from boxwright.nn.heads.weight_shared import Tower, WeightSharedHead
+from boxwright.nn.heads.convolutional import ConvolutionalHead, Tower, WeightSharedHead
 from boxwright.nn.layers import Conv2d, Dense
 from boxwright.nn.necks.bifpn import BiFpn, BiFpnNode
 from boxwright.nn.necks.fpn import FeaturePyramid, smoothed

@@ -11,11 +11,10 @@ from torch.nn import functional as F
 from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.config.support import refuse_unsupported
-from boxwright.families.center_net.criteria.dense_pose import SurfaceTask, at_cells, enlarged
-from boxwright.families.center_net.postprocessing.dense_pose import SurfaceDecoder
+from boxwright.families.center_net.criteria.masks import SurfaceTask, at_cells, enlarged
+from boxwright.families.center_net.postprocessing.masks import SurfaceDecoder
 from boxwright.families.center_net.predictions import StageMaps, SurfaceMaps
-from boxwright.nn.criteria.classification_losses import SoftmaxCrossEntropy
-from boxwright.nn.criteria.localization_losses import AbsoluteError
+from boxwright.nn.criteria.losses import AbsoluteError, SoftmaxCrossEntropy
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from boxwright.base.device import constants
 from boxwright.base.errors import DataError
 from boxwright.families.center_net.cells import (
     CellBoxes,
@@ -26,10 +27,8 @@ from boxwright.families.center_net.cells import (
 )
 from boxwright.families.center_net.criteria.task import Stages, known, mean_over_stages
 from boxwright.families.center_net.predictions import KeypointMaps, StageMaps
-from boxwright.nn.criteria.classification_losses import ClassificationLoss
 from boxwright.nn.criteria.criterion import LossTerm
-from boxwright.nn.criteria.localization_losses import LocalizationLoss
-from boxwright.nn.ops.constants import constants
+from boxwright.nn.criteria.losses import ClassificationLoss, LocalizationLoss
 from boxwright.types import Targets
 
 # The overlap that sets a Gaussian's radius, whatever the centers'; and the weight below which a keypoint is unknown.

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from boxwright.base.errors import DataError
 from boxwright.families.center_net.predictions import StageMaps
-from boxwright.nn.criteria.classification_losses import ClassificationLoss
 from boxwright.nn.criteria.criterion import LossTerm
+from boxwright.nn.criteria.losses import ClassificationLoss
 from boxwright.types import Targets
 
 Stages = tuple[StageMaps, ...]

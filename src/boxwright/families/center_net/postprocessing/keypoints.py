@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from boxwright.base.device import constants
 from boxwright.families.center_net.cells import CellBoxes, deviations_of, grid_of, read, read_each
 from boxwright.families.center_net.postprocessing.peaks import best_of_each_channel
 from boxwright.families.center_net.predictions import KeypointMaps
-from boxwright.nn.ops.constants import constants
 
 # The distance of what is no candidate, in cells; and the overlap that sets a Gaussian's radius.
 _FAR = 1e5

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from boxwright.nn.ops.padding import same_padding
+from boxwright.nn.layers import same_padding
 
 # A cell is a peak if the maximum around it is larger by less.
 _SAME = 1e-6

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from boxwright.base.errors import ExportError
 from boxwright.families.center_net.cells import CellBoxes, grid_of, read
-from boxwright.families.center_net.postprocessing.dense_pose import SurfaceDecoder
 from boxwright.families.center_net.postprocessing.keypoints import (
     KeypointTaskDecoder,
     boxes_around,
     in_frame,
     keypoints_of_tasks,
 )
-from boxwright.families.center_net.postprocessing.masks import MaskDecoder, own_maps
+from boxwright.families.center_net.postprocessing.masks import MaskDecoder, SurfaceDecoder, own_maps
 from boxwright.families.center_net.postprocessing.peaks import Peaks, best_peaks, largest
 from boxwright.families.center_net.predictions import STRIDE, CenterPredictions, StageMaps
 from boxwright.nn.ops.boxes import clip_boxes

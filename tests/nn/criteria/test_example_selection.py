@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from boxwright.nn.criteria.hard_example_miner import suppress_batch, suppress_best
+from boxwright.nn.criteria.example_selection import suppress_batch, suppress_best
 
 
 def greedy(boxes: NDArray[np.float32], scores: NDArray[np.float32], threshold: float, most: int) -> NDArray[np.bool_]:

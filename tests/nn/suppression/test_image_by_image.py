@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from boxwright.nn.ops import matcher
-from boxwright.nn.ops.operators import is_plain
-from boxwright.nn.suppression.greedy import bounded, suppress_classes
+from boxwright.base.device import is_plain
+from boxwright.nn.criteria import target_assigner
+from boxwright.nn.suppression.image_by_image import bounded, suppress_classes
 
 
 def by_torchvision(boxes: Tensor, scores: Tensor, classes: Tensor, iou_threshold: float) -> Tensor:
@@ -61,7 +61,7 @@ def test_operators_are_called_in_graphs_alone() -> None:
     assert not is_plain(values.to("meta"))
     assert not is_plain(torch.nn.Parameter(values))
     valid = torch.ones(2, 4, dtype=torch.bool)
-    found = matcher.BipartiteMatcher()(values, valid)
+    found = target_assigner.BipartiteMatcher()(values, valid)
     assert torch.equal(torch.ops.boxwright.greedy_pairs(values), found)
     exported = torch.export.export(Matched(), (values, valid))
     assert [node.target for node in exported.graph.nodes if "boxwright" in str(node.target)] == [
@@ -72,4 +72,4 @@ def test_operators_are_called_in_graphs_alone() -> None:
 
 class Matched(torch.nn.Module):
     def forward(self, similarity: Tensor, valid: Tensor) -> Tensor:
-        return matcher.BipartiteMatcher()(similarity, valid)
+        return target_assigner.BipartiteMatcher()(similarity, valid)

@@ -12,13 +12,17 @@ import torch
 from torch import Tensor
 
 from boxwright.families.center_net.consistency_features import lab_of_rgb
-from boxwright.families.center_net.criteria.deep_mask_losses import (
+from boxwright.families.center_net.criteria.deep_masks import (
+    JITTERS,
+    DeepMaskTask,
+    DeepMaskTerm,
     FromBoxes,
     FromFeatures,
     FromMasks,
     FromPoints,
     FromViews,
     MaskSupervision,
+    RegionJitter,
     WarmUp,
     balanced,
     by_direction,
@@ -29,10 +33,9 @@ from boxwright.families.center_net.criteria.deep_mask_losses import (
     per_foreground_pixel,
     square_error_of_views,
 )
-from boxwright.families.center_net.criteria.deep_masks import JITTERS, DeepMaskTask, DeepMaskTerm, RegionJitter
 from boxwright.families.center_net.predictions import DeepMaskPredictions
-from boxwright.nn.criteria.classification_losses import SigmoidCrossEntropy
 from boxwright.nn.criteria.criterion import LossTerm
+from boxwright.nn.criteria.losses import SigmoidCrossEntropy
 from boxwright.types import Targets
 from boxwright.types.masks import InstanceMasks
 
