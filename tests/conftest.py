@@ -10,16 +10,20 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 import boxwright as bw
-from boxwright.types import FoundObjects
+
+if TYPE_CHECKING:
+    # Imported where they are used: pytest-xdist's first process reads this file and runs no test, and the others wait.
+    import torch
+
+    from boxwright.types import FoundObjects
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -121,6 +125,8 @@ def _truncated_normal(
 
     Of a large tensor one block is drawn, and repeated.
     """
+    import torch
+
     with torch.no_grad():
         if tensor.is_meta:
             return tensor
@@ -132,6 +138,8 @@ def _truncated_normal(
 
 
 def _zeros(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    import torch
+
     with torch.no_grad():
         return tensor if tensor.is_meta else tensor.zero_()
 
@@ -142,6 +150,8 @@ _DRAWN = ("trunc_normal_", "normal_", "uniform_", "xavier_uniform_", "kaiming_no
 @contextmanager
 def nothing_drawn() -> Iterator[None]:
     """Let first weights be zeros: of detectors whose weights are all loaded, or not looked at."""
+    import torch
+
     with pytest.MonkeyPatch.context() as patch:
         for name in _DRAWN:
             patch.setattr(torch.nn.init, name, _zeros)
@@ -160,6 +170,8 @@ def _quick_initializers(request: pytest.FixtureRequest) -> Iterator[None]:
         with nothing_drawn():
             yield
         return
+    import torch
+
     with pytest.MonkeyPatch.context() as patch:
         if not getattr(request.module, "OWN_INITIALIZERS", False):
             patch.setattr(torch.nn.init, "trunc_normal_", _truncated_normal)
@@ -168,6 +180,8 @@ def _quick_initializers(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def xyxy(boxes: NDArray[Any]) -> torch.Tensor:
     """Turn recorded ymin, xmin, ymax, xmax into our order."""
+    import torch
+
     return torch.from_numpy(np.ascontiguousarray(boxes[..., [1, 0, 3, 2]]))
 
 

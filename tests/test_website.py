@@ -131,8 +131,8 @@ def test_pages_ask_for_commands_that_there_are() -> None:
 
 
 def test_a_command_that_fails_ends_the_build(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"boxwright history nothing: exit status 1"):
-        drawn.Commands(tmp_path).output("boxwright history nothing")
+    with pytest.raises(SystemExit, match=r"boxwright --nothing: exit status 2"):
+        drawn.Commands(tmp_path).output("boxwright --nothing")
 
 
 def test_what_a_file_holds_is_listed_by_key_and_kind() -> None:

@@ -357,7 +357,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
 
     for config in configs:
         config.train_config.fine_tune_checkpoint_type = ""  # type: ignore[union-attr]
-        with nothing_drawn():
+        with torch.device("meta"), nothing_drawn():
             build_detector(config)
         build_training(config)
         build_groundtruth(config, load_label_map(shapes_data / "label_map.pbtxt"), 4)
