@@ -333,7 +333,10 @@ def _stuck_workers_error(workers: list[BaseProcess], patience: float) -> Trainin
 
 def _dead_worker_error(workers: list[BaseProcess], error: Exception) -> TrainingError:
     if workers:  # a socket may be closed long before its process has ended, on a busy machine
-        wait([worker.sentinel for worker in workers], _DEATH_SECONDS)
+        ended = wait([worker.sentinel for worker in workers], _DEATH_SECONDS)
+        for worker in workers:
+            if worker.sentinel in ended:  # its files are closed; the system knows how it ended a moment later
+                worker.join(_DEATH_SECONDS)
     how = _describe_death(workers) or first_line(error)
     # ENOSPC: queues need shared memory too; SIGBUS: a page that was promised is not there when it is written.
     exit_codes = [worker.exitcode for worker in workers]
