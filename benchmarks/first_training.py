@@ -210,17 +210,20 @@ def budgets(given: argparse.Namespace, root: Path) -> Iterator[Row]:
         keys = [{**recipe, "minutes": minutes, "seed": seed} for minutes in given.minutes for seed in given.seeds]
         missing = [key for key in keys if not known("budgets", key)]
         with tempfile.TemporaryDirectory() as work:
-            folder = DATA[data].prepare(root, Path(work)) if missing else root
+            if not missing:
+                continue
+            folder = DATA[data].prepare(root, Path(work))
+            images = _images(folder) if given.steps_a_minute else 0
             for key in missing:
-                yield {**key, **run_of_budget(folder, key, given)}
+                yield {**key, **run_of_budget(folder, images, key, given)}
 
 
-def run_of_budget(data: Path, key: Row, given: argparse.Namespace) -> Row:
-    """Run the default command on a folder, and judge what it trained."""
+def run_of_budget(data: Path, images: int, key: Row, given: argparse.Namespace) -> Row:
+    """Run the default command on a folder of so many images to learn from, and judge what it trained."""
     length = ("--minutes", f"{key['minutes']:g}")
     if given.steps_a_minute:
         # Half a step less, so that rounding up gives this many.
-        length = ("--epochs", repr((int(given.steps_a_minute * key["minutes"]) - 0.5) * _BATCH / _images(data)))
+        length = ("--epochs", repr((int(given.steps_a_minute * key["minutes"]) - 0.5) * _BATCH / images))
     with tempfile.TemporaryDirectory() as work:
         command = [
             *(sys.executable, "-m", "boxwright", "train", str(data), *length),

@@ -17,6 +17,7 @@ import boxwright as bw
 from boxwright.data.shapes import ShapesDataset
 from boxwright.training import loop as profile
 from boxwright.training import rehearsal
+from boxwright.training.batch_size import fitting_batch
 from boxwright.training.losses import LossModule
 from boxwright.training.rehearsal import DryRunReport, OutOfMemoryError, _measure, _take_steps, check_speed_and_memory
 from boxwright.training.step import Learner
@@ -101,7 +102,7 @@ def test_steps_are_those_of_a_run(small_config: Path) -> None:
 
 
 def test_on_a_gpu_steps_are_not_waited_for() -> None:
-    learner, batch, reports = mock.Mock(), mock.Mock(), [mock.Mock() for _ in range(3)]
+    learner, batch, reports = mock.Mock(), mock.Mock(), [mock.Mock() for _ in range(5)]
     learner.step.side_effect = reports
     with (
         mock.patch("torch.cuda.synchronize") as synchronize,
@@ -109,10 +110,19 @@ def test_on_a_gpu_steps_are_not_waited_for() -> None:
     ):
         assert _take_steps(learner, batch, torch.device("cuda", 1)) >= 0
     batch.to.assert_called_once_with(torch.device("cuda", 1))
-    assert [one.kwargs for one in learner.step.call_args_list] == [{"wait": False}] * 3
-    assert [one.args[1:] for one in learner.step.call_args_list] == [(), (reports[0],), (reports[1],)]
-    check.assert_called_once_with(reports[2], learner.state)
-    synchronize.assert_called_once_with(torch.device("cuda", 1))
+    assert [one.kwargs for one in learner.step.call_args_list] == [{"wait": False}] * 5
+    assert [one.args[1:] for one in learner.step.call_args_list] == [(), *((report,) for report in reports[:4])]
+    check.assert_called_once_with(reports[4], learner.state)
+    assert synchronize.call_args_list == [mock.call(torch.device("cuda", 1))] * 3, "each of the three timed steps"
+
+
+@pytest.mark.parametrize(("outcome", "fits"), [({}, 16), ({"killed": True}, 8), ({"split": 16, "parts": 2}, 8)])
+def test_a_batch_that_was_tried_and_failed_does_not_fit(outcome: dict[str, Any], fits: int, small_config: Path) -> None:
+    """Predicted to take 2 of 16 GiB; what ends the process, or is learned from in parts alone, is halved."""
+    measured = DryRunReport("CPU", (1, 2), (2**30 + 2**26, 2**30 + 2**27), (0.1, 0.2), 2.0**34, 0.01, **outcome)
+    with mock.patch("boxwright.training.batch_size.rehearse", return_value=measured) as tried:
+        assert fitting_batch(bw.load_config(small_config), 16, tried=16) == (fits, measured)
+    assert tried.call_args.args[0].train_config.batch_size == 16
 
 
 def findings(found: DryRunReport | Exception, config: Path, device: str = "auto") -> Iterator[str]:

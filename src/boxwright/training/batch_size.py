@@ -9,11 +9,14 @@ from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.training.rehearsal import DryRunReport, rehearse
 
 
-def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "auto") -> tuple[int, DryRunReport]:
-    """Try steps of one and two images and, if it should fit, of `most`; return the largest batch that fits.
+def fitting_batch(
+    config: TrainEvalPipelineConfig, most: int, device: str = "auto", *, tried: int = 2
+) -> tuple[int, DryRunReport]:
+    """Try steps, and return the largest batch that should fit.
 
     Args:
         device: On which, as for `device.usable_device`.
+        tried: The batch that is tried after one and two images, where that should be quick and fit.
 
     Returns:
         `most`, or the first of its halves, quarters, … that fits; and what was measured.
@@ -21,12 +24,13 @@ def fitting_batch(config: TrainEvalPipelineConfig, most: int, device: str = "aut
     Raises:
         TrainingError: Where a step of two images fails, or does not fit.
     """
-    tried = copy.deepcopy(config)
-    if tried.train_config is None:
+    trial = copy.deepcopy(config)
+    if trial.train_config is None:
         raise ConfigError("train_config is not set; there is no batch to fit")
-    tried.train_config.batch_size = max(most, 2)
-    measured = rehearse(tried, device)
-    return fitting(measured, most // 2 if measured.killed or measured.split else most), measured
+    trial.train_config.batch_size = max(tried, 2)
+    measured = rehearse(trial, device)
+    failed = measured.killed or measured.split
+    return fitting(measured, max(min(most, tried // 2), 1) if failed else most), measured
 
 
 def fitting(measured: DryRunReport, most: int) -> int:

@@ -279,9 +279,10 @@ def test_steps_are_timed_with_the_changes_that_the_run_will_have(
     """`train DATA --minutes 2 --set …`: another network has another time, and takes other weights."""
     timed: list[m.TrainEvalPipelineConfig] = []
 
-    def timing(config: m.TrainEvalPipelineConfig, batch_size: int, device: str) -> tuple[int, DryRunReport]:
+    def timing(config: m.TrainEvalPipelineConfig, most: int, device: str, *, tried: int) -> tuple[int, DryRunReport]:
         timed.append(config)
-        return fitting_batch(config, batch_size, device)
+        assert tried == most, "the batch that the run will have"
+        return fitting_batch(config, most, device, tried=tried)
 
     monkeypatch.setattr("boxwright.training.autoconfig.start.fitting_batch", timing)
     data, change = yolo(tmp_path / "data"), "model.ssd.feature_extractor.fpn.additional_layer_depth=16"

@@ -304,7 +304,7 @@ def _tried(
     plan: Plan, config: m.TrainEvalPipelineConfig, preset: str, data: _OpenedData, settings: InitSettings
 ) -> tuple[Plan, Choice]:
     """Return a plan with a batch size that fits in memory and, if requested, a length that fits the time."""
-    fits, measured = fitting_batch(config, plan.batch_size, settings.device)
+    fits, measured = fitting_batch(config, plan.batch_size, settings.device, tried=plan.batch_size)
     if settings.batch_size() is None and fits < plan.batch_size:
         plan = _plan_for_batch_size(plan, preset, fits, data, settings)
     # As if reading and learning did not overlap, so that the run is no longer than requested.
