@@ -25,6 +25,7 @@ from boxwright.nn.ops.native import (
     load_extension,
     packed_kernel,
 )
+from tests import forked
 
 LIBRARY = Path(native.__file__).parents[2] / "_native.so"
 LEVELS = ["portable", "avx2", "avx512"]
@@ -323,10 +324,16 @@ def test_forked_processes_compute_the_same() -> None:
 @needs_extension
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of loaded libraries")
 def test_the_threads_are_pytorchs() -> None:
-    """A second OpenMP would have threads of its own, and both would wait for the cores that the other spins on."""
-    with threads(2):
-        conv_3x3(*numbers(33, 17))
-    loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "omp" in line}
+    """A second OpenMP would have threads of its own, and both would wait for the cores that the other spins on.
+
+    In a process of its own: a library that another test imports may bring an OpenMP, as albumentations' does.
+    """
+    code = (
+        "import torch; from pathlib import Path; from tests.nn.ops.test_native import conv_3x3, numbers\n"
+        "torch.set_num_threads(2); conv_3x3(*numbers(33, 17)); print(Path('/proc/self/maps').read_text())"
+    )
+    maps = forked.run([sys.executable, "-c", code], check=True).stdout
+    loaded = {line.split()[-1] for line in maps.splitlines() if "omp" in line}
     assert len({name for name in loaded if re.search(r"lib(gomp|iomp5|omp)[-.]", name)}) == 1
 
 
