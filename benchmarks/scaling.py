@@ -56,9 +56,9 @@ def _categories(count: int) -> Any:
 
 def _records(size: int, work: Path) -> Path:
     """Return the folder of a data set, which is made at first."""
+    from boxwright.data.convert import encode_example
     from boxwright.data.image_io import encode_png
     from boxwright.data.shapes import ShapesDataset
-    from boxwright.data.tf_example_writer import encode_example
     from boxwright.data.tfrecord import write_records
 
     folder = work / f"records-{size}"

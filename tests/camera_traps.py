@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from boxwright.data.convert import encode_example
 from boxwright.data.example_messages import Example
 from boxwright.data.image_io import encode_png
-from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.types import Categories, Category, Sample
 

@@ -15,13 +15,12 @@ import boxwright as bw
 from boxwright.base.drawing import NAME_AND_SCORE, SHEET_CELL, Captions
 from boxwright.cli.main import app
 from boxwright.config.load import parse_message
-from boxwright.data.convert import write_tfrecords
+from boxwright.data.convert import encode_example, write_tfrecords
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
 from boxwright.data.open_dataset import open_dataset
 from boxwright.data.record_classes import classes_of_records
 from boxwright.data.shapes import ShapesDataset
-from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.pipeline.load import load_config

@@ -9,8 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from boxwright.config.json_schema import json_schema
-from boxwright.config.load import dump_message
+from boxwright.config.load import dump_message, json_schema
 from boxwright.config.preset import preset_names
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig

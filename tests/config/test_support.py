@@ -23,7 +23,7 @@ from boxwright.families.refinedet.build import REFINEDET_EXTRACTORS
 from boxwright.families.shared.feature_extractor import SSD_EXTRACTORS
 from boxwright.families.two_stage.build_feature_extractor import FASTER_RCNN_EXTRACTORS
 from boxwright.nn.necks.bifpn import COMBINERS
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, build_groundtruth

@@ -23,7 +23,7 @@ from boxwright.data.tf_example import RecordFields, decode_example, read_feature
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.inference.finders import ModelSource
 from boxwright.inference.settings import PredictionSettings
-from boxwright.nn.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, image_tensors
+from boxwright.nn.preprocessing import MINUS_ONE_TO_ONE, VGG_MEAN, image_tensors
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Categories, Category, Sample

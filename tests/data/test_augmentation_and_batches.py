@@ -17,7 +17,7 @@ from boxwright.data.batch import Batch, collate, to_input
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings, sample_keys
 from boxwright.data.shapes import ShapesDataset
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
+from boxwright.nn.preprocessing import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample

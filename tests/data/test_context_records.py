@@ -15,10 +15,9 @@ from boxwright.data.batch import collate, stack_context, to_input
 from boxwright.data.example_messages import SequenceExample, with_context
 from boxwright.data.image_io import encode_png
 from boxwright.data.tf_example import RecordFields, read_features
-from boxwright.data.tf_sequence_example import encode_sequence
 from boxwright.data.tfrecord import write_records
-from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
-from boxwright.nn.preprocessing.image_resizer import IdentityResizer
+from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset, encode_sequence
+from boxwright.nn.preprocessing import IdentityResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_dataset
 from tests.camera_traps import CATEGORIES, frames_of, record_of, write_frames

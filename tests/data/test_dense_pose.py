@@ -28,17 +28,16 @@ from boxwright.data.augmentation.mosaic import CopyPaste
 from boxwright.data.augmentation.user_transforms import TorchvisionTransform, albumentations_transform
 from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset, coco_annotation
-from boxwright.data.convert import write_tfrecords, write_voc
+from boxwright.data.convert import encode_example, write_tfrecords, write_voc
 from boxwright.data.dense_pose import SurfaceSymmetry, read_symmetry
 from boxwright.data.image_io import encode_png
 from boxwright.data.label_map import load_label_map
 from boxwright.data.open_dataset import open_dataset
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
-from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.evaluation.pictures import draw_detections, draw_sample, surface_points
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
 from boxwright.pipeline.input_reader import build_dataset

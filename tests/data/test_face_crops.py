@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
+from boxwright.data.augmentation.crop import DataAnchorSampling, RandomSquarePatch
 from boxwright.types import Sample
 
 

@@ -14,7 +14,7 @@ from boxwright.data.groundtruth import ClassScores, KeepFirst, MergeLabels, Weig
 from boxwright.data.label_map import load_label_map
 from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns, TargetAssigner
 from boxwright.nn.ops.boxes import FasterRcnnBoxCoder
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline.input_reader import build_groundtruth
 from boxwright.pipeline.training import build_training
 

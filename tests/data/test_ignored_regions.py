@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import boxwright as bw
-from boxwright.data.ignored_regions import with_regions_hidden
+from boxwright.data.groundtruth import with_regions_hidden
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config

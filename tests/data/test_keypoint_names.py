@@ -12,9 +12,9 @@ import pytest
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions, report
+from boxwright.data.convert import encode_example
 from boxwright.data.example_messages import Example
 from boxwright.data.image_io import encode_png
-from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_dataset, check_reader

@@ -23,7 +23,7 @@ from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream, TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.types import Sample
 
 # A worker that is killed while it hands over memory leaves half a handshake, whose socket Python's own code drops.

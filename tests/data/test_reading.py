@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.data.notices import ReasonCounts
-from boxwright.data.reading import read_xml
+from boxwright.data.reading import ReasonCounts, read_xml
 
 TEXT = "<a>Prüfung €</a>"
 CP1252 = "XML files that are not in their encoding, read as Windows-1252"

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import DataError, OutputError
+from boxwright.data.convert import encode_example
 from boxwright.data.label_map import load_label_map
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
-from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile, expand_paths, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.types import Categories, Category

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.data.notices import Notices
+from boxwright.data.reading import Notices
 from boxwright.data.voc_pictures import VocObject, read_voc_annotation
 
 BOX = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40</ymax></bndbox>"

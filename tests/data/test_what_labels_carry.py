@@ -25,13 +25,13 @@ from boxwright.data.augmentation.transform import Chain
 from boxwright.data.augmentation.user_transforms import TorchvisionTransform, albumentations_transform
 from boxwright.data.batch import collate, to_input
 from boxwright.data.coco import CocoDataset
+from boxwright.data.convert import encode_example
 from boxwright.data.groundtruth import MergeLabels
 from boxwright.data.image_io import encode_png
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
-from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile
 from boxwright.evaluation.pictures import draw_sample
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, KeepAspectRatioResizer
+from boxwright.nn.preprocessing import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_dataset, build_groundtruth
 from boxwright.types import Categories, Category, Sample

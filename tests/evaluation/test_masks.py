@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def batch_of(dataset: Any) -> Batch:
-    from boxwright.nn.preprocessing.image_resizer import KeepAspectRatioResizer
+    from boxwright.nn.preprocessing import KeepAspectRatioResizer
 
     steps = Chain((RandomHorizontalFlip(1.0), RandomCrop(0.1, areas=(0.5, 1.0))))
     examples = TrainingExamples(dataset, steps, KeepAspectRatioResizer(96, 96, pad_to_max_dimension=True), 7)

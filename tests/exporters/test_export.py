@@ -23,7 +23,7 @@ from boxwright.exporters.onnx_file import with_output
 from boxwright.exporters.parity import compare
 from boxwright.exporters.resizing import resizing
 from boxwright.nn.ops.resize import resize_half_pixel
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
+from boxwright.nn.preprocessing import FixedShapeResizer, ImageResizer, KeepAspectRatioResizer
 from boxwright.pipeline import messages as m
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.exported import open_exported

@@ -11,10 +11,9 @@ from boxwright.data.batch import collate, to_input
 from boxwright.data.dataset import Dataset
 from boxwright.data.example_messages import with_context
 from boxwright.data.tf_example import RecordFields, read_features
-from boxwright.data.tf_sequence_example import encode_sequence
 from boxwright.data.tfrecord import write_records
-from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset, encode_sequence
+from boxwright.nn.preprocessing import FixedShapeResizer
 from tests.camera_traps import CATEGORIES, frames_of, record_of
 from tests.fuzz.reader import AcceptedError, Reader
 

@@ -16,7 +16,7 @@ from boxwright.data.image_io import encode_jpeg
 from boxwright.data.label_map import label_map_text, load_label_map
 from boxwright.evaluation.pictures import draw_sample
 from boxwright.families.center_net.build_tasks import build_class_keypoints
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from tests.center_nets import BOXES, CENTERS, FOCAL, L1
 from tests.fuzz.reader import AcceptedError, Reader

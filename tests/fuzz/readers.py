@@ -25,20 +25,19 @@ from boxwright.config.load import dump_message, parse_message
 from boxwright.config.support import report
 from boxwright.data.batch import to_input
 from boxwright.data.coco import CocoDataset
+from boxwright.data.convert import encode_example
 from boxwright.data.dataset import Dataset
 from boxwright.data.image_io import decode_image, encode_jpeg, encode_png
-from boxwright.data.keypoint_names import KeypointNames
-from boxwright.data.label_map import load_label_map
+from boxwright.data.label_map import KeypointNames, load_label_map
 from boxwright.data.shapes import ShapesDataset
 from boxwright.data.tf_example import RecordFields
-from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import TFRecordFile, write_records
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset, write_voc_annotation
 from boxwright.evaluation.pictures import draw_sample
 from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.nn.optimization.trainable import Freezing, Trainable
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.overrides import apply_override
 from boxwright.pipeline.training import build_training

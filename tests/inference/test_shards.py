@@ -23,8 +23,8 @@ import pytest
 
 from boxwright.base.errors import DataError
 from boxwright.base.worker_pools import over_processes, over_ray
+from boxwright.data.convert import encode_example
 from boxwright.data.image_io import encode_png
-from boxwright.data.tf_example_writer import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.inference.collections import Unit, list_units, read_items
 from boxwright.inference.settings import PredictionSettings

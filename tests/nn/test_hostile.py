@@ -119,7 +119,7 @@ def test_floats_of_torchvision_are_refused_or_scaled() -> None:
 
 
 def test_dark_floats_are_pixels_where_the_caller_says_so() -> None:
-    from boxwright.nn.preprocessing.preprocessor import image_tensors
+    from boxwright.nn.preprocessing import image_tensors
 
     dark = np.full((4, 4, 3), 0.5, np.float32)
     with pytest.raises(bw.DataError, match=r"floats of which none is above 0\.5"):

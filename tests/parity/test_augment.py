@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.config.load import parse_message
 from boxwright.data.augmentation import autoaugment
-from boxwright.data.augmentation.functional import enhance, warp
+from boxwright.data.augmentation.functional import warp
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
@@ -246,15 +246,15 @@ def _box_cutout(sample: Sample, arguments: list[Any], rng: Replay) -> Sample:
 
 
 _KERNELS: dict[str, _Kernel] = {
-    "autocontrast": _of_pixels(enhance.autocontrast),
-    "equalize": _of_pixels(enhance.equalize),
-    "posterize": _of_pixels(enhance.posterize),
-    "solarize": _of_pixels(enhance.solarize),
-    "solarize_add": _of_pixels(enhance.solarize_add),
-    "color": _of_pixels(enhance.blend_with_gray),
-    "contrast": _of_pixels(enhance.blend_with_flat),
-    "brightness": _of_pixels(enhance.blend_with_black),
-    "sharpness": _of_pixels(enhance.blend_with_smooth),
+    "autocontrast": _of_pixels(autoaugment.autocontrast),
+    "equalize": _of_pixels(autoaugment.equalize),
+    "posterize": _of_pixels(autoaugment.posterize),
+    "solarize": _of_pixels(autoaugment.solarize),
+    "solarize_add": _of_pixels(autoaugment.solarize_add),
+    "color": _of_pixels(autoaugment.blend_with_gray),
+    "contrast": _of_pixels(autoaugment.blend_with_flat),
+    "brightness": _of_pixels(autoaugment.blend_with_black),
+    "sharpness": _of_pixels(autoaugment.blend_with_smooth),
     "rotate": lambda s, a, _: replace(s, image=warp.warp(s.image, warp.rotation(a[0], *s.image.shape[:2]), a[1][0])),
     "translate_x": _warped(lambda pixels: warp.translation(pixels, 0)),
     "translate_y": _warped(lambda pixels: warp.translation(0, pixels)),

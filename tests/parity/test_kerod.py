@@ -31,7 +31,7 @@ from boxwright.nn.optimization.schedules import ManualSteps
 from boxwright.nn.postprocessing.anchor import ScoreConverter, identity
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import detections_of
-from boxwright.nn.preprocessing.image_resizer import KeepAspectRatioResizer
+from boxwright.nn.preprocessing import KeepAspectRatioResizer
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
 from boxwright.types import AnchorPredictions, Proposals, RegionPredictions, Targets, TwoStagePredictions

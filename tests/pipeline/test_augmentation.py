@@ -10,7 +10,7 @@ from boxwright.config.load import parse_message
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.batch import collate, to_input
 from boxwright.data.shapes import ShapesDataset
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample

@@ -14,7 +14,7 @@ from boxwright.data.augmentation.transform import Chain, DrawnOthers, Stages
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.load import load_config

@@ -17,7 +17,7 @@ from boxwright.data.batch import Batch, DrawnSizes
 from boxwright.data.loader import TrainingExamples, training_batches
 from boxwright.data.order import StreamSettings
 from boxwright.data.shapes import ShapesDataset
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
+from boxwright.nn.preprocessing import FixedShapeResizer, IdentityResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.training import build_input_sizes, build_training, wants_pretrained
 from boxwright.training.examples import preview_training

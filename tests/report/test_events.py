@@ -9,8 +9,7 @@ import pytest
 
 from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.report.events import has_shapes, outline, shape_part
-from boxwright.report.matching import match
-from boxwright.report.outcomes import compute_outcomes
+from boxwright.report.matching import compute_outcomes, match
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import source_of_files
 from boxwright.report.write import write_report

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from boxwright.report.events import suspects, to_coco
-from boxwright.report.matching import class_curves, match
-from boxwright.report.outcomes import TYPES, compute_outcomes, confusion
-from boxwright.report.thresholds import choose, score_curve
+from boxwright.report.matching import TYPES, class_curves, compute_outcomes, confusion, match
+from boxwright.report.scores import choose, score_curve
 from tests.report import made
 
 A, B, C = (10, 10, 20, 20), (100, 100, 20, 20), (200, 200, 30, 30)
@@ -71,7 +70,7 @@ def test_a_threshold_is_judged_on_images_that_it_was_not_chosen_on(tmp_path: Pat
 
 
 def images_of(count: int) -> np.ndarray:
-    from boxwright.report.thresholds import halves
+    from boxwright.report.scores import halves
 
     first, second = halves(count)
     assert not (first & second).any()

@@ -103,7 +103,7 @@ def test_trains_saves_and_goes_on(
 def test_batches_arrive_whole(small_config: Path, tmp_path: Path) -> None:
     from boxwright.data.batch import collate, to_input
     from boxwright.data.shapes import ShapesDataset
-    from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+    from boxwright.nn.preprocessing import FixedShapeResizer
     from boxwright.training.examples import on_device
 
     dataset = ShapesDataset(24, seed=0)

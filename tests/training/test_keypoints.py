@@ -14,7 +14,7 @@ from pycocotools.cocoeval import COCOeval
 
 import boxwright as bw
 from boxwright.data.batch import collate, to_input
-from boxwright.data.tf_example_writer import encode_example
+from boxwright.data.convert import encode_example
 from boxwright.data.tfrecord import write_records
 from boxwright.evaluation.write import to_coco_rows
 from boxwright.nn.criteria.criterion import LossTerm

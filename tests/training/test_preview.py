@@ -8,7 +8,7 @@ import numpy as np
 from typer.testing import CliRunner
 
 from boxwright.cli.main import app
-from boxwright.data.augmentation.recorded import RecordedGenerator
+from boxwright.data.augmentation.transform import RecordedGenerator
 from boxwright.data.image_io import decode_image
 from boxwright.data.loader import TrainingExamples
 from boxwright.pipeline.augmentation import build_augmentation

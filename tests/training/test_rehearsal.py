@@ -17,9 +17,15 @@ import boxwright as bw
 from boxwright.data.shapes import ShapesDataset
 from boxwright.training import loop as profile
 from boxwright.training import rehearsal
-from boxwright.training.batch_size import fitting_batch
 from boxwright.training.losses import LossModule
-from boxwright.training.rehearsal import DryRunReport, OutOfMemoryError, _measure, _take_steps, check_speed_and_memory
+from boxwright.training.rehearsal import (
+    DryRunReport,
+    OutOfMemoryError,
+    _measure,
+    _take_steps,
+    check_speed_and_memory,
+    fitting_batch,
+)
 from boxwright.training.step import Learner
 from boxwright.types import Sample
 from tests.conftest import Silent
@@ -120,7 +126,7 @@ def test_on_a_gpu_steps_are_not_waited_for() -> None:
 def test_a_batch_that_was_tried_and_failed_does_not_fit(outcome: dict[str, Any], fits: int, small_config: Path) -> None:
     """Predicted to take 2 of 16 GiB; what ends the process, or is learned from in parts alone, is halved."""
     measured = DryRunReport("CPU", (1, 2), (2**30 + 2**26, 2**30 + 2**27), (0.1, 0.2), 2.0**34, 0.01, **outcome)
-    with mock.patch("boxwright.training.batch_size.rehearse", return_value=measured) as tried:
+    with mock.patch("boxwright.training.rehearsal.rehearse", return_value=measured) as tried:
         assert fitting_batch(bw.load_config(small_config), 16, tried=16) == (fits, measured)
     assert tried.call_args.args[0].train_config.batch_size == 16
 

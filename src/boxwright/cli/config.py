@@ -170,7 +170,7 @@ def schema() -> None:
     """Print the JSON Schema of a configuration in YAML or JSON, for editors: they complete fields and mark mistakes."""
     import json
 
-    from boxwright.config.json_schema import json_schema
+    from boxwright.config.load import json_schema
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
     print(json.dumps(json_schema(TrainEvalPipelineConfig), indent=1, ensure_ascii=False))

@@ -268,7 +268,7 @@ def _configured(
 
         require_for_training(config)
         with importing():
-            from boxwright.training.batch_size import fitting_batch
+            from boxwright.training.rehearsal import fitting_batch
         size, measured = fitting_batch(config, MOST_BATCH, device)
         console.print(f"a batch of {size} fits in the {measured.device}'s memory", markup=False)
         config = load_config(path, [*overrides, f"train_config.batch_size={size}"])

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError, first_line
 from boxwright.data.dataset import Dataset
-from boxwright.data.ignored_regions import HiddenRegionsDataset
+from boxwright.data.groundtruth import HiddenRegionsDataset
 from boxwright.data.image_io import ImageHeader, upright_by_size
 from boxwright.data.listed import ListedDataset
-from boxwright.data.notices import Notices, ReasonCounts
 from boxwright.data.picture_dataset import PictureDataset
+from boxwright.data.reading import Notices, ReasonCounts
 from boxwright.data.survey import suspicion
 from boxwright.types import Sample
 

@@ -33,12 +33,11 @@ from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.cvat import read_cvat
 from boxwright.data.dense_pose import coco_lists, coco_points
 from boxwright.data.image_io import read_header
-from boxwright.data.layouts.places import folder_of
+from boxwright.data.layouts.content import folder_of
 from boxwright.data.layouts.table import LAYOUTS, Layout, layout_of
-from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import BoxesAre, LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in
-from boxwright.data.reading import checked_sample, finite_number, read_json, reading, whole_number
+from boxwright.data.reading import Notices, checked_sample, finite_number, read_json, reading, whole_number
 from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.types import Categories, Category, Sample
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from boxwright.base.errors import DataError
 from boxwright.data.image_io import ImageHeader
-from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import BoxesAre, Size
+from boxwright.data.reading import Notices
 from boxwright.types import Categories, Category, Sample
 from boxwright.types.categories import FREQUENCIES, ids
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles
-from boxwright.data.reading import checked_sample, finite_number, numbered_lines
+from boxwright.data.reading import Notices, checked_sample, finite_number, numbered_lines
 from boxwright.data.wider_face import face_label
 from boxwright.types import Categories, Category, Sample
 

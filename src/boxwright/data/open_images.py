@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown
-from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import pictures_in
-from boxwright.data.reading import checked_sample, inside, read_table, read_text, reading_csv
+from boxwright.data.reading import Notices, checked_sample, inside, read_table, read_text, reading_csv
 from boxwright.types import Categories, Category, Sample
 
 _DESCRIPTIONS = ("class-descriptions-boxable.csv", "class-descriptions.csv", "oidv7-class-descriptions-boxable.csv")

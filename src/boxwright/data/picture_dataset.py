@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file, shown
 from boxwright.data.image_io import ImageHeader, read_header, read_image
-from boxwright.data.notices import Notices
 from boxwright.data.picture_files import PictureFiles
-from boxwright.data.reading import reading
+from boxwright.data.reading import Notices, reading
 from boxwright.types import Categories, Sample
 
 BoxesAre = Literal["xywh", "xyxy", "normalized_xywh", "normalized_xyxy", "sizes"]

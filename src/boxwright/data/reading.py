@@ -1,6 +1,7 @@
 """Reading samples and the text files that describe them: every failure is a `DataError` with place and cause.
 
-All data sets read through here, so that skipping bad samples works for all of them.
+All data sets read through here, so that skipping bad samples works for all of them. What a reader assumed, and what it
+left out, is counted by reason with an example each.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import os
 import re
 import unicodedata
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,6 @@ import numpy as np
 from boxwright.base.errors import BoxwrightError, DataError
 from boxwright.base.files import cause, read_file, shown
 from boxwright.base.limits import COORDINATE
-from boxwright.data.notices import ReasonCounts
 from boxwright.types import Categories, Sample
 
 # Characters of a file's own text in a message: a hostile file may have megabytes there.
@@ -33,6 +35,56 @@ _XML_ENCODING = re.compile(rb"<\?xml[^>]*?\bencoding\s*=\s*[\"']([A-Za-z0-9._-]+
 _XML_DECLARATION = re.compile(r"^\ufeff?<\?xml[^>]*\?>")
 # Characters outside XML 1.0, and the carriage return, which XML readers turn into a line feed.
 NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LONGEST_EXAMPLE = 400
+
+
+@dataclass
+class ReasonCounts:
+    """Counts by reason, and the first example of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, example: object = "", times: int = 1) -> None:
+        """Count a reason, `times` times; the first example of each is kept."""
+        if times:
+            self.counts[reason] += times
+            self.examples.setdefault(reason, str(example)[:_LONGEST_EXAMPLE])
+
+    def merge(self, other: ReasonCounts) -> None:
+        """Add another tally's counts."""
+        for reason, times in other.counts.items():
+            self.add(reason, other.examples[reason], times)
+
+    def lines(self) -> Iterator[str]:
+        """Yield `without a box: 3 (a.jpg)` for each reason, most frequent first."""
+        for reason, times in self.counts.most_common():
+            example = self.examples[reason]
+            yield f"{reason}: {times}" + (f" ({example})" if example else "")
+
+    def total(self) -> int:
+        """Return the sum of all counts."""
+        return self.counts.total()
+
+
+@dataclass
+class Notices:
+    """What a reader noticed when it opened data; complete then, and not changed by reading samples.
+
+    Attributes:
+        assumed: Pictures or labels that were read as their author meant them, not as they are written.
+        boxes: Annotated boxes that no sample has.
+        files: Pictures and annotation files that are no sample.
+    """
+
+    assumed: ReasonCounts = field(default_factory=ReasonCounts)
+    boxes: ReasonCounts = field(default_factory=ReasonCounts)
+    files: ReasonCounts = field(default_factory=ReasonCounts)
+
+    def merge(self, other: Notices) -> None:
+        """Add another reader's."""
+        for own, more in ((self.assumed, other.assumed), (self.boxes, other.boxes), (self.files, other.files)):
+            own.merge(more)
 
 
 @contextmanager

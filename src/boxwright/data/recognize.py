@@ -24,7 +24,7 @@ from boxwright.data.cvat import CVAT_ANNOTATIONS, is_cvat_text
 from boxwright.data.fddb import is_fddb
 from boxwright.data.fiftyone import FIFTYONE_LABELS
 from boxwright.data.label_map import load_label_map
-from boxwright.data.layouts.places import beginning_of, files_in, folder_of, folders_in
+from boxwright.data.layouts.content import beginning_of, files_in, folder_of, folders_in
 from boxwright.data.layouts.table import LAYOUTS, layout_of
 from boxwright.data.picture_files import files_below, is_left_over, is_picture
 from boxwright.data.sources import Source

@@ -1,4 +1,4 @@
-"""`tf.train.Example`: reading records of the TF Object Detection API (`tf_example_writer` writes them).
+"""`tf.train.Example`: reading records of the TF Object Detection API (`convert` writes them).
 
 Keys are those of the API's own converters: `image/encoded`, `image/object/bbox/ymin`, … Boxes are stored normalized to
 0..1, class ids start at 1.
@@ -15,12 +15,11 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco_masks import check_mask_memory
 from boxwright.data.dense_pose import PointList
 from boxwright.data.example_messages import Example, Features, features_of, read_context, read_context_image_ids
 from boxwright.data.image_io import decode_image
-from boxwright.data.keypoint_names import KEYPOINT_TEXT, KeypointNames
+from boxwright.data.label_map import KEYPOINT_TEXT, ClassHierarchy, KeypointNames
 from boxwright.data.reading import checked_sample, whole_number
 from boxwright.types import Categories, Category, Sample
 

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError, OutputError
 from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown, write_whole
 from boxwright.data.coordinates import in_order, look_like_sizes
-from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import PictureFiles, files_below, fold_name
-from boxwright.data.reading import NOT_XML, checked_sample, inside, labels_of, numbered_lines, reading
+from boxwright.data.reading import NOT_XML, Notices, checked_sample, inside, labels_of, numbered_lines, reading
 from boxwright.data.rotated import Box
 from boxwright.data.voc_pictures import (
     PRESERVED,

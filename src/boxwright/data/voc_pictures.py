@@ -19,9 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import shown
-from boxwright.data.notices import Notices, ReasonCounts
 from boxwright.data.picture_files import PICTURE_ENDINGS, PictureFiles, is_picture, parts_of_name
-from boxwright.data.reading import read_xml
+from boxwright.data.reading import Notices, ReasonCounts, read_xml
 from boxwright.data.rotated import Box, box_around_points, box_around_rectangle
 
 PRESERVED = "{http://www.w3.org/XML/1998/namespace}space"

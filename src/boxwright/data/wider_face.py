@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder, read_file, refuse_unfinished, shown
-from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles
-from boxwright.data.reading import checked_sample, finite_number, numbered_lines, reading
+from boxwright.data.reading import Notices, checked_sample, finite_number, numbered_lines, reading
 from boxwright.types import Categories, Category, Sample
 
 FACE_LANDMARKS = ("left_eye", "right_eye", "nose", "left_mouth", "right_mouth")

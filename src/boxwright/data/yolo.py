@@ -19,9 +19,8 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, read_file, shown
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.image_io import read_header
-from boxwright.data.notices import Notices
 from boxwright.data.picture_dataset import PictureDataset
-from boxwright.data.reading import checked_sample, label_of
+from boxwright.data.reading import Notices, checked_sample, label_of
 from boxwright.data.yolo_files import label_files_of, pictures_of
 from boxwright.data.yolo_labels import (
     BOX,

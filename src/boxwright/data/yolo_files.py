@@ -9,9 +9,8 @@ from pathlib import Path
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, shown
-from boxwright.data.notices import Notices
 from boxwright.data.picture_files import PictureFiles, fold_name, pictures_in
-from boxwright.data.reading import numbered_lines
+from boxwright.data.reading import Notices, numbered_lines
 from boxwright.data.yolo_layout import NAME_FILES, YoloLayout, is_label_file, list_names
 
 # Beside `images` people have these, too; Ultralytics reads only the first.

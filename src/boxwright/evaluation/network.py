@@ -20,7 +20,7 @@ from boxwright.nn.criteria.criterion import REGULARIZATION, TOTAL, LossTerm
 from boxwright.nn.detector import Detector, EvaluationLosses
 from boxwright.nn.multi_scale import MultiScaleDetector
 from boxwright.nn.network import evaluation_mode
-from boxwright.nn.preprocessing.image_resizer import IdentityResizer
+from boxwright.nn.preprocessing import IdentityResizer
 from boxwright.types import FoundObjects, Sample, Targets
 
 

@@ -37,7 +37,7 @@ from boxwright.nn.ops.resize import resize_antialiased
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass, operator_arguments
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.litert_session import (
     ANTIALIASED,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from boxwright.base.errors import ExportError
 from boxwright.nn.ops.resize import resize_antialiased, resize_bilinear, resize_half_pixel
-from boxwright.nn.preprocessing.image_resizer import (
+from boxwright.nn.preprocessing import (
     ConditionalShapeResizer,
     FixedShapeResizer,
     IdentityResizer,

@@ -11,7 +11,7 @@ _PICTURES = ("jpg", "png")
 _FILES = "Output files"
 _LARGE = "Large images: tiling"
 _VIDEOS = "Video, webcam, RTSP: tracking"
-# Those of data/captures.py, which takes longer to import.
+# Those of inference/context_memory.py, which takes longer to import.
 _HORIZONS = ("all", "year", "month", "week", "day", "hour", "minute")
 _MANY = "Large collections: --out results.parquet"
 

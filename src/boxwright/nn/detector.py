@@ -20,7 +20,7 @@ from boxwright.nn.folding import fold_batch_norms, input_sizes
 from boxwright.nn.initial_statistics import take_out_initial
 from boxwright.nn.network import Network, evaluation_mode
 from boxwright.nn.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
-from boxwright.nn.preprocessing.preprocessor import Images, Preprocessor, Scale, image_tensors
+from boxwright.nn.preprocessing import Images, Preprocessor, Scale, image_tensors
 from boxwright.nn.regularization import regularization_loss
 from boxwright.nn.winograd import replace_by_winograd
 from boxwright.types import Categories, Detections, Targets

@@ -19,8 +19,14 @@ from boxwright.nn.detector import Detector, EvaluationLosses
 from boxwright.nn.network import Network
 from boxwright.nn.ops.boxes import box_area, clip_boxes
 from boxwright.nn.postprocessing.nms import Nms, SoftVoting, Voting
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, IdentityResizer
-from boxwright.nn.preprocessing.preprocessor import Images, Scale, image_tensors, scaled_by_opencv
+from boxwright.nn.preprocessing import (
+    FixedShapeResizer,
+    IdentityResizer,
+    Images,
+    Scale,
+    image_tensors,
+    scaled_by_opencv,
+)
 from boxwright.types import Categories, Detections
 from boxwright.types.context_features import ContextFeatures
 

@@ -41,12 +41,13 @@ from boxwright.data.augmentation.corruption import (
 )
 from boxwright.data.augmentation.crop import (
     SSD_CROPS,
+    DataAnchorSampling,
     RandomCrop,
     RandomCropToAspectRatio,
     RandomSquareCrop,
+    RandomSquarePatch,
     RandomTile,
 )
-from boxwright.data.augmentation.face_crops import DataAnchorSampling, RandomSquarePatch
 from boxwright.data.augmentation.flip import (
     RandomHorizontalFlip,
     RandomRotation90,

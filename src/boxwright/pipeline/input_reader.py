@@ -16,21 +16,19 @@ from boxwright.base.files import as_here, is_file
 from boxwright.config.preset import packaged
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.transform import Transform
-from boxwright.data.class_hierarchy import ClassHierarchy
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset
 from boxwright.data.fddb import FddbDataset
 from boxwright.data.groundtruth import (
     ClassScores,
+    HiddenRegionsDataset,
     KeepFirst,
     MergeLabels,
     WeighClasses,
     without_class_scores,
     without_verified_labels,
 )
-from boxwright.data.ignored_regions import HiddenRegionsDataset
-from boxwright.data.keypoint_names import KeypointNames
-from boxwright.data.label_map import load_label_map
+from boxwright.data.label_map import ClassHierarchy, KeypointNames, load_label_map
 from boxwright.data.listed import ListedDataset, read_sample_list
 from boxwright.data.open_images import OpenImagesDataset
 from boxwright.data.sources import DataFormat, Source

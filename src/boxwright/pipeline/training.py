@@ -17,7 +17,7 @@ from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.table import family_of
 from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer, ImageResizer
+from boxwright.nn.preprocessing import FixedShapeResizer, ImageResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_augmentation
 from boxwright.pipeline.missing import can_be_endless

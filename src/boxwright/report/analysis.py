@@ -10,10 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boxwright.report.matching import ClassCurve, Matching, average_precisions, class_curves, match, mean_ap
-from boxwright.report.outcomes import Outcomes, compute_outcomes
+from boxwright.report.matching import (
+    ClassCurve,
+    Matching,
+    Outcomes,
+    average_precisions,
+    class_curves,
+    compute_outcomes,
+    match,
+    mean_ap,
+)
+from boxwright.report.scores import ChosenThreshold, choose
 from boxwright.report.tables import Floats, Tables
-from boxwright.report.thresholds import ChosenThreshold, choose
 from boxwright.report.tide import Tide, tide
 
 # Where nothing is found at any score, there is nothing to choose a threshold by.

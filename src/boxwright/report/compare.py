@@ -16,14 +16,13 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import make_folder, unfinished, write_whole
 from boxwright.report.analysis import Analysis, Interval, analyze, interval
 from boxwright.report.events import event_columns, mean_curve
-from boxwright.report.matching import mean_ap
-from boxwright.report.outcomes import NOTHING, TYPES, Outcomes
+from boxwright.report.matching import NOTHING, TYPES, Outcomes, mean_ap
 from boxwright.report.page import write_data, write_page
 from boxwright.report.pictures import Photos, Progress, copy_photos
+from boxwright.report.scores import GRID, score_curve
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import Source
 from boxwright.report.tables import Floats, Indices, Tables
-from boxwright.report.thresholds import GRID, score_curve
 from boxwright.report.write import silent
 
 _METRICS = {"AP": slice(None), "AP50": slice(1), "AP75": slice(5, 6)}

@@ -13,15 +13,21 @@ from typing import Any
 import numpy as np
 
 from boxwright.report.analysis import Analysis
-from boxwright.report.calibration import FittedCalibration, Reliability, reliability, scored
 from boxwright.report.events import CLASSES_A_PART, EVENTS_A_PART, IMAGES_A_PART, has_shapes, mean_curve, suspects
 from boxwright.report.explained import Part, ranked
-from boxwright.report.matching import THRESHOLDS
-from boxwright.report.outcomes import TYPES, confusion
+from boxwright.report.matching import THRESHOLDS, TYPES, confusion
 from boxwright.report.pictures import Photos
+from boxwright.report.scores import (
+    GRID,
+    ChosenThreshold,
+    FittedCalibration,
+    Reliability,
+    reliability,
+    score_curve,
+    scored,
+)
 from boxwright.report.sources import Source
 from boxwright.report.tables import Tables
-from boxwright.report.thresholds import GRID, ChosenThreshold, score_curve
 from boxwright.runtime.optional import installed_versions
 
 # The first pattern that a name contains tells what it is.

@@ -17,8 +17,7 @@ from boxwright.base.errors import DataError
 from boxwright.data.coco import coco_category
 from boxwright.data.coco_masks import decode_mask
 from boxwright.report.analysis import Analysis
-from boxwright.report.matching import sampled_precision
-from boxwright.report.outcomes import NOTHING, TYPES, Outcomes
+from boxwright.report.matching import NOTHING, TYPES, Outcomes, sampled_precision
 from boxwright.report.pictures import Photos
 from boxwright.report.tables import Floats, Indices, Tables
 from boxwright.report.tide import MISSED

@@ -29,7 +29,6 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.report.analysis import Analysis, analyze
-from boxwright.report.calibration import calibration_message, fit
 from boxwright.report.content import page_content
 from boxwright.report.events import (
     CLASSES_A_PART,
@@ -50,10 +49,10 @@ from boxwright.report.explained import Part, explain
 from boxwright.report.factors import compute_factors
 from boxwright.report.page import remove_parts, write_data, write_page
 from boxwright.report.pictures import Photos, Progress, copy_photos
+from boxwright.report.scores import ChosenThreshold, calibration_message, fit
 from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import Source
 from boxwright.report.tables import Indices, Tables
-from boxwright.report.thresholds import ChosenThreshold
 from boxwright.runtime.thresholds import Thresholds
 from boxwright.training.preflight.anchors import AnchorLayouts, InputFrame, anchors_of
 from boxwright.training.preflight.records import Record, spread

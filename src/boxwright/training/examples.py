@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from boxwright.data.augmentation.functional.pixels import as_levels
-from boxwright.data.augmentation.recorded import apply_recorded
+from boxwright.data.augmentation.transform import apply_recorded
 from boxwright.data.batch import Batch, to_input
 from boxwright.data.dataset import Dataset
 from boxwright.data.groundtruth import without_masks

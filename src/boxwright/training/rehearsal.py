@@ -1,7 +1,8 @@
-"""Trial steps: the memory and time that a configuration takes, measured in a process of its own."""
+"""Trial steps, in a process of their own: the memory and time that a configuration takes, and the batch that fits."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import torch
 
 from boxwright.base.device import is_out_of_memory, set_tf32, usable_device
 from boxwright.base.distributed import ALONE
-from boxwright.base.errors import TrainingError, first_line
+from boxwright.base.errors import ConfigError, TrainingError, first_line
 from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch, collate
 from boxwright.data.loader import TrainingExamples
@@ -28,6 +29,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.load import load_config
+from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.training.examples import training_examples
@@ -283,6 +285,38 @@ def _read_linux_bytes(path: str, name: str) -> int:
     """Return a number of bytes that Linux knows."""
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+
+
+def fitting_batch(
+    config: TrainEvalPipelineConfig, most: int, device: str = "auto", *, tried: int = 2
+) -> tuple[int, DryRunReport]:
+    """Try steps, and return the largest batch that should fit.
+
+    Args:
+        device: On which, as for `device.usable_device`.
+        tried: The batch that is tried after one and two images, where that should be quick and fit.
+
+    Returns:
+        `most`, or the first of its halves, quarters, … that fits; and what was measured.
+
+    Raises:
+        TrainingError: Where a step of two images fails, or does not fit.
+    """
+    trial = copy.deepcopy(config)
+    if trial.train_config is None:
+        raise ConfigError("train_config is not set; there is no batch to fit")
+    trial.train_config.batch_size = max(tried, 2)
+    measured = rehearse(trial, device)
+    failed = measured.killed or measured.split
+    return fitting(measured, max(min(most, tried // 2), 1) if failed else most), measured
+
+
+def fitting(measured: DryRunReport, most: int) -> int:
+    """Return `most`, or the first of its halves, quarters, … that fits; 1 where none does."""
+    size = most
+    while size > 1 and not measured.fits(size):
+        size //= 2
+    return size
 
 
 if __name__ == "__main__":

@@ -35,14 +35,13 @@ from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.initialize import initialize, resume_tensorflow, with_classes
 from boxwright.training.lock import run_lock
-from boxwright.training.log import JsonLines, Listener, TensorBoard, TrainingLog, tf1_tag
+from boxwright.training.log import JsonLines, Listener, TensorBoard, TrainingLog, check_tracker, open_tracker, tf1_tag
 from boxwright.training.loop import Loop
 from boxwright.training.losses import recompute_blocks
 from boxwright.training.preflight.examine import examine_quickly
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import Selection, TrainingState, new_state, placed, run_threads
 from boxwright.training.stop import stop_requests
-from boxwright.training.trackers import check_tracker, open_tracker
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
 from boxwright.weights.store import CheckpointStore, config_of

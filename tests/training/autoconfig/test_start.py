@@ -24,8 +24,7 @@ from boxwright.pipeline.input_reader import build_dataset
 from boxwright.training import rehearsal
 from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config, start_run
-from boxwright.training.batch_size import fitting_batch
-from boxwright.training.rehearsal import DryRunReport
+from boxwright.training.rehearsal import DryRunReport, fitting_batch
 from tests import forked
 from tests.training.autoconfig.datasets import coco, roboflow_coco, roboflow_yolo, tfrecords, voc, yolo
 

@@ -15,8 +15,7 @@ import numpy as np
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
-from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.places import beginning_of, folder_of, only_file
+from boxwright.data.layouts.content import Content, beginning_of, folder_of, only_file
 from boxwright.data.reading import as_list, as_object, as_text, finite_number, read_json, read_objects, whole_number
 from boxwright.data.rotated import Box, box_around_points, box_around_rectangle
 

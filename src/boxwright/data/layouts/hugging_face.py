@@ -21,8 +21,7 @@ from boxwright.base.errors import DataError, translated
 from boxwright.base.files import is_file, is_folder, shown, unique_stem, write_whole
 from boxwright.data.archives import filled_folder, kept_folder
 from boxwright.data.image_io import read_header
-from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.places import beginning_of, file_in, files_in, folder_of
+from boxwright.data.layouts.content import Content, beginning_of, file_in, files_in, folder_of
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import as_list, as_object, as_text, finite_number, numbered_lines, parse_json, read_table
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.files import is_file, is_folder
-from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.places import beginning_of, files_in, folder_of
+from boxwright.data.layouts.content import Content, beginning_of, files_in, folder_of
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import as_object, as_text, read_json, read_objects, read_points, whole_number
 from boxwright.data.rotated import Box, box_around_points

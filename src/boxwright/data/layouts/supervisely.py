@@ -15,8 +15,7 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.image_io import image_size
-from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.places import files_in, folders_in, picture_of
+from boxwright.data.layouts.content import Content, files_in, folders_in, picture_of
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import as_list, as_object, as_text, read_json, read_objects, read_points, whole_number
 from boxwright.data.rotated import Box, box_around_points

@@ -11,6 +11,7 @@ from boxwright.base.files import is_file, is_folder
 from boxwright.data.cvat import is_cvat_text, read_cvat
 from boxwright.data.fiftyone import is_fiftyone_text, read_fiftyone
 from boxwright.data.label_studio import is_json_min_text, is_label_studio_text, read_json_min, read_label_studio
+from boxwright.data.layouts.content import beginning_of, folder_of, only_file
 from boxwright.data.layouts.csv_tables import is_csv_table_text, read_csv_table
 from boxwright.data.layouts.datumaro import datumaro_folder, is_datumaro, read_datumaro
 from boxwright.data.layouts.hugging_face import (
@@ -22,7 +23,6 @@ from boxwright.data.layouts.hugging_face import (
 )
 from boxwright.data.layouts.json_exports import is_createml_text, is_vott_text, read_createml, read_vott
 from boxwright.data.layouts.labelme import is_labelme, read_labelme
-from boxwright.data.layouts.places import beginning_of, folder_of, only_file
 from boxwright.data.layouts.supervisely import is_supervisely, read_supervisely
 from boxwright.data.layouts.text_labels import (
     is_kitti,

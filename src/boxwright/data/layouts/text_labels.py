@@ -8,8 +8,7 @@ from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder, size_of
-from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.places import beginning_of, files_in, folders_in, picture_of
+from boxwright.data.layouts.content import Content, beginning_of, files_in, folders_in, picture_of
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import is_number, numbered_lines, parse_numbers, whole_number
 

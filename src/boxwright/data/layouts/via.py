@@ -14,8 +14,7 @@ from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder
-from boxwright.data.layouts.content import Content
-from boxwright.data.layouts.places import beginning_of, file_in, only_file
+from boxwright.data.layouts.content import Content, beginning_of, file_in, only_file
 from boxwright.data.reading import (
     as_list,
     as_object,

@@ -59,7 +59,7 @@ from boxwright.nn.ops.boxes import BoxCoder, FasterRcnnBoxCoder, RefinedStart
 from boxwright.nn.postprocessing.anchor import BestOfLevel, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
-from boxwright.nn.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.preprocessing import Preprocessor
 from boxwright.nn.ssd import SSD
 from boxwright.types import Categories, Targets
 

@@ -42,7 +42,7 @@ from boxwright.families.shared.post_processing import build_nms
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.postprocessing.nms import Nms
-from boxwright.nn.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.preprocessing import Preprocessor
 from boxwright.types import Categories
 
 

@@ -29,7 +29,7 @@ from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import BatchNormSettings
 from boxwright.nn.layers import ConvSettings, full_conv, separable_conv
 from boxwright.nn.network import Backbone
-from boxwright.nn.preprocessing.preprocessor import PixelScaling
+from boxwright.nn.preprocessing import PixelScaling
 
 # Keras's defaults, with which TF makes all but the hourglass and the MobileNet: nothing is penalized.
 _KERAS = ConvSettings(norm=BatchNormSettings(decay=0.99), activation="RELU", force_bias=True)

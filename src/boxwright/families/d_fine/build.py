@@ -38,7 +38,7 @@ from boxwright.nn.batch_norm import synchronize
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import Backbone
-from boxwright.nn.preprocessing.preprocessor import ZERO_TO_ONE, Preprocessor
+from boxwright.nn.preprocessing import ZERO_TO_ONE, Preprocessor
 from boxwright.types import Categories
 
 

@@ -21,7 +21,7 @@ from boxwright.nn.backbones.hgnetv2 import HgNetLayout
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.ops.resize import resize_antialiased
-from boxwright.nn.preprocessing.image_resizer import FixedShapeResizer
+from boxwright.nn.preprocessing import FixedShapeResizer
 
 _BILINEAR = 2  # Pillow's number of it, which antialiases
 

@@ -62,7 +62,7 @@ from boxwright.nn.ops.boxes import (
 from boxwright.nn.postprocessing.anchor import AnchorPostprocessor, CascadePostprocessor
 from boxwright.nn.postprocessing.nms import BestOfClass, BestOfImage, LinearLowering, Nms, PerClass
 from boxwright.nn.postprocessing.postprocessor import Postprocessor
-from boxwright.nn.preprocessing.preprocessor import CAFFE_MEAN, Preprocessor
+from boxwright.nn.preprocessing import CAFFE_MEAN, Preprocessor
 from boxwright.nn.regularization import Regularizer, penalize_all
 from boxwright.nn.ssd import SSD
 from boxwright.nn.tensorflow_names.tf1 import REFINEDET_PARTS

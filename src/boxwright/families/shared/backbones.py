@@ -25,14 +25,13 @@ from boxwright.nn.backbones.mobilenet_v3 import (
     MobileNetV3,
     MobileNetV3Layout,
 )
-from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1
-from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim
+from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNetV1Slim
 from boxwright.nn.backbones.spaghettinet import SpaghettiNet
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.backbones.vgg16 import FACE_VGG, REFINEDET_VGG, SSD_VGG, Vgg16
 from boxwright.nn.layers import ConvSettings, Padding
 from boxwright.nn.network import Backbone
-from boxwright.nn.preprocessing.preprocessor import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
+from boxwright.nn.preprocessing import CAFFE_MEAN, IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 
 
 class ExtractorMessage(Protocol):

@@ -16,7 +16,7 @@ from boxwright.nn.ops.resize import (
     resize_half_pixel,
     resize_nearest,
 )
-from boxwright.nn.preprocessing.image_resizer import (
+from boxwright.nn.preprocessing import (
     ConditionalShapeResizer,
     FixedShapeResizer,
     IdentityResizer,

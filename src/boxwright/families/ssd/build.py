@@ -27,7 +27,7 @@ from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTarget
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadOutput, HeadShape, TowerShape, WeightSharedHead
 from boxwright.nn.layers import KernelRule
-from boxwright.nn.preprocessing.preprocessor import Preprocessor
+from boxwright.nn.preprocessing import Preprocessor
 from boxwright.nn.ssd import SSD
 from boxwright.nn.tensorflow_names import tf1, tf2
 from boxwright.types import Categories

@@ -31,14 +31,13 @@ from boxwright.nn.backbones.cells import (
 )
 from boxwright.nn.backbones.inception import INCEPTION_V2, Inception, InceptionLayout
 from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
-from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNetV1Stage5
-from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
+from boxwright.nn.backbones.resnet_v1 import RESNET_BLOCKS, ResNetV1, ResNetV1Slim, ResNetV1SlimBlock4, ResNetV1Stage5
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.nn.batch_norm import BatchNormSettings, make_norm
 from boxwright.nn.layers import ConvSettings, Dense, KernelRule
 from boxwright.nn.necks.fpn import FeaturePyramid, PaperFeaturePyramid
 from boxwright.nn.network import Backbone, LastMap
-from boxwright.nn.preprocessing.preprocessor import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
+from boxwright.nn.preprocessing import MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling
 from boxwright.nn.regularization import Regularizer
 
 _PYRAMID_MULTIPLE = 32

@@ -15,7 +15,7 @@ from boxwright.families.two_stage.third_stage import MaskHead
 from boxwright.nn.backbones.cells import JoinedCells, LaterCells
 from boxwright.nn.backbones.inception import Inception
 from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1, MobileNetV1Tail
-from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim, ResNetV1SlimBlock4
+from boxwright.nn.backbones.resnet_v1 import ResNetV1Slim, ResNetV1SlimBlock4
 from boxwright.nn.heads.convolutional import ConvolutionalHead
 from boxwright.nn.network import LastMap
 from boxwright.nn.tensorflow_names.named_layers import Named, UnnamedPartError

@@ -17,7 +17,7 @@ from boxwright.nn.backbones.mobiledet import MobileDet
 from boxwright.nn.backbones.mobilenet_v1 import MobileNetV1
 from boxwright.nn.backbones.mobilenet_v2 import InvertedResidual, MobileNetV2
 from boxwright.nn.backbones.mobilenet_v3 import MobileNetV3
-from boxwright.nn.backbones.resnet_v1_slim import ResNetV1Slim
+from boxwright.nn.backbones.resnet_v1 import ResNetV1Slim
 from boxwright.nn.backbones.spaghettinet import FakeQuantized, SpaghettiNet
 from boxwright.nn.backbones.vgg16 import ConvertedLayer, Vgg16
 from boxwright.nn.heads.convolutional import ConvolutionalHead, Tower, WeightSharedHead

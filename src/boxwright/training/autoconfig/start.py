@@ -49,10 +49,10 @@ from boxwright.training.autoconfig.write import (
     fitted_optimizer,
     split_dataset,
 )
-from boxwright.training.batch_size import fitting_batch
 from boxwright.training.length import steps_through
 from boxwright.training.preflight.anchors import anchors_of, fit_anchors
 from boxwright.training.preflight.records import Progress, Record, silent
+from boxwright.training.rehearsal import fitting_batch
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.load_weights import load_weights
 

@@ -9,8 +9,16 @@ from boxwright.base.errors import ConfigError
 from boxwright.config.load import parse_message
 from boxwright.exporters.resizing import resizing
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.nn.preprocessing.image_resizer import ConditionalShapeResizer, KeepAspectRatioResizer, to_grayscale
-from boxwright.nn.preprocessing.preprocessor import IMAGENET, MINUS_ONE_TO_ONE, VGG_MEAN, PixelScaling, Preprocessor
+from boxwright.nn.preprocessing import (
+    IMAGENET,
+    MINUS_ONE_TO_ONE,
+    VGG_MEAN,
+    ConditionalShapeResizer,
+    KeepAspectRatioResizer,
+    PixelScaling,
+    Preprocessor,
+    to_grayscale,
+)
 from boxwright.pipeline import messages as m
 
 

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.data.captures import HORIZONS, Capture, box_embedding, memory_banks, read_capture, time_embedding
+from boxwright.inference.context_memory import (
+    HORIZONS,
+    Capture,
+    box_embedding,
+    memory_banks,
+    read_capture,
+    time_embedding,
+)
 from boxwright.inference.settings import ContextSettings
 from tests.conftest import assert_close
 

@@ -11,8 +11,8 @@ import torch
 from boxwright.config.load import dump_message, parse_message
 from boxwright.families.shared.post_processing import build_score_converter
 from boxwright.pipeline import messages as m
-from boxwright.report.calibration import calibration_message, fit, isotonic, reliability
 from boxwright.report.matching import class_curves, match
+from boxwright.report.scores import calibration_message, fit, isotonic, reliability
 from tests.report import made
 
 

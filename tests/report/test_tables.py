@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.base import json_list
 from boxwright.base.errors import DataError
-from boxwright.base.json_list import read_json_list
+from boxwright.report import tables
+from boxwright.report.tables import read_json_list
 
 ROWS = [{"a": [1, 2.5e-3, None], "b": {"c": "},]"}}, {}, {"浣熊": '\\"ü', "n": 12345}, {"long": "x" * 200}]
 
@@ -20,7 +20,7 @@ def test_it_reads_what_was_written(
     chunk: int, indent: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a piece ends: within a number, an escape, a character of several bytes."""
-    monkeypatch.setattr(json_list, "_CHUNK", chunk)
+    monkeypatch.setattr(tables, "_CHUNK", chunk)
     for rows in ([], ROWS[:1], ROWS):
         (tmp_path / "a.json").write_text(f" {json.dumps(rows, indent=indent, ensure_ascii=False)}\n", "utf-8")
         assert list(read_json_list(tmp_path / "a.json")) == rows

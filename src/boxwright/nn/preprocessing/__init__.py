@@ -1,1 +1,0 @@
-"""From images of any size to the network's input: resizing and scaling."""
