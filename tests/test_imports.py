@@ -1,9 +1,11 @@
-"""What a command has to import before it trains or predicts: torchvision, timm and the compiler take seconds."""
+"""What a command has to import before it trains or predicts: PyTorch, torchvision, timm and the compiler take seconds."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,60 @@ def test_the_first_step_imports_no_compiler(preset: str, tmp_path: Path) -> None
     words = [sys.executable, "-c", TRAINS, str(tmp_path), preset]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# What a command imports before it knows whether PyTorch is needed, and what runs exported detectors.
+WITHOUT_PYTORCH = (
+    "base", "cli", "config", "data", "evaluation.metrics", "inference", "pipeline", "report", "runtime", "types",
+    "weights.tensorflow", "families.*.message",
+)  # fmt: skip
+# The modules of these packages that compute with PyTorch, or import one that does.
+NEED_PYTORCH = {
+    "base": {"device", "distributed", "safetensors_file"},
+    "cli": {"benchmarking.facts", "benchmarking.networks"},
+    "data": {
+        "augmentation.autoaugment", "augmentation.caffe", "augmentation.color", "augmentation.crop", "augmentation.flip",
+        "augmentation.functional.geometry", "augmentation.functional.warp", "augmentation.mosaic", "augmentation.pad",
+        "augmentation.user_transforms", "batch", "loader",
+    },
+    "pipeline": {"augmentation", "detector", "input_reader", "learning_rate", "optimizer", "training"},
+    "report": {
+        "compare", "content", "data_report", "events", "explained", "factors", "pictures", "sources", "write",
+    },
+    "types": {"context_features", "detections", "masks", "packing", "predictions", "targets"},
+    "weights": {"tensorflow.variables"},
+}  # fmt: skip
+TRIES_EACH = """
+import importlib, json, sys
+sys.modules["torch"] = None
+failed = {}
+for name in json.load(sys.stdin):
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        failed[name] = str(error)
+print(json.dumps(failed))
+"""
+
+
+def test_what_is_imported_without_pytorch() -> None:
+    package = Path(boxwright.__file__).parent
+    paths = [path.relative_to(package.parent).with_suffix("") for path in sorted(package.rglob("*.py"))]
+    modules = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    chosen = [
+        name
+        for name in modules
+        if any(
+            fnmatch(name, pattern)
+            for room in WITHOUT_PYTORCH
+            for pattern in (f"boxwright.{room}", f"boxwright.{room}.*")
+        )
+    ]
+    needing = {f"boxwright.{room}.{name}" for room, names in NEED_PYTORCH.items() for name in names}
+    assert needing <= {*chosen}, "a module of the list is not there; it moved, or was removed"
+    words = [sys.executable, "-c", TRIES_EACH]
+    tried = subprocess.run(words, input=json.dumps(chosen), capture_output=True, text=True, check=True, timeout=300)
+    failed = json.loads(tried.stdout)
+    assert {name: why for name, why in failed.items() if name not in needing} == {}
+    assert len(chosen) - len(failed) >= 200
+    assert {"boxwright.cli.main", "boxwright.cli.commands", "boxwright.runtime.sessions"} <= {*chosen} - needing
