@@ -12,7 +12,7 @@ import numpy as np
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import as_here
-from boxwright.config.support import refuse_unsupported
+from boxwright.config.support import build_chosen, refuse_unsupported, require
 from boxwright.data.augmentation.autoaugment import POLICIES, AutoAugment, Operation
 from boxwright.data.augmentation.caffe import (
     CaffeDistort,
@@ -86,7 +86,6 @@ from boxwright.data.augmentation.user_transforms import (
 )
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import SurfaceSymmetry, read_symmetry
-from boxwright.families.shared.family import build_chosen, require
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.pipeline import messages as m
 from boxwright.types import Sample

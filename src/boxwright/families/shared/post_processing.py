@@ -11,8 +11,7 @@ from torch import Tensor
 
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.config.support import refuse_contradictions
-from boxwright.families.shared.family import build_chosen, require
+from boxwright.config.support import build_chosen, refuse_contradictions, require
 from boxwright.nn.ops.boxes import BoxCoder
 from boxwright.nn.postprocessing.anchor import (
     AnchorPostprocessor,
