@@ -1,6 +1,6 @@
 """`boxwright.push_to_hub`: a model on Hugging Face's hub, with a card that says what it is and what it measured.
 
-The page of a published model: what the hub reads of it, and what people do.
+The hub reads a published model's page from a header of the card; people read the rest.
 """
 
 from __future__ import annotations

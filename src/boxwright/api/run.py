@@ -1,8 +1,6 @@
 """A training run on disk: its steps, metrics, curves and models.
 
-A plot of a run's loss and average precision over its steps.
-
-The evaluation report of a run, from Python.
+Its loss and average precision can be plotted over the steps, and the report of its evaluation written, from Python.
 """
 
 from __future__ import annotations

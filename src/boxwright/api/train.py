@@ -1,6 +1,6 @@
 """`boxwright.train`: training from a configuration, or from data and a preset.
 
-A progress bar for training from Python in a terminal or a notebook.
+A terminal or a notebook shows a progress bar.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Distributing work over workers: processes on this machine, or a cluster run by Ray.
 
 A worker is built once, where it runs, and takes task after task. Its factory, tasks and results must be picklable.
-
-Starting one of our modules in a child process, with this process's import path but not the working directory.
+Child processes that run a module of ours have this process's import path, but not the working directory in it.
 """
 
 from __future__ import annotations

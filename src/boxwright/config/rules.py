@@ -1,8 +1,7 @@
 """Rules between the fields of a message, and below them: what a table of fields says beside ranges.
 
 A rule is given the message, and says what is wrong with it: the field at fault ("" for the message itself) and a line.
-
-Why fields of a configuration change nothing, or what to do where they are refused: what many have in common.
+The reasons that many fields share for having no effect, and the advice where they are refused, are here too.
 """
 
 from __future__ import annotations

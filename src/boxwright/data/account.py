@@ -1,6 +1,6 @@
 """An account of data: what there is, what is used, and what is not, with the reason.
 
-Class names that may be one name, misspelled.
+It also names classes that may be one class, misspelled.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The content of a COCO file, checked: images, classes and annotations with their ids as programs write them.
 
 Ids are whole numbers or text. 1.0, as tables write it, is 1; an annotation's "1" means the image 1 where no other image
-is meant.
-
-COCO annotations whose coordinates are in another unit, or of pictures of another size, turned into COCO's.
+is meant. Coordinates in another unit, or of pictures of another size, are turned into COCO's.
 """
 
 from __future__ import annotations

@@ -10,10 +10,8 @@
 | an EXIF orientation             | see `decode_image`                                  |
 | several frames (GIF, TIFF, MPO) | the first                                           |
 
-Integrity check of PNG files: checksums match, and every row is present.
-
-Pillow checks neither for pixels: missing rows decode as black, and flipped bits as other pixels. (PNG specification,
-sections 5, 7 and 8.)
+PNG files are refused where a checksum does not match or a row is missing. Pillow checks neither for pixels:
+missing rows decode as black, and flipped bits as other pixels. (PNG specification, sections 5, 7 and 8.)
 """
 
 from __future__ import annotations

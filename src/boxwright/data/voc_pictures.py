@@ -2,8 +2,7 @@
 
 `<filename>` is what the tool saw when the annotation was written; pictures that were renamed or copied since, and
 scripts, leave it behind. Where it leads to another picture than the annotation's own name, all annotations decide.
-
-One annotation of Pascal VOC's kind, as labelImg, CVAT, Roboflow, roLabelImg and LabelMe write it.
+Annotations are read as labelImg, CVAT, Roboflow, roLabelImg and LabelMe write them.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@
 
 A single row may be of several kinds, so all rows of a data set decide; rows of boxes may lie among outlines.
 
-Outlines as points: whether their edges cross.
-
 Dimensions: N outlines, P points of each.
 """
 

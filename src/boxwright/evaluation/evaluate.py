@@ -1,6 +1,6 @@
 """Evaluating a model of any kind on an eval_input_reader; PyTorch is imported for networks only.
 
-Detection in samples by an exported detector, without PyTorch unless its runtime needs it.
+Exported detectors do without it unless their runtime needs it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Converting a program to one ONNX file (opset 20).
-
-Converting an ONNX file to OpenVINO's .xml and .bin, in the detector's precision.
+"""Converting a program to one ONNX file (opset 20), and that to OpenVINO's .xml and .bin, in the detector's precision.
 
 Dimensions: B batch, n candidates, K classes, m kept pairs.
 """

@@ -1,8 +1,6 @@
 """The detector for predictions, opened in this process or another, and filtering its results.
 
-Detecting in a large image tile by tile, to find small objects.
-
-Merging the detections of several views of an image.
+Large images may be searched tile by tile, for small objects, and images in several views, whose detections are merged.
 
 Dimensions: V views, D detections, of one view or of all.
 """

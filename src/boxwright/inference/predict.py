@@ -1,6 +1,6 @@
 """Detecting objects in images, videos and streams: drawn pictures and videos, and result files.
 
-Result files, written while detecting, so that a long video takes no memory.
+Result files are written while detecting, so that a long video takes no memory.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ A folder of results holds
 However a run ends, the same command resumes it: existing parts are not recomputed. Readers of Parquet folders ignore
 files whose names begin with an underscore.
 
-Detections in many images, as Parquet: one row per image.
+The Parquet files have one row per image:
 
 | column          | type               | content                                                           |
 |-----------------|--------------------|-------------------------------------------------------------------|

@@ -1,10 +1,8 @@
-"""A grid of anchors over one feature map, and the generator with a single grid.
+"""Grids of anchors over feature maps, and their generators.
 
-SSD's anchors: one scale per level, with an extra square between the scales (SSD, section 2.2).
-
-Anchors that double from level to level, as in RetinaNet (Focal Loss for Dense Object Detection, section 4).
-
-A grid of anchors for each level, with separate sizes, strides and offsets.
+SSD's anchors have one scale per level, with an extra square between the scales (SSD, section 2.2); RetinaNet's double
+from level to level (Focal Loss for Dense Object Detection, section 4); others have a single grid, or sizes, strides and
+offsets of their own for each level.
 
 Dimensions: H W of a feature map, S anchors a location.
 """

@@ -1,8 +1,8 @@
-"""ScheduledDropPath (Zoph et al., 2018, section 3.1): paths of a cell that are left out, more often as training lasts.
+"""Blocks and paths that training leaves out at random: stochastic depth and ScheduledDropPath.
 
-Stochastic depth (Huang et al., 2016): training skips a block for some images, and scales up its other outputs.
-
-With torchvision's draws, so that a seed gives the same; torchvision's own layer takes seconds to import.
+Stochastic depth (Huang et al., 2016) skips a block for some images, and scales up its other outputs. It draws as
+torchvision's does, so that a seed gives the same; torchvision's own layer takes seconds to import. ScheduledDropPath
+(Zoph et al., 2018, section 3.1) leaves out paths of a cell, more often as training lasts.
 
 Dimensions: B batch, C channels, H W grid.
 """

@@ -1,6 +1,6 @@
 """`InputReader`: the source of samples.
 
-Groundtruth transforms after augmentation, from `TrainConfig` and `InputReader`.
+Groundtruth is changed after augmentation as `TrainConfig` and `InputReader` ask.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Reading a whole configuration: the file, the preset that it names, and overrides.
 
-A configuration over a preset: how the two become one, and what they say together.
-
-Laying over follows protobuf's merge (scalars replace, messages merge, a member of a oneof replaces the other), except
-that a list which is set replaces the preset's. A merge would append, and so nothing could be taken out of a preset's
-list: a user who writes two steps of augmentation wants these two.
+A configuration is laid over its preset by protobuf's merge (scalars replace, messages merge, a member of a oneof
+replaces the other), except that a list which is set replaces the preset's. A merge would append, and so nothing could
+be taken out of a preset's list: a user who writes two steps of augmentation wants these two.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""A recipe for a run of another length: whatever counts steps keeps its share of the run.
+"""A recipe for a run of another length, or for another batch size.
 
-D-FINE's authors ask for the same of their recipe where the batch changes, and with it the steps: warm-up, the start and
-end of augmentation, and the window of the weights' average.
+Whatever counts steps keeps its share of the run. D-FINE's authors ask for the same of their recipe where the batch
+changes, and with it the steps: warm-up, the start and end of augmentation, and the window of the weights' average.
 
-Learning rates for another batch size: in proportion to it.
-
-A batch of k times the images averages over k times as many gradients, so that one step may go as far as k steps did:
-Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017 (1706.02677), section 2.1. It is a rule
-for SGD. Adam and RMSProp divide a step by the gradient's own size, so that it does not shrink with the batch; their
-rates stay, and a line says so.
+Learning rates are in proportion to the batch. A batch of k times the images averages over k times as many gradients, so
+that one step may go as far as k steps did: Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour,
+2017 (1706.02677), section 2.1. It is a rule for SGD. Adam and RMSProp divide a step by the gradient's own size, so that
+it does not shrink with the batch; their rates stay, and a line says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a page says: values for its template, and data for its scripts.
-
-What each metric is, in a sentence.
-"""
+"""What a page says: values for its template, data for its scripts, and what each metric is, in a sentence."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Writing a report's folder.
 
-How many anchors could be matched with each object.
-
-How many objects of each class the training data have.
+The report also says how many anchors could be matched with each object, and how many objects of each class the training
+data have.
 
 Dimensions: N objects, A anchors, K classes of the report.
 """

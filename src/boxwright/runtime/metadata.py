@@ -1,8 +1,7 @@
 """The metadata in an exported file: one JSON, under one key, in every format.
 
-Embedded checksums: an export's metadata has the export's SHA-256, computed with zeros in its place.
-
-The placeholder has the same length, so that writing the checksum moves nothing in any format.
+It has the SHA-256 of the export, computed with zeros in its place. The placeholder has the same length, so that writing
+the checksum moves nothing in any format.
 """
 
 from __future__ import annotations

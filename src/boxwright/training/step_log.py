@@ -1,6 +1,6 @@
 """What a run's log has of its steps: losses, speed, pictures, and the records that were left out.
 
-`performance_summary.json`: how fast a run was.
+`performance_summary.json` says how fast a run was.
 """
 
 from __future__ import annotations

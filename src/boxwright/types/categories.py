@@ -1,7 +1,4 @@
-"""Classes of objects: labels, ids and names.
-
-The classes of COCO, by which published weights are trained.
-"""
+"""Classes of objects: labels, ids and names; and those of COCO, by which published weights are trained."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Detections in images.
-
-Every decoded anchor or region, before any filtering.
+"""Detections in images, and before them every decoded anchor or region, without any filtering.
 
 Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of the class head, A anchors or regions, K
 foreground classes.

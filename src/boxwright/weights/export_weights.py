@@ -1,6 +1,6 @@
 """Writing a detector's weights: a TF2 checkpoint, safetensors, transformers' folder, or the one that the hub keeps.
 
-That folder has weights, configuration and classes as separate files.
+The hub's folder has weights, configuration and classes as separate files.
 """
 
 from __future__ import annotations

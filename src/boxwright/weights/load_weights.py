@@ -1,6 +1,6 @@
 """Loading weights from other sources, with a report of what was restored, what was not, and why.
 
-Transfer of a class predictor to other classes: columns of shared classes are kept, by name.
+Where the classes are others, the columns of shared classes in the class predictor are kept, by name.
 
 Dimensions: A anchors per location, C columns of the class head.
 """

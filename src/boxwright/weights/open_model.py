@@ -1,10 +1,8 @@
 """Opening a detector of any kind: a run, a checkpoint, an archive, or an export of any format.
 
-PyTorch is imported only for checkpoints and for its own programs (.pt2).
-
-The memory of one camera: context features from a file, for pictures that come without any (Context R-CNN).
-
-The configuration that a model is evaluated with: a given one, the one beside its checkpoint, or its own.
+PyTorch is imported only for checkpoints and for its own programs (.pt2). A model is evaluated with a given
+configuration, the one beside its checkpoint, or its own. A Context R-CNN may be given the memory of one camera,
+features from a file, for pictures that come without any.
 """
 
 from __future__ import annotations

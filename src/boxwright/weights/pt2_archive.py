@@ -1,16 +1,12 @@
-"""The safe content of a .pt2: plain tensors, and a graph that only computes.
+"""The safe content of a .pt2: plain tensors, and a graph that only computes; and sessions that run it.
 
 `torch.export.load` unpickles files that the archive's tables name, loads compiled libraries in the archive, evaluates
-expressions, and calls any function of `torch` that a node names. So the archive may only contain what
-`boxwright export` writes, and PyTorch reads a new archive of the checked members.
+expressions, and calls any function of `torch` that a node names. So the archive may only contain what `boxwright
+export` writes, and PyTorch reads a new archive of the checked members.
 
-The graph of a .pt2, restricted to operators that compute and to expressions of plain arithmetic.
-
-It is checked before PyTorch reads it: PyTorch's deserializer resolves a node's `target` as attributes of `torch` (so
-that `torch.os.system` would be a node), evaluates symbolic sizes as Python, compiles `guards_code`, and imports modules
-that a tree of outputs names.
-
-Sessions of PyTorch's own format; anything that could run code is refused before PyTorch reads it.
+The graph may only have operators that compute and expressions of plain arithmetic. It is checked before PyTorch reads
+it: PyTorch's deserializer resolves a node's `target` as attributes of `torch` (so that `torch.os.system` would be a
+node), evaluates symbolic sizes as Python, compiles `guards_code`, and imports modules that a tree of outputs names.
 
 Dimensions: B batch, H W image.
 """

@@ -2,15 +2,13 @@
 
 The names identify the layout of a `.pth` file: a RefineDet port's whole detector, VGG-16 with its classifier converted
 to convolutions (`vgg16_reducedfc.pth`), torchvision's VGG-16, its Faster or Mask R-CNN on a ResNet-50 with a pyramid,
-SRN's release, D-FINE's or DEIM's, or a ResNet with torchvision's names: torchvision's own for timm's ResNets, converted
-Caffe models, whose blocks stride earlier, for ours. Files are read with PyTorch's restricted unpickler, which runs no
-code.
+SRN's release, D-FINE's or DEIM's, an EfficientDet of rwightman's efficientdet-pytorch (`effdet`), or a ResNet with
+torchvision's names: torchvision's own for timm's ResNets, converted Caffe models, whose blocks stride earlier, for
+ours. Files are read with PyTorch's restricted unpickler, which runs no code.
 
-EfficientDet of rwightman's efficientdet-pytorch (`effdet`), mapped from its names.
-
-Its boxes are coded without scales, its anchors are counted scale by scale, and those that are wide or tall have sides
-of 1.4 and 0.7 where TF's have √2 and 1/√2. All three are linear in the box predictor's outputs, so that boxes come out
-the same without anchors of its own.
+effdet's boxes are coded without scales, its anchors are counted scale by scale, and those that are wide or tall have
+sides of 1.4 and 0.7 where TF's have √2 and 1/√2. All three are linear in the box predictor's outputs, so that boxes
+come out the same without anchors of its own.
 
 Dimensions: A anchors per location, C channels, S scales, R aspect ratios.
 """

@@ -2,9 +2,8 @@
 
 A backbone of timm's is a classifier without its head, whose modules timm may rename: those of a first sequence become
 modules of the whole (`stages.0` is `stages_0`), or all are within `model` or `body`. Files that timm itself renames on
-reading, as authors' names, go through timm's own function.
-
-Inverted residual blocks by timm's names: of EfficientNet and of MobileNetV2.
+reading, as authors' names, go through timm's own function. The inverted residual blocks of our EfficientNet and
+MobileNetV2 are mapped from timm's names one by one.
 """
 
 from __future__ import annotations

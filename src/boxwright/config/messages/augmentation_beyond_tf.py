@@ -1,7 +1,4 @@
-"""Data augmentation that TensorFlow's API lacks (all extensions of Boxwright).
-
-The augmentation steps of Caffe's SSD and RefineDet, extensions of Boxwright.
-"""
+"""Data augmentation that TensorFlow's API lacks, with that of Caffe's SSD and RefineDet (extensions of Boxwright)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Where samples come from.
+"""Where samples come from, and label maps.
 
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
-
-Label maps.
 """
 
 from __future__ import annotations

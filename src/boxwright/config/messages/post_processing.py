@@ -1,8 +1,6 @@
-"""Score conversion and non-maximum suppression.
+"""Score conversion, calibration of scores, and non-maximum suppression.
 
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
-
-Calibration of scores.
 """
 
 from __future__ import annotations

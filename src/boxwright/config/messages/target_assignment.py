@@ -1,10 +1,6 @@
-"""Box coders.
+"""Box coders, matchers, and the similarities between boxes that matchers compare.
 
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
-
-Matchers.
-
-Similarities between boxes.
 """
 
 from __future__ import annotations

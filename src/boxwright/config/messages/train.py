@@ -1,8 +1,6 @@
-"""Training.
+"""Training, and TensorFlow's graph rewriting (quantization-aware training).
 
 Names, types, defaults and oneofs are those of the TensorFlow Object Detection API.
-
-TensorFlow graph rewriting (quantization-aware training).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Mosaic: four images around a point.
-
-MixUp: two images blended.
-
-Copy-paste: objects of another image pasted onto this one.
+"""Several images in one: mosaics of four, blends of two (MixUp), and objects pasted from another image (copy-paste).
 
 Dimensions: N objects.
 """

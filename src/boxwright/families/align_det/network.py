@@ -1,9 +1,8 @@
 """AlignDet: Revisiting Feature Alignment for One-stage Object Detection (Chen et al., 2019).
 
-A RetinaNet predicts one box per cell; later steps sample that box's features by RoIConv, on the same maps, and
-refine its class and position.
-
-RetinaNet's pyramid (Focal Loss for Dense Object Detection, section 4): coarser maps from the backbone's last.
+A RetinaNet predicts one box per cell; later steps sample that box's features by RoIConv, on the same maps, and refine
+its class and position. Its pyramid computes the coarser maps from the backbone's last (Focal Loss for Dense Object
+Detection, section 4).
 
 Dimensions: B batch, C channels, H W image or grid, A anchors, S anchors a location.
 """

@@ -1,6 +1,6 @@
 """Points and boxes in cells: the frame of CenterNet's maps, in which vectors are y, x.
 
-Target heatmaps: a Gaussian around each point (CornerNet, section 3.2; Objects as Points, section 3).
+Target heatmaps have a Gaussian around each point (CornerNet, section 3.2; Objects as Points, section 3).
 
 Dimensions: B batch, G objects (padded), N points of an image, C channels, H W grid of cells, K classes.
 """

@@ -1,10 +1,7 @@
-"""Files of D-FINE's weights without a configuration of ours: which size they are of, and what else they say.
+"""Files of D-FINE's weights without a configuration of ours: their size, their classes, and the names of their tensors.
 
-The classes of files of D-FINE's weights.
-
-Names of D-FINE's weights: the authors' files, and those of the transformers library.
-
-Ours are the authors', but for the modules that select queries, which they count among the decoder.
+They are the authors' files or those of the transformers library. Our names are the authors', but for the modules that
+select queries, which they count among the decoder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """RefineDet: Single-Shot Refinement Neural Network for Object Detection (Zhang et al., 2018).
 
-RefineDet's transfer connection blocks, which pass the first step's features to the second (section 3.1, figure 2).
-
-One coarser level, by a bottleneck (RefineDet with ResNet-101, section 4: `res6`).
+Transfer connection blocks pass the first step's features to the second (section 3.1, figure 2). With ResNet-101 a
+bottleneck adds one coarser level (section 4: `res6`).
 
 Dimensions: B batch, C channels, H W image or grid, A anchors.
 """

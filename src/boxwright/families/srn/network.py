@@ -1,14 +1,10 @@
 """SRN: Selective Refinement Network for High Performance Face Detection (Chi et al., 2019).
 
-Two steps process an image, each on its own maps. The first step's classes filter anchors on fine levels (selective
-two-step classification, STC), and its boxes are the second step's anchors on coarse levels (selective two-step
-regression, STR). Both rules are in `nn.ops.boxes.SecondStep`.
-
-SRN's two sets of feature maps (Chi et al., 2019, section 3.1), as released.
-
-Receptive field enhancement (RFE), and the head that uses it (SRN, section 3.4).
-
-Anchors whose sides are rounded to whole pixels before scaling (py-faster-rcnn's, and SRN's).
+Two steps process an image, each on its own set of maps (section 3.1), as released. The first step's classes filter
+anchors on fine levels (selective two-step classification, STC), and its boxes are the second step's anchors on coarse
+levels (selective two-step regression, STR); both rules are in `nn.ops.boxes.SecondStep`. The head has receptive field
+enhancement (RFE, section 3.4). As in py-faster-rcnn, the sides of anchors are rounded to whole pixels before they are
+scaled.
 
 Dimensions: B batch, C channels, H W image or grid, A anchors, S anchors a location.
 """

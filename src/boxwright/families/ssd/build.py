@@ -1,7 +1,4 @@
-"""`Ssd`: backbone, neck, head, criterion and postprocessor of a one-stage detector.
-
-`BoxPredictor`: the heads of one-stage detectors.
-"""
+"""`Ssd`: backbone, neck, head (`BoxPredictor`), criterion and postprocessor of a one-stage detector."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Second and third stages: `MaskRCNNBoxPredictor` and `RfcnBoxPredictor`, and the cropping of regions.
+"""Second and third stages: `MaskRCNNBoxPredictor` and `RfcnBoxPredictor`, the cropping of regions, and `Context`.
 
-`Context`: the attention of Context R-CNN.
+`Context` describes the attention of Context R-CNN.
 """
 
 from __future__ import annotations

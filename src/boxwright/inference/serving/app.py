@@ -1,6 +1,6 @@
 """The server's routes: TensorFlow Serving's REST protocol, the Open Inference Protocol, and `/detect` for images.
 
-The page of the server: its files, and what it asks about the models.
+It also serves the page on which detectors are tried, and answers what that asks about the models.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Accepting connections up to a limit, and shutting down only after received requests are answered.
 
-Connections with time limits: on a request's head, on its body, and on the client reading the answer.
+There are time limits on a request's head, on its body, and on the client reading the answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Building blocks of searched networks (NASNet, PNASNet): cells of five sums, as TF-Slim defines them.
+"""PNASNet-5, large (Liu et al., 2018), and the cells of five sums that it shares with NASNet, as TF-Slim defines them.
 
 Modules are named by TF-Slim's scopes. A cell's inputs are the outputs of two cells before it.
-
-PNASNet-5, large (Liu et al., 2018), as TF-Slim defines it.
 
 Dimensions: B batch, C channels, H W grid.
 """

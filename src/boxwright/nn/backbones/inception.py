@@ -1,12 +1,7 @@
-"""Building blocks of the Inception networks: a sequence of layers and blocks of parallel branches.
+"""Inception v2 (Ioffe and Szegedy, 2015, figure 5) and v3 (Szegedy et al., 2016, table 1), as TF-Slim lays them out.
 
-Modules are named by TF-Slim's scopes, so that variable names map to TensorFlow's.
-
-Inception v2 (Ioffe and Szegedy, 2015, figure 5), as TF-Slim lays it out.
-
-Inception v3 (Szegedy et al., 2016, table 1), as TF-Slim lays it out.
-
-Some of its scopes are misnamed.
+Modules are named by TF-Slim's scopes, some of which are misnamed, so that variable names map to TensorFlow's. Other
+Inception networks are built of the same blocks of parallel branches.
 
 Dimensions: B batch, C channels, H W grid.
 """

@@ -1,6 +1,6 @@
 """The interface of criteria: losses for training, and a description for the log.
 
-Loss terms as values: what was summed, and by what it is divided.
+A loss term is a value: what was summed, and by what it is divided.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Feature pyramid network (Lin et al., 2017), as in TF's SSD.
-
-Feature pyramid network as in its paper (Lin et al., 2017, section 3), and in most two-stage detectors.
+"""Feature pyramid networks (Lin et al., 2017): TF's for SSD, and the paper's (section 3), of most two-stage detectors.
 
 Dimensions: B batch, C channels, H W grid.
 """

@@ -1,6 +1,6 @@
 """SSD's extra feature maps, each smaller and convolved from the previous one, also VGG-16's (SSD, figure 2).
 
-Pooling pyramid (Jin et al., 2018): each map is a max pooling of the previous one.
+In a pooling pyramid (Jin et al., 2018) each map is a max pooling of the previous one.
 
 Dimensions: B batch, C channels, H W grid.
 """

@@ -1,14 +1,8 @@
 """SSD's postprocessor: decode, convert scores, suppress (TF's SSDMetaArch.postprocess).
 
-The candidates of suppression: the best scores of each level (RetinaNet, SRN, AlignDet).
-
-Score converters: from logits to scores.
-
-The postprocessor of multi-step detectors (RefineDet, SRN, AlignDet): SSD's on the last step.
-
-Calibration: curves that convert scores to calibrated probabilities.
-
-Curves apply to every column of scores, including the background's, as in TensorFlow.
+That of multi-step detectors (RefineDet, SRN, AlignDet) is SSD's on the last step. Only the best scores of each level
+may be candidates of suppression (RetinaNet, SRN, AlignDet). Calibration curves convert scores to calibrated
+probabilities; they apply to every column of scores, including the background's, as in TensorFlow.
 
 Dimensions: B batch, A anchors, K foreground classes, C columns, N points of a curve.
 """

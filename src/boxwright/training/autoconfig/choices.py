@@ -1,6 +1,6 @@
 """Choices that fit the data: input size, run length, batch size, augmentation; docs/data.md has their tables.
 
-Settings of `boxwright init`.
+The settings of `boxwright init` are declared here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A configuration in text format: a preset, and the fields that the data change, with reasons as comments.
 
-Splitting data that have no split: near-duplicates stay together, so that no image is on both sides.
+Data that have no split are split, near-duplicates together, so that no image is on both sides.
 """
 
 from __future__ import annotations

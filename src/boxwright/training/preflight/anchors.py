@@ -1,6 +1,6 @@
 """Anchor coverage: the share of objects that some anchor fits, and anchors that would fit more.
 
-Boxes in the coordinates of the network's input.
+Boxes are in the coordinates of the network's input.
 
 Dimensions: N objects, A anchors, K clusters.
 """

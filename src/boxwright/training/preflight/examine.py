@@ -1,8 +1,6 @@
 """All checks of a configuration and its data.
 
-The check of what data hold and what of it is used.
-
-The check for fields of a configuration that have no effect, or are refused.
+Two are here: what data hold and what of it is used, and which fields of a configuration have no effect or are refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Checks of labels: the label map against the records, class balance, and numbers of objects per image.
+"""Checks of labels and boxes.
 
-Checks of boxes: inside their images, valid, unique, and large enough in the network's input.
+The label map is compared with the records, classes and objects per image are counted; boxes must be inside their
+images, valid, unique, and large enough in the network's input.
 
 Dimensions: N objects.
 """

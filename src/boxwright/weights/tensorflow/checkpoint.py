@@ -1,12 +1,8 @@
-"""TensorFlow's checkpoints of all formats.
+"""TensorFlow's checkpoints of all formats: TF2's and TF1's bundles, the first format, and frozen graphs.
 
-TensorFlow's first checkpoint format: one file, a table of tensor slices by name (`model.ckpt`).
-
-TF-Slim's classifiers use it.
-
-Frozen graphs (`frozen_inference_graph.pb`): a detector's weights, as constants of a TensorFlow graph.
-
-The graph is not run: only constants named like a detector's variables are read.
+The first format, which TF-Slim's classifiers use, is one file, a table of tensor slices by name (`model.ckpt`). A
+frozen graph (`frozen_inference_graph.pb`) has a detector's weights as constants; it is not run, and only constants
+named like a detector's variables are read.
 """
 
 from __future__ import annotations

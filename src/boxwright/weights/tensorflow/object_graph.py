@@ -1,13 +1,8 @@
 """TF2's object graph: the variable at each path of attributes in a checkpoint.
 
 A variable with several paths (EfficientDet's backbone is an attribute twice) is stored once, so a path is looked up by
-walking the graph.
-
-The protocol buffers in TensorFlow's checkpoints and graphs, declared without TensorFlow.
-
-Only the fields that are used here are declared; others are ignored.
-
-TensorFlow's `TensorProto`: an array inside a message.
+walking the graph. Of the protocol buffers in TensorFlow's checkpoints and graphs, `TensorProto` (an array) among them,
+only the fields that are used are declared here; others are ignored.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ A table is blocks of sorted (key, value) pairs, each followed by a compression b
 block with each block's position, then a footer. Keys share prefixes with the previous key of their block. (The format
 is LevelDB's, with TensorFlow's checksums.)
 
-Snappy's block format, in which TensorFlow compresses the index of a checkpoint.
-
-A length, then elements: literal bytes, or references to earlier output. (google/snappy, format_description.txt.)
+TensorFlow compresses the index of a checkpoint in Snappy's block format: a length, then elements, which are literal
+bytes or references to earlier output. (google/snappy, format_description.txt.)
 """
 
 from __future__ import annotations

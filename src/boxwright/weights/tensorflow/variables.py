@@ -1,13 +1,12 @@
 """TensorFlow checkpoints as variables of a detector, with all their layouts.
 
 In TF2, the same variable is below `model/…` in a training checkpoint, below `_model/…` in a SavedModel, and a
-backbone's below `feature_extractor/…` in a checkpoint of a classifier, or of another detector on hourglasses. In TF1,
-a backbone's is below `FeatureExtractor/` in a detection checkpoint, its halves' below two such scopes, and at the root
-in TF-Slim's classifiers.
+backbone's below `feature_extractor/…` in a checkpoint of a classifier, or of another detector on hourglasses. In TF1, a
+backbone's is below `FeatureExtractor/` in a detection checkpoint, its halves' below two such scopes, and at the root in
+TF-Slim's classifiers.
 
-The TensorFlow variables of a network's tensors.
-
-Each family has two tables, one for TF2's names and one for TF1's, of the functions that name a part's layers.
+Each family has two tables, one for TF2's names and one for TF1's, of the functions that name a part's layers; by these
+a network's tensors get their variables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Several samples in one image.
-
-Pixels covered by boxes and masks, for all objects at once.
+"""Several samples in one image, and the pixels that their boxes and masks cover, for all objects at once.
 
 Dimensions: N objects or boxes, H W image.
 """

@@ -1,6 +1,6 @@
-"""What the tasks of CenterNet share.
+"""What the tasks of CenterNet share, and the task of identities.
 
-The task of identities: embeddings at centers are learned by telling all individuals apart (FairMOT, section 3.2).
+Embeddings at centers are learned by telling all individuals apart (FairMOT, section 3.2).
 
 Dimensions: B batch, H W grid of cells, G objects (padded), T identities.
 """

@@ -1,6 +1,6 @@
 """Keypoints of detected objects (Objects as Points, section 4.2): regressed from the center, then snapped to peaks.
 
-The keypoints of several tasks, each of a class, as those of one label map.
+Several tasks may each predict the keypoints of a class; together they become those of one label map.
 
 Dimensions: B batch, D detections, P keypoints of a task or of the label map, n candidates of a keypoint, H W grid of
 cells, P' keypoints of a task.
