@@ -27,7 +27,7 @@ from boxwright.families.two_stage.second_stage import by_relative_size
 from boxwright.families.two_stage.third_stage import reframe_masks
 from boxwright.nn.criteria.example_selection import BalancedSampler, MinibatchSampler
 from boxwright.nn.criteria.losses import NO_COLUMN, Dice, as_rows
-from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.nn.criteria.target_assigner import ArgmaxMatcher, ClassColumns, ConfidenceTargets, TargetAssigner
 from boxwright.nn.ops.boxes import FasterRcnnBoxCoder, KeypointBoxCoder
 from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.nn.ops.roi import crop_and_resize, grid_align
@@ -216,10 +216,9 @@ def confidences(case: Case) -> None:
         targets.boxes, targets.labels.clamp(min=0), targets.weights, targets.valid, None, rows[..., background:]
     )
     columns = ClassColumns(rows.shape[2] - background, background)
-    assigner = TargetAssigner(columns, argmax(case), FasterRcnnBoxCoder())
-    found = ConfidenceTargetAssigner(**vars(assigner), implicit_weight=case.params["implicit_class_weight"])(
-        xyxy(case.array("in/anchors")), stated
-    )
+    adjust = ConfidenceTargets(case.params["implicit_class_weight"])
+    assigner = TargetAssigner(columns, argmax(case), FasterRcnnBoxCoder(), adjust=adjust)
+    found = assigner(xyxy(case.array("in/anchors")), stated)
     assert found.match.tolist() == case.array("out/match").tolist()
     assert_close(found.box_codes, case.array("out/reg_targets"))
     assert_close(found.box_weights, case.array("out/reg_weights"))

@@ -27,7 +27,7 @@ from boxwright.nn.criteria.target_assigner import (
     ArgmaxMatcher,
     BipartiteMatcher,
     ClassColumns,
-    ConfidenceTargetAssigner,
+    ConfidenceTargets,
     TargetAssigner,
 )
 from boxwright.nn.ops.boxes import (
@@ -130,7 +130,7 @@ def test_images_that_nobody_looked_at_cost_nothing() -> None:
 
 
 def test_confidences_without_any_are_one_hot() -> None:
-    wrapped = ConfidenceTargetAssigner(**vars(assigner()), implicit_weight=0.25)
+    wrapped = assigner(adjust=ConfidenceTargets(0.25))
     found = wrapped(ANCHORS, targets())
     assert found.classes[0].tolist() == [[0, 0, 1], [1, 0, 0], [1, 0, 0]]
     assert found.class_weights[0].tolist() == [[1, 0.25, 1], [0.25] * 3, [0.25] * 3]

@@ -6,7 +6,7 @@ Dimensions: B batch, A anchors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -68,28 +68,24 @@ from boxwright.types import Categories, Targets
 _ROUNDING = 1e-3
 
 
-@dataclass(frozen=True)
-class OwnBoxAssigner(TargetAssigner):
-    """Assign each matched anchor the class of its match, but the box that it overlaps most (as released).
+def learn_own_box(
+    assigner: TargetAssigner, anchors: Tensor, targets: Targets, assigned: AnchorTargets
+) -> AnchorTargets:
+    """Return targets with the class of an anchor's match, but the box that it overlaps most (as released).
 
     Boxes less than a pixel wide or high, as left by clipping, are ignored; the release has none.
     """
-
-    @torch.no_grad()
-    def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
-        """Return the targets of every anchor."""
-        assigned = super().__call__(anchors, targets)
-        # Without a threshold: the box that an anchor overlaps most, whether or not that is the match.
-        own = TargetAssigner(self.columns, ArgmaxMatcher(None), self.box_coder, self.similarity)(anchors, targets)
-        tiny = ((anchors[..., 2:] - anchors[..., :2]).amin(-1) < 1 - _ROUNDING).expand_as(assigned.match)
-        match = torch.where(tiny, IGNORED, assigned.match)
-        return replace(
-            assigned,
-            match=match,
-            box_codes=torch.where((match >= 0)[..., None], own.box_codes, 0.0),
-            box_weights=assigned.box_weights * ~tiny,
-            class_weights=assigned.class_weights * ~tiny[..., None],
-        )
+    # Without a threshold: the box that an anchor overlaps most, whether or not that is the match.
+    own = replace(assigner, matcher=ArgmaxMatcher(None), adjust=None)(anchors, targets)
+    tiny = ((anchors[..., 2:] - anchors[..., :2]).amin(-1) < 1 - _ROUNDING).expand_as(assigned.match)
+    match = torch.where(tiny, IGNORED, assigned.match)
+    return replace(
+        assigned,
+        match=match,
+        box_codes=torch.where((match >= 0)[..., None], own.box_codes, 0.0),
+        box_weights=assigned.box_weights * ~tiny,
+        class_weights=assigned.class_weights * ~tiny[..., None],
+    )
 
 
 _LEVELS = (3, 4, 5, 6, 7)
@@ -164,8 +160,8 @@ def _aligned(config: AlignedStep, channels: int, output: HeadOutput, settings: C
 
 def _criterion(config: AlignDetMessage, coder: BoxCoder, columns: ClassColumns) -> Criterion[Any]:
     def build(matcher: m.Matcher | None, loss: m.Loss | None, default: LastLowQualityMatcher) -> AnchorCriterion:
-        assigner = OwnBoxAssigner if matcher is None else TargetAssigner
-        return build_step(matcher, loss or config.loss, default, coder, columns, assigner)
+        adjust = learn_own_box if matcher is None else None
+        return build_step(matcher, loss or config.loss, default, coder, columns, adjust)
 
     first = build(config.matcher, config.loss, _FIRST_MATCHER)
     if not config.step:

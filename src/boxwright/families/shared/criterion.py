@@ -45,6 +45,7 @@ from boxwright.nn.criteria.losses import (
     SquaredError,
 )
 from boxwright.nn.criteria.target_assigner import (
+    Adjustment,
     ArgmaxMatcher,
     BipartiteArgmaxMatcher,
     BipartiteMatcher,
@@ -253,16 +254,16 @@ def build_step(
     default: Matcher,
     coder: BoxCoder,
     columns: ClassColumns,
-    assigner: type[TargetAssigner] = TargetAssigner,
+    adjust: Adjustment | None = None,
 ) -> AnchorCriterion:
     """Build the criterion of one step.
 
     Args:
         matcher: The message, or None for the default.
-        assigner: By which anchors are assigned their targets.
+        adjust: What becomes of the targets that anchors are assigned; None leaves them.
     """
     rule = default if matcher is None else build_matcher(matcher)
-    return build_criterion(loss, assigner(columns, rule, coder))
+    return build_criterion(loss, TargetAssigner(columns, rule, coder, adjust=adjust))
 
 
 def logits_to_scores(loss: m.Loss) -> ScoreConverter:

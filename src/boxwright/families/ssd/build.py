@@ -20,7 +20,7 @@ from boxwright.families.shared.post_processing import build_postprocessor
 from boxwright.families.ssd.message import Ssd
 from boxwright.nn.batch_norm import GroupNormSettings
 from boxwright.nn.criteria.losses import NO_COLUMN
-from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargetAssigner, TargetAssigner
+from boxwright.nn.criteria.target_assigner import ClassColumns, ConfidenceTargets, TargetAssigner
 from boxwright.nn.detector import Detector
 from boxwright.nn.heads.convolutional import ConvolutionalHead, HeadOutput, HeadShape, TowerShape, WeightSharedHead
 from boxwright.nn.layers import KernelRule
@@ -184,9 +184,8 @@ def build_target_assigner(config: Ssd, columns: ClassColumns) -> TargetAssigner:
         build_similarity(require(config.similarity_calculator, config, "similarity_calculator")),
         config.negative_class_weight,
     )
-    if config.use_confidences_as_targets:
-        return ConfidenceTargetAssigner(*parts, config.implicit_example_weight)
-    return TargetAssigner(*parts)
+    adjust = ConfidenceTargets(config.implicit_example_weight) if config.use_confidences_as_targets else None
+    return TargetAssigner(*parts, adjust)
 
 
 FAMILY = Family(SSD, build_ssd, tf1=tf1.SSD_PARTS, tf2=tf2.SSD_PARTS)

@@ -260,6 +260,21 @@ def rows_of(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
 
 
+class Adjustment(Protocol):
+    """Changes the targets that an assigner gives to anchors."""
+
+    def __call__(
+        self, assigner: TargetAssigner, anchors: Tensor, targets: Targets, assigned: AnchorTargets
+    ) -> AnchorTargets:
+        """Return the targets that are learned.
+
+        Args:
+            targets: The groundtruth; of a batch without any, a row of padding for each image.
+            assigned: The targets before.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class TargetAssigner:
     """Compare, match, and encode the targets of a batch.
@@ -268,6 +283,7 @@ class TargetAssigner:
         box_coder: Encodes the matched box relative to the anchor.
         similarity: From boxes [B, G, 4] and [A, 4] to [B, G, A].
         negative_class_weight: The weight of unmatched anchors in classification.
+        adjust: What becomes of the targets before they are learned; None leaves them.
     """
 
     columns: ClassColumns
@@ -275,6 +291,7 @@ class TargetAssigner:
     box_coder: BoxCoder
     similarity: Similarity = pairwise_iou
     negative_class_weight: float = 1.0
+    adjust: Adjustment | None = None
 
     @property
     def unit_free(self) -> bool:
@@ -295,13 +312,14 @@ class TargetAssigner:
         unmatched, row = match < 0, match.clamp(min=0)
         weights = targets.weights.gather(1, row)
         class_weights = weights.masked_fill(unmatched, self.negative_class_weight).masked_fill_(match == IGNORED, 0.0)
-        return AnchorTargets(
+        assigned = AnchorTargets(
             match=match,
             box_codes=self._codes(targets, row, anchors).masked_fill_(unmatched[..., None], 0.0),
             box_weights=weights.masked_fill_(unmatched, 0.0),
             classes=self._class_targets(unmatched, targets, row),
             class_weights=class_weights[..., None],
         )
+        return assigned if self.adjust is None else self.adjust(self, anchors, targets, assigned)
 
     def _codes(self, targets: Targets, row: Tensor, anchors: Tensor) -> Tensor:
         boxes = targets.boxes.gather(1, row[..., None].expand(-1, -1, 4))
@@ -325,8 +343,8 @@ class TargetAssigner:
 
 
 @dataclass(frozen=True)
-class ConfidenceTargetAssigner(TargetAssigner):
-    """Use confidences as class targets (TF's `use_confidences_as_targets`).
+class ConfidenceTargets:
+    """Learn confidences as class targets (TF's `use_confidences_as_targets`).
 
     A confidence above 0 is an explicit positive and its own target; one below 0 is an explicit negative with target 0;
     0 is implicit. Explicit columns have weight 1, others `implicit_weight`. Boxes are learned if some class is
@@ -339,15 +357,16 @@ class ConfidenceTargetAssigner(TargetAssigner):
 
     implicit_weight: float = 1.0
 
-    @torch.no_grad()
-    def __call__(self, anchors: Tensor, targets: Targets) -> AnchorTargets:
+    def __call__(
+        self, assigner: TargetAssigner, anchors: Tensor, targets: Targets, assigned: AnchorTargets
+    ) -> AnchorTargets:
         """Return the targets of every anchor; `class_weights` is [B, A, C]."""
-        assigned = super().__call__(anchors, targets)
-        confidences = self._confidences(targets, assigned.match)
+        del anchors
+        confidences = _confidences(targets, assigned.match, assigner.columns.num_classes)
         explicit = (confidences != 0).float()
         positive = (confidences > 0).any(-1, keepdim=True).float()
         classes, weights = confidences.clamp(min=0), explicit + (1 - explicit) * self.implicit_weight
-        if self.columns.background:
+        if assigner.columns.background:
             background_weight = positive + (1 - positive) * self.implicit_weight
             classes = torch.cat([1 - positive, classes], dim=-1)
             weights = torch.cat([background_weight, weights], dim=-1)
@@ -359,15 +378,14 @@ class ConfidenceTargetAssigner(TargetAssigner):
             class_weights=weights,
         )
 
-    def _confidences(self, targets: Targets, match: Tensor) -> Tensor:
-        """Return the confidences of each anchor's object, float [B, A, K]; 0 if it has none."""
-        stated = targets.confidences
-        if stated is None:
-            stated = F.one_hot(targets.labels, self.columns.num_classes).float()
-        if stated.shape[1] == 0:
-            return stated.new_zeros(*match.shape, stated.shape[2])
-        rows = match.clamp(min=0)[..., None].expand(-1, -1, stated.shape[2])
-        return torch.where((match >= 0)[..., None], stated.gather(1, rows), 0.0)
+
+def _confidences(targets: Targets, match: Tensor, num_classes: int) -> Tensor:
+    """Return the confidences of each anchor's object, float [B, A, K]; 0 if it has none."""
+    stated = targets.confidences
+    if stated is None:
+        stated = F.one_hot(targets.labels, num_classes).float()
+    rows = match.clamp(min=0)[..., None].expand(-1, -1, stated.shape[2])
+    return torch.where((match >= 0)[..., None], stated.gather(1, rows), 0.0)
 
 
 def _one_padding_row(targets: Targets) -> Targets:
