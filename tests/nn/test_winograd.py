@@ -16,6 +16,7 @@ from boxwright.nn.layers import Conv2d
 from boxwright.nn.ops import native
 from boxwright.nn.winograd import WinogradConv2d, conv_3x3_transformed, replace_by_winograd, transformed_kernel
 from tests.exporters.small_detectors import pictures
+from tests.nn.convolutions import SIZES, random_convolution, relative_error
 
 
 @pytest.fixture(autouse=True)
@@ -113,21 +114,6 @@ def test_an_optimized_detector_finds_the_same() -> None:
         assert float(torch.maximum(apart.amin(0), apart.amin(1)).max()) < 0.05
 
 
-SIZES = [(1, 1), (1, 9), (3, 4), (4, 4), (5, 7), (6, 6), (8, 4), (19, 19), (20, 33), (38, 40)]
-
-
-def given(height: int, width: int, *, batch: int = 2, ins: int = 5, outs: int = 7) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(height * 100 + width)
-    inputs = torch.randn(batch, ins, height, width, generator=generator).to(memory_format=torch.channels_last)
-    kernel = torch.randn(outs, ins, 3, 3, generator=generator) / (9 * ins) ** 0.5
-    return inputs, kernel, torch.randn(outs, generator=generator)
-
-
-def error(found: Tensor, expected: Tensor) -> float:
-    """Return the largest error, as a share of the largest number."""
-    return float((found.double() - expected).abs().max() / expected.abs().max())
-
-
 def conv_3x3(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     return conv_3x3_transformed(inputs, transformed_kernel(kernel), bias)
 
@@ -135,22 +121,22 @@ def conv_3x3(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_values_are_those_of_the_definition(height: int, width: int, with_bias: bool) -> None:
-    inputs, kernel, bias = given(height, width)
+    inputs, kernel, bias = random_convolution(height, width)
     outputs = conv_3x3(inputs, kernel, bias if with_bias else None)
     expected = F.conv2d(inputs.double(), kernel.double(), bias.double() if with_bias else None, padding=1)
     assert outputs.shape == expected.shape
     assert outputs.is_contiguous(memory_format=torch.channels_last)
-    assert error(outputs, expected) < 5e-6
+    assert relative_error(outputs, expected) < 5e-6
 
 
 def test_no_more_is_lost_in_rounding_than_in_the_direct_way() -> None:
     """The points are chosen for that. Of 256 channels, the sizes that it is used for; mean square errors."""
-    inputs, kernel, _ = given(40, 40, batch=1, ins=256, outs=256)
+    inputs, kernel, _ = random_convolution(40, 40, batch=1, ins=256, outs=256)
     exact = F.conv2d(inputs.double(), kernel.double(), padding=1)
     ours = (conv_3x3(inputs, kernel, None).double() - exact).square().mean().sqrt()
     direct = (F.conv2d(inputs, kernel, padding=1).double() - exact).square().mean().sqrt()
     assert ours < 5 * direct
-    assert error(conv_3x3(inputs, kernel, None), exact) < 5e-6
+    assert relative_error(conv_3x3(inputs, kernel, None), exact) < 5e-6
 
 
 def test_whole_numbers_by_hand() -> None:
@@ -163,7 +149,7 @@ def test_whole_numbers_by_hand() -> None:
 
 
 def test_a_batch_in_parts_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs, kernel, bias = given(13, 10, batch=5)
+    inputs, kernel, bias = random_convolution(13, 10, batch=5)
     whole = conv_3x3(inputs, kernel, bias)
     monkeypatch.setattr(winograd, "_MOST_NUMBERS", 1)
     assert len(winograd.image_chunks(inputs, 7)) == 5
@@ -171,13 +157,13 @@ def test_a_batch_in_parts_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_images_give_none() -> None:
-    _, kernel, bias = given(8, 8)
+    _, kernel, bias = random_convolution(8, 8)
     assert conv_3x3(torch.zeros(0, 5, 8, 8), kernel, bias).shape == (0, 7, 8, 8)
 
 
 def test_what_is_not_finite_stays_near() -> None:
     """NaN spreads to the tiles that see it, not over the map."""
-    inputs, kernel, _ = given(40, 40, batch=1)
+    inputs, kernel, _ = random_convolution(40, 40, batch=1)
     inputs[0, 0, 2, 2] = torch.nan
     found = conv_3x3(inputs, kernel, None)
     assert bool(found[:, :, 1:4, 1:4].isnan().all())

@@ -26,10 +26,10 @@ from boxwright.nn.ops.native import (
     packed_kernel,
 )
 from tests import forked
+from tests.nn.convolutions import SIZES, random_convolution, relative_error
 
 LIBRARY = Path(native.__file__).parents[2] / "_native.so"
 LEVELS = ["portable", "avx2", "avx512"]
-SIZES = [(1, 1), (1, 9), (3, 4), (4, 4), (5, 7), (6, 6), (8, 4), (19, 19), (20, 33), (38, 40)]
 CHANNELS = [(5, 7), (16, 32), (33, 20), (24, 97)]
 needs_extension = pytest.mark.skipif(native.EXTENSION is None, reason="this installation has no native extension")
 
@@ -51,20 +51,6 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def numbers(height: int, width: int, *, batch: int = 2, ins: int = 5, outs: int = 7) -> tuple[Tensor, Tensor, Tensor]:
-    """Return maps, a kernel and a bias."""
-    generator = torch.Generator().manual_seed(height * 100 + width)
-    maps = torch.randn(batch, ins, height, width, generator=generator).to(memory_format=torch.channels_last)
-    kernel = torch.randn(outs, ins, 3, 3, generator=generator) / (9 * ins) ** 0.5
-    return maps, kernel, torch.randn(outs, generator=generator)
-
-
-def error(ours: Tensor, exact: Tensor) -> float:
-    """Return the largest error, as a share of the largest number."""
-    assert ours.shape == exact.shape
-    return float((ours.double() - exact).abs().max() / exact.abs().max()) if ours.numel() else 0.0
 
 
 def with_gradients(
@@ -91,14 +77,14 @@ def convolved(maps: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
 def test_values_and_gradients_are_pytorchs(
     level: str, height: int, width: int, layout: torch.memory_format, channels: tuple[int, int]
 ) -> None:
-    maps, kernel, bias = numbers(height, width, ins=channels[0], outs=channels[1])
+    maps, kernel, bias = random_convolution(height, width, ins=channels[0], outs=channels[1])
     kernel = kernel.to(memory_format=layout)
     for shift in (bias, None):
         ours = with_gradients(conv_3x3, maps, kernel, shift)
         assert ours[0].is_contiguous(memory_format=torch.channels_last)
         assert ours[2].is_contiguous(memory_format=layout)
         for mine, exact in zip(ours, exactly(maps, kernel, shift), strict=True):
-            assert error(mine, exact) < 5e-6
+            assert relative_error(mine, exact) < 5e-6
 
 
 @pytest.mark.parametrize("channels", CHANNELS, ids=str)
@@ -106,16 +92,16 @@ def test_values_and_gradients_are_pytorchs(
 def test_packed_kernels_convolve_as_pytorch_does(
     level: str, height: int, width: int, channels: tuple[int, int]
 ) -> None:
-    maps, kernel, bias = numbers(height, width, batch=3, ins=channels[0], outs=channels[1])
+    maps, kernel, bias = random_convolution(height, width, batch=3, ins=channels[0], outs=channels[1])
     outputs = convolved(maps, kernel, bias)
     assert outputs.is_contiguous(memory_format=torch.channels_last)
-    assert error(outputs, F.conv2d(maps.double(), kernel.double(), bias.double(), padding=1)) < 5e-6
+    assert relative_error(outputs, F.conv2d(maps.double(), kernel.double(), bias.double(), padding=1)) < 5e-6
 
 
 @needs_extension
 def test_a_packed_kernel_is_the_same_on_each_processor(level: str) -> None:
     """A detector that was prepared on one is loaded on another."""
-    _, kernel, _ = numbers(1, 1, ins=6, outs=40)
+    _, kernel, _ = random_convolution(1, 1, ins=6, outs=40)
     packed = packed_kernel(kernel).view(36, 2, 6, 32)
     assert not packed[:, 1, :, 8:].any()
     torch.testing.assert_close(packed[0, 0], kernel[:32, :, 0, 0].T)  # the first point is 0, twice
@@ -127,7 +113,7 @@ def test_a_packed_kernel_is_the_same_on_each_processor(level: str) -> None:
 def test_however_the_work_is_divided_no_bit_changes(
     level: str, outs: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maps, kernel, bias = numbers(17, 22, ins=20, outs=outs)
+    maps, kernel, bias = random_convolution(17, 22, ins=20, outs=outs)
     exact = F.conv2d(maps.double(), kernel.double(), bias.double(), padding=1)
     results = []
     for count in (1, 2, 3):
@@ -136,7 +122,7 @@ def test_however_the_work_is_divided_no_bit_changes(
                 monkeypatch.setattr(native, name, value)
             with threads(count):
                 results.append(convolved(maps, kernel, bias))
-    assert error(results[0], exact) < 5e-6
+    assert relative_error(results[0], exact) < 5e-6
     assert all(torch.equal(results[0], other) for other in results[1:])
 
 
@@ -153,7 +139,7 @@ def test_few_tiles_of_wide_maps_are_divided_by_channels() -> None:
 
 @needs_extension
 def test_no_more_is_lost_in_rounding_than_in_the_direct_way() -> None:
-    maps, kernel, _ = numbers(40, 40, batch=1, ins=256, outs=256)
+    maps, kernel, _ = random_convolution(40, 40, batch=1, ins=256, outs=256)
     exact = F.conv2d(maps.double(), kernel.double(), padding=1)
     direct = (F.conv2d(maps, kernel, padding=1).double() - exact).square().mean().sqrt()
     for ours in (conv_3x3(maps, kernel, None), convolved(maps, kernel, torch.zeros(256))):
@@ -165,24 +151,24 @@ def test_the_number_of_threads_changes_no_bit(level: str) -> None:
     for count in (1, 2, 5):
         with threads(count):
             # The products for a kernel's gradient are PyTorch's.
-            results.append(with_gradients(conv_3x3, *numbers(13, 22, batch=3, ins=20, outs=17))[:2])
+            results.append(with_gradients(conv_3x3, *random_convolution(13, 22, batch=3, ins=20, outs=17))[:2])
     for other in results[1:]:
         assert all(torch.equal(first, value) for first, value in zip(results[0], other, strict=True))
 
 
 @needs_extension
 def test_a_batch_in_parts_is_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = numbers(13, 10, batch=5)
+    given = random_convolution(13, 10, batch=5)
     whole = with_gradients(conv_3x3, *given)
     monkeypatch.setattr(native, "_MOST_NUMBERS", 1)
     for part, value in zip(with_gradients(conv_3x3, *given), whole, strict=True):
-        assert error(part, value.double()) < 5e-6  # sums over images are rounded otherwise
+        assert relative_error(part, value.double()) < 5e-6  # sums over images are rounded otherwise
 
 
 @needs_extension
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (5, 8)])
 def test_outputs_may_be_changed_in_place(height: int, width: int) -> None:
-    maps, kernel, bias = numbers(height, width, batch=1)
+    maps, kernel, bias = random_convolution(height, width, batch=1)
     maps.requires_grad_()
     conv_3x3(maps, kernel, bias).relu_().sum().backward()
     assert maps.grad is not None
@@ -190,7 +176,7 @@ def test_outputs_may_be_changed_in_place(height: int, width: int) -> None:
 
 @needs_extension
 def test_gradients_are_computed_where_they_are_needed_alone() -> None:
-    maps, kernel, bias = numbers(8, 8)
+    maps, kernel, bias = random_convolution(8, 8)
     kernel.requires_grad_()
     (alone,) = torch.autograd.grad(conv_3x3(maps, kernel, bias).sum(), kernel)
     maps.requires_grad_()
@@ -202,7 +188,7 @@ def test_gradients_are_computed_where_they_are_needed_alone() -> None:
 
 @needs_extension
 def test_no_images_give_none() -> None:
-    _, kernel, bias = numbers(8, 8)
+    _, kernel, bias = random_convolution(8, 8)
     outputs, to_maps, to_kernel, to_bias = with_gradients(conv_3x3, torch.zeros(0, 5, 8, 8), kernel, bias)
     assert (outputs.shape, to_maps.shape) == ((0, 7, 8, 8), (0, 5, 8, 8))
     assert not to_kernel.any()
@@ -212,7 +198,7 @@ def test_no_images_give_none() -> None:
 
 @needs_extension
 def test_maps_kernels_and_gradients_of_any_layout() -> None:
-    maps, kernel, bias = numbers(9, 14, ins=8, outs=6)
+    maps, kernel, bias = random_convolution(9, 14, ins=8, outs=6)
     exact = exactly(maps, kernel, bias)
     wide = torch.zeros(2, 16, 9, 28)[:, ::2, :, ::2].copy_(maps)
     strange = torch.zeros(6, 8, 3, 6)[..., ::2].copy_(kernel)
@@ -222,16 +208,16 @@ def test_maps_kernels_and_gradients_of_any_layout() -> None:
             outputs = conv_3x3(*inputs)
             upstream = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
             for ours, theirs in zip(torch.autograd.grad(outputs, inputs, upstream), exact[1:], strict=True):
-                assert error(ours, theirs) < 5e-6
-            assert error(outputs.detach(), exact[0]) < 5e-6
-            assert error(convolved(given, values, bias), exact[0]) < 5e-6
+                assert relative_error(ours, theirs) < 5e-6
+            assert relative_error(outputs.detach(), exact[0]) < 5e-6
+            assert relative_error(convolved(given, values, bias), exact[0]) < 5e-6
 
 
 @needs_extension
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_not_finite_stays_near(value: float) -> None:
     """A tile of 4×4 outputs shares what is not finite in it; PyTorch spoils the 3×3 alone."""
-    maps, kernel, bias = numbers(40, 40, batch=1)
+    maps, kernel, bias = random_convolution(40, 40, batch=1)
     maps[0, 0, 2, 2] = value
     for outputs in (conv_3x3(maps, kernel, bias), convolved(maps, kernel, bias)):
         assert not bool(outputs[:, :, 1:4, 1:4].isfinite().any())
@@ -241,7 +227,7 @@ def test_what_is_not_finite_stays_near(value: float) -> None:
 
 @needs_extension
 def test_what_does_not_fit_is_refused() -> None:
-    maps, kernel, bias = numbers(8, 8)
+    maps, kernel, bias = random_convolution(8, 8)
     with pytest.raises(TypeError, match="float32 maps"):
         conv_3x3(maps.double(), kernel, bias)
     with pytest.raises(TypeError, match=r"float32 kernel of 3×3, got torch\.float32 \[7, 5, 3, 2\]"):
@@ -257,7 +243,7 @@ def test_what_does_not_fit_is_refused() -> None:
 @needs_extension
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # opcheck's own
 def test_pytorch_accepts_the_operators() -> None:
-    maps, kernel, bias = numbers(9, 6)
+    maps, kernel, bias = random_convolution(9, 6)
     operators = torch.ops.boxwright
     torch.library.opcheck(operators.conv_3x3.default, (maps.clone().requires_grad_(), kernel.requires_grad_(), bias))
     torch.library.opcheck(operators.conv_3x3_packed.default, (maps, packed_kernel(kernel.detach()), bias))
@@ -265,7 +251,7 @@ def test_pytorch_accepts_the_operators() -> None:
 
 def test_nothing_is_computed_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "EXTENSION", None)
-    maps, kernel, bias = numbers(5, 6)
+    maps, kernel, bias = random_convolution(5, 6)
     assert not is_usable(maps)
     with pytest.raises(RuntimeError, match="needs the native extension"):
         conv_3x3(maps, kernel, bias)
@@ -274,7 +260,7 @@ def test_nothing_is_computed_without_the_extension(monkeypatch: pytest.MonkeyPat
 @needs_extension
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated")
 def test_maps_that_the_operators_compute_with() -> None:
-    maps, _, _ = numbers(5, 6)
+    maps, _, _ = random_convolution(5, 6)
     assert is_usable(maps)
     assert is_usable(torch.nn.Parameter(maps))
     assert not is_usable(maps.double())
@@ -306,7 +292,7 @@ def test_a_library_that_does_not_fit_is_not_used(tmp_path: Path, monkeypatch: py
 
 
 def _checksum(maps: Tensor) -> float:
-    _, kernel, bias = numbers(1, 1, ins=maps.shape[1])
+    _, kernel, bias = random_convolution(1, 1, ins=maps.shape[1])
     with threads(1):
         return float(conv_3x3(maps, kernel, bias).sum())
 
@@ -314,7 +300,7 @@ def _checksum(maps: Tensor) -> float:
 @needs_extension
 @pytest.mark.skipif(sys.platform != "linux", reason="processes do not fork there")
 def test_forked_processes_compute_the_same() -> None:
-    maps, kernel, bias = numbers(33, 17)
+    maps, kernel, bias = random_convolution(33, 17)
     with threads(2):
         conv_3x3(maps, kernel, bias)
     with multiprocessing.get_context("fork").Pool(2) as pool:
@@ -329,8 +315,9 @@ def test_the_threads_are_pytorchs() -> None:
     In a process of its own: a library that another test imports may bring an OpenMP, as albumentations' does.
     """
     code = (
-        "import torch; from pathlib import Path; from tests.nn.ops.test_native import conv_3x3, numbers\n"
-        "torch.set_num_threads(2); conv_3x3(*numbers(33, 17)); print(Path('/proc/self/maps').read_text())"
+        "import torch; from pathlib import Path; from boxwright.nn.ops.native import conv_3x3\n"
+        "from tests.nn.convolutions import random_convolution\n"
+        "torch.set_num_threads(2); conv_3x3(*random_convolution(33, 17)); print(Path('/proc/self/maps').read_text())"
     )
     maps = forked.run([sys.executable, "-c", code], check=True).stdout
     loaded = {line.split()[-1] for line in maps.splitlines() if "omp" in line}
