@@ -20,6 +20,8 @@ from boxwright.nn.ops import native
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FOLDERS = ("benchmarks", "docker", "docs", "native", "notebooks", "release", "src", "tests", "website")
+BUILD = [ROOT / "Makefile", ROOT / ".ci" / "run", ROOT / "pyproject.toml", *WORKFLOWS]
 
 
 def _hook(name: str) -> dict[str, Any]:
@@ -117,3 +119,34 @@ def test_workflows_run_targets_that_are_there_and_may_do_little(path: Path) -> N
             target for step in job["steps"] for target in re.findall(r"make (?:-C \S+ )?([a-z-]+)", step.get("run", ""))
         }
         assert named <= targets
+
+
+def _named_paths(text: str) -> set[str]:
+    """Return the paths of the repository that a text names, which may be patterns, and the modules of the package."""
+    paths = set(re.findall(rf"(?<![\w./-])/?((?:{'|'.join(FOLDERS)})/[\w.*/-]*)", text))
+    modules = re.findall(r"(?<![\w./-])boxwright(?:\.\w+)+", text)
+    return paths | {f"src/{module.replace('.', '/')}" for module in modules}
+
+
+def _is_there(name: str) -> bool:
+    """Return whether a file or folder has a name, or fits a pattern; a dotted name may end with what a module defines."""
+    stem = name.rstrip("/")
+    return any(next(ROOT.glob(end), None) for end in (stem, f"{stem}.py", f"{stem.rpartition('/')[0]}.py"))
+
+
+@pytest.mark.parametrize("path", BUILD, ids=lambda path: path.name)
+def test_paths_that_the_build_names_are_there(path: Path) -> None:
+    text = path.read_text()
+    # What `make check` compares with its docstrings: a prefix, and paths below it.
+    public = re.search(r"\(addprefix (\S+), (.*?)\)", text, re.S)
+    below = [f"{public[1]}{name}" for name in public[2].replace("\\", " ").split()] if public else []
+    assert [name for name in sorted({*_named_paths(text), *below}) if not _is_there(name)] == []
+
+
+def test_a_path_that_is_not_there_is_found() -> None:
+    text = "pytest tests/training tests/preflight src/boxwright/cli/* build/website/site boxwright.nn.batch_norm.BatchNormSettings"
+    assert _named_paths(text) == {
+        "tests/training", "tests/preflight", "src/boxwright/cli/*", "src/boxwright/nn/batch_norm/BatchNormSettings",
+    }  # fmt: skip
+    assert [name for name in _named_paths(text) if not _is_there(name)] == ["tests/preflight"]
+    assert sum(len(_named_paths(path.read_text())) for path in BUILD) > 40
