@@ -20,6 +20,7 @@ import boxwright as bw
 from boxwright.base.distributed import Processes
 from boxwright.config.load import dump_message
 from boxwright.data.convert import write_tfrecords
+from boxwright.data.image_io import decode_image
 from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline.training import build_training
 from boxwright.training.train import _check_processes
@@ -126,14 +127,21 @@ class TwoSizes(ShapesDataset):
     """Images of two sizes, two by two: the processes of a batch of four have inputs of other sizes than each other."""
 
     def __getitem__(self, index: int) -> Sample:
-        size = (64, 80) if index // 2 % 2 else (112, 64)
-        return ShapesDataset(len(self), seed=7, size=size)[index]
+        return self._of_size(index)[index]
+
+    def encoded(self, index: int) -> tuple[bytes, str]:
+        return self._of_size(index).encoded(index)
+
+    def _of_size(self, index: int) -> ShapesDataset:
+        return ShapesDataset(len(self), seed=7, size=(64, 80) if index // 2 % 2 else (112, 64))
 
 
 @pytest.mark.slow
 def test_two_processes_of_every_resizer_are_one(small_config: Path, tmp_path: Path) -> None:
     """With the preflight, whose look at anchors of each size is the leader's alone; anchors are no part of the exchange."""
     write_tfrecords(TwoSizes(12, seed=7), tmp_path / "two_sizes.record")
+    sizes = [decode_image(TwoSizes(12).encoded(index)[0], "").shape for index in range(4)]
+    assert sizes == [(112, 64, 3)] * 2 + [(64, 80, 3)] * 2
     config = tmp_path / "two_sizes.config"
     reader = f"train_input_reader.tf_record_input_reader.input_path={tmp_path}/two_sizes.record"
     config.write_text(dump_message(bw.load_config(small_config, [reader, "train_input_reader.shuffle=false"])))
