@@ -14,22 +14,23 @@ from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
-from torchvision import tv_tensors
-from torchvision.models import get_model
-from torchvision.transforms import v2
 
 import boxwright as bw
 from boxwright.config.load import dump_message
 from boxwright.exporters.export import export
 from boxwright.pipeline.messages import DetectionModel
 from boxwright.types import Categories, FoundObjects, Sample
+
+if TYPE_CHECKING:
+    # Imported where it is used: it takes seconds, and other scripts import this one for their data alone.
+    from torchvision.transforms import v2
 
 SIDE, BATCH = 320, 8
 Pixels = NDArray[np.uint8]
@@ -128,6 +129,8 @@ class _AsTensors(torch.utils.data.Dataset[Any]):
         return len(self.data)
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
+        from torchvision import tv_tensors
+
         sample = self.data[index]
         height, width = sample.image.shape[:2]
         boxes = tv_tensors.BoundingBoxes(torch.from_numpy(sample.boxes), format="XYXY", canvas_size=(height, width))
@@ -153,6 +156,9 @@ class Torchvision:
             steps: How many the schedule has.
             seed: Of weights, order and augmentation.
         """
+        from torchvision.models import get_model
+        from torchvision.transforms import v2
+
         torch.manual_seed(seed)
         self.categories = data.categories
         self.network = get_model(name, weights=None, weights_backbone=None, num_classes=len(data.categories) + 1)
@@ -340,9 +346,13 @@ _SSDLITE_RATE = 0.15 * BATCH / 192
 
 def ssdlite(factor: float) -> Contender:
     """Return torchvision's SSDLite with a multiple of the references' rate, scaled to the batch."""
-    return lambda data, steps, seed: Torchvision(
-        SSDLITE, factor * _SSDLITE_RATE, [v2.RandomIoUCrop()], data, steps, seed
-    )
+
+    def build(data: Samples, steps: int, seed: int) -> Training:
+        from torchvision.transforms import v2
+
+        return Torchvision(SSDLITE, factor * _SSDLITE_RATE, [v2.RandomIoUCrop()], data, steps, seed)
+
+    return build
 
 
 CONTENDERS: dict[str, Contender] = {
