@@ -25,7 +25,7 @@ from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import cause, is_folder, make_folder, read_file, shown, write_whole
 from boxwright.runtime.export_file import export_paths
 from boxwright.runtime.formats import EXPORTS
-from boxwright.weights.find_weights import fetch, hub_address
+from boxwright.weights.find_weights import local_path
 
 with warnings.catch_warnings():
     # As it is imported, MLflow warns of type hints of its own.
@@ -64,8 +64,7 @@ def save_model(
     Raises:
         BoxwrightError: If there is no such model, the folder exists, or it cannot be written.
     """
-    address = hub_address(model)
-    source, path = Path(model) if address is None else fetch(address), Path(path)
+    source, path = local_path(model), Path(path)
     if path.exists():
         raise OutputError(f"{shown(path)} exists already; name a new folder")
     files = _files(source)

@@ -19,7 +19,7 @@ from boxwright.runtime.formats import EXPORTS
 from boxwright.training.log import read_lines
 from boxwright.types import Categories
 from boxwright.weights.export_weights import pack_weights_folder
-from boxwright.weights.find_weights import LOGIN, HubAddress, hub_address
+from boxwright.weights.hub import LOGIN, HubAddress, hub_address
 from boxwright.weights.open_model import run_folder
 from boxwright.weights.restore import restore_detector
 

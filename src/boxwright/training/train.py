@@ -45,6 +45,7 @@ from boxwright.training.stop import stop_requests
 from boxwright.training.trackers import check_tracker, open_tracker
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
+from boxwright.weights.pedigree import origins, timm_origins
 from boxwright.weights.store import CheckpointStore, config_of
 from boxwright.weights.tensorflow.checkpoint import find_training
 
@@ -179,6 +180,7 @@ def _prepare(
     built = build_detector(config, dataset.categories) if own_detector is None else with_classes(own_detector, dataset)
     detector = placed(built, device)
     state = _restore(config, plan, detector, store, newest, settings, processes)
+    config.pedigree = _pedigree(plan, detector, newest)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
     _change_execution(state, plan, settings, processes)
@@ -212,6 +214,15 @@ def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: Checkpoint |
     path, content = newest
     begun = config_of(content, path)
     return with_orientation_rule(with_version_of(config, begun), begun)
+
+
+def _pedigree(plan: TrainingPlan, detector: Detector, newest: Checkpoint | None) -> list[m.WeightsOrigin]:
+    """Return the published weights that a run's own descend from; a resumed run keeps those of its checkpoint."""
+    if newest is not None:
+        return list(config_of(newest[1], newest[0]).pedigree)
+    if plan.fine_tune.source:
+        return origins(Path(find_weights(plan.fine_tune.source, plan.fine_tune.folder)[0]))
+    return timm_origins(detector.network) if plan.pretrained else []
 
 
 def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:

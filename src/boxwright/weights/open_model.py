@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from boxwright.base.errors import CheckpointError, ConfigError, DataError, ExportError
-from boxwright.base.files import is_file, is_folder, read_file, shown
+from boxwright.base.errors import ConfigError, DataError, ExportError
+from boxwright.base.files import is_file, read_file, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
@@ -29,7 +29,7 @@ from boxwright.runtime.sessions import read_metadata
 from boxwright.types.categories import Categories
 from boxwright.types.found import Finder
 from boxwright.weights.exports import open_export
-from boxwright.weights.find_weights import fetch, hub_address
+from boxwright.weights.find_weights import exists, local_path, unknown
 
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector
@@ -228,6 +228,7 @@ def open_model(
     """Open a run's folder (its newest checkpoint), a checkpoint, an archive of the model zoo, or an exported file.
 
     Args:
+        path: Such a path, the name of published weights, or hf://USER/NAME.
         device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU for auto, or on a
             device of their runtime (`runtime/devices.py`).
         threads: How many an exported file's runtime uses; 0 for its default. PyTorch's are the process's.
@@ -238,10 +239,9 @@ def open_model(
     Raises:
         BoxwrightError: If there is no detector, it is damaged, or the options do not apply to it.
     """
-    address = hub_address(path)
-    path = Path(path) if address is None else fetch(address)
-    if not (is_file(path) or is_folder(path) or is_file(f"{path}.index")):
-        raise CheckpointError(f"{shown(path)}: no such run, checkpoint or exported file")
+    source, path = path, local_path(path)
+    if not exists(path):
+        raise unknown(source)
     if path.suffix in EXPORTS and is_file(path):
         if config is not None or categories is not None:
             raise fixed(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
 from boxwright.types.categories import coco_classes_by_id
 from boxwright.weights.export_weights import CONFIG, WEIGHTS, is_weights_folder, step_in
+from boxwright.weights.fetch import identify_published
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.load_weights import check_finite, load_weights
 from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
@@ -60,8 +62,19 @@ def restore_detector(
         CheckpointError: If there is no checkpoint, or no average in it.
     """
     refuse_export(checkpoint)
+    file = Path(checkpoint) / WEIGHTS if is_weights_folder(Path(checkpoint)) else Path(checkpoint)
+    published, digest = identify_published(file)
+    if published is not None:
+        # An archive is opened with the configuration in it.
+        if (config is None or config.model is None) and not is_archive(file):
+            config = published.configuration()
+        categories = categories or published.categories
     with unpacked(checkpoint) as path:
-        return _restore(path, config, use_average=use_average, categories=categories)
+        detector, config, step = _restore(path, config, use_average=use_average, categories=categories)
+    if published is not None:
+        config = copy.deepcopy(config)
+        config.pedigree = [published.origin(digest)]
+    return detector, config, step
 
 
 def _restore(
