@@ -301,7 +301,9 @@ def _sha256(path: Path) -> str:
 def _bar(console: Console, name: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show a bar with rate and time left, on a terminal; yield what advances it."""
     columns = (BarColumn(20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    bar = Bar(TextColumn("{task.description}"), *columns, console=console, transient=True)
+    bar = Bar(
+        TextColumn("{task.description}"), *columns, console=console, transient=True, disable=not console.is_terminal
+    )
     task = bar.add_task(name, total=None)
     with bar:
         yield lambda done, total: bar.update(task, completed=done, total=total)
