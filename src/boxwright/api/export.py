@@ -21,7 +21,7 @@ from boxwright.nn.detector import Detector
 from boxwright.pipeline.data_paths import placeholder_of_data
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.weights.open_model import OpenModel, run_folder
+from boxwright.weights.open_model import OpenModel, export_folder
 
 _COLORS = 3
 # Made pictures: how many of each (height, width).
@@ -65,7 +65,7 @@ def export_model(
     if unknown is not None:
         raise ExportError(f"export has no option {unknown!r}; it has nms and allow_difference")
     detector = model.detector
-    file = run_folder(model.path) / "export" / f"detector{FORMATS[format].suffix}" if path is None else Path(path)
+    file = export_folder(model.path) / f"detector{FORMATS[format].suffix}" if path is None else Path(path)
     if images is None:
         pictures, source = pictures_of_data(model.config, detector)
     else:

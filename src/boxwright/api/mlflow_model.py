@@ -70,7 +70,7 @@ def save_model(
     files = _files(source)
     described = MlflowModel() if mlflow_model is None else mlflow_model
     described.signature = _signature()
-    name = next(iter(files)) if source.suffix in EXPORTS else ""
+    name = next(iter(files)) if source.suffix.lower() in EXPORTS else ""
     data = f"{_DATA}/{name}".rstrip("/")
     described.add_flavor(FLAVOR, data=data, boxwright_version=version("boxwright"))
     environments = {"conda_env": "conda.yaml", "python_env": "python_env.yaml"}
@@ -185,7 +185,7 @@ def _pictures(table: Any) -> Iterator[Any]:
 
 def _files(source: Path) -> dict[str, bytes]:
     """Return the files that a model consists of, the one to open first."""
-    if source.suffix in EXPORTS:
+    if source.suffix.lower() in EXPORTS:
         load(source)  # a damaged file, or one of another program, is refused here
         return {path.name: read_file(path, CheckpointError) for path in export_paths(source)}
     from boxwright.weights.export_weights import pack_weights_folder
@@ -204,7 +204,7 @@ def _signature() -> ModelSignature:
 
 def _requirements(source: Path) -> list[str]:
     public, _, local = version("boxwright").partition("+")
-    extra = f"[{_EXTRAS[source.suffix]}]" if source.suffix in _EXTRAS else ""
+    extra = f"[{_EXTRAS[source.suffix.lower()]}]" if source.suffix.lower() in _EXTRAS else ""
     # A version between two releases is in no registry.
     exact = "" if local or ".dev" in public else f"=={public}"
     return [f"mlflow=={mlflow.__version__}", f"boxwright{extra}{exact}", "pandas"]

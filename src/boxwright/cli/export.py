@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
@@ -50,6 +51,29 @@ _SUFFIXES = {
     ".pt2": Format.PT2,
     ".safetensors": Format.SAFETENSORS,
 }
+# How TensorFlow names checkpoints, with a step at the end.
+_CHECKPOINT = re.compile(r"ckpt-[0-9]+$")
+# The endings of other programs' files, and the shortest way there.
+_ELSEWHERE = {
+    "engine": "TensorRT builds engines for one GPU: export to .onnx, then trtexec --onnx=detector.onnx "
+    "--saveEngine=detector.engine; with ONNX Runtime the provider does it by itself: predict --device tensorrt",
+    "mlpackage": "Core ML's files are written by coremltools on a Mac: export to .pt2, then "
+    'coremltools.convert(torch.export.load("detector.pt2")); it was not tried here',
+    "mlmodel": "Core ML's files are written by coremltools on a Mac, from a .pt2; it was not tried here",
+    "torchscript": "TorchScript is deprecated; .pt2 is PyTorch's own format, which C++ and Python open",
+    "pt": "PyTorch's own format of a whole detector is .pt2, weights alone are .safetensors",
+    "pth": "weights are written as .safetensors; a whole detector for PyTorch as .pt2",
+    "h5": "Keras's weights are not written; name ckpt-N for a TensorFlow checkpoint",
+    "pb": "a frozen graph needs TensorFlow to write; .onnx has the same outputs",
+    "param": "ncnn converts other files: export to .onnx with --nms none, then pnnx detector.onnx; it was not tried here",
+    "ncnn": "ncnn converts other files: export to .onnx with --nms none, then pnnx detector.onnx; it was not tried here",
+    "mnn": "MNN converts other files: export to .onnx, then MNNConvert -f ONNX; it was not tried here",
+    "om": "Ascend's ATC converts .onnx; it was not tried here",
+    "rknn": "Rockchip's rknn-toolkit2 converts .onnx; export with --nms none; it was not tried here",
+    "hef": "Hailo's compiler converts .onnx; export with --nms none; it was not tried here",
+    "bin": "OpenVINO's files are .xml with a .bin beside it: name the .xml",
+    "lite": "LiteRT's files end in .tflite",
+}
 # Weights alone, which nothing is compared with.
 _WEIGHTS = (Format.SAFETENSORS, Format.TENSORFLOW, Format.TRANSFORMERS)
 _NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
@@ -64,8 +88,8 @@ Source = Annotated[
 Target = Annotated[
     Path | None,
     typer.Argument(
-        help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, or the prefix of a TF2 "
-        "checkpoint, such as out/ckpt-1, or a folder for transformers; default: export/detector.onnx in the run's folder."
+        help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, out/ckpt-1 for a "
+        "TensorFlow checkpoint, or a folder for transformers; default: export/detector.onnx in the run's folder."
     ),
 ]
 FormatName = Annotated[
@@ -116,11 +140,11 @@ def export_command(
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     source, target = _named(source, target, model_dir)
     require_checkpoint(source)
-    # Other names than those of the table are prefixes of TF2 checkpoints.
-    by_name = Format.ONNX if target is None else _SUFFIXES.get(target.suffix, Format.TENSORFLOW)
-    chosen = format or by_name
+    chosen = format or (Format.ONNX if target is None else _format_of_name(target))
     if chosen in _REFUSED:
         raise ExportError(f"--format {chosen.value}: {_REFUSED[chosen]}")
+    if settings.require_license:
+        _require_licenses(source, settings.require_license)
     if verify is None and chosen in _WEIGHTS:
         _write_weights(source, target, chosen, pipeline_config_path)
         return
@@ -134,11 +158,33 @@ def export_command(
     _write_export(source, target, chosen, pipeline_config_path, images or [], settings)
 
 
+def _format_of_name(target: Path) -> Format:
+    """Return the format of a name; an ExportError that names the right command if its ending is of none."""
+    suffix = target.suffix.lower()
+    if suffix in _SUFFIXES:
+        return _SUFFIXES[suffix]
+    if _CHECKPOINT.search(target.name):
+        return Format.TENSORFLOW
+    endings = f"{', '.join(_SUFFIXES)}, or ckpt-N for a TensorFlow checkpoint"
+    way = _ELSEWHERE.get(suffix.removeprefix("."), "")
+    if way:
+        raise ExportError(f"{target}: {way}")
+    raise ExportError(f"{target}: no format is known by this name; expected {endings}, or name it with --format")
+
+
+def _require_licenses(source: Path, allowed: str) -> None:
+    """Raise an ExportError unless the weights that a model's descend from have one of the licenses."""
+    from boxwright.weights.open_model import open_model
+    from boxwright.weights.pedigree import require_licenses
+
+    require_licenses(open_model(source, device="cpu").config, [word.strip() for word in allowed.split(",")])
+
+
 def _repository_settings(
     source: Path, target: Path | None, settings: ExportSettings, verify: Path | None
 ) -> ExportSettings:
     """Return the settings of an export to ONNX from which Triton's repository is made."""
-    from boxwright.weights.open_model import run_folder
+    from boxwright.weights.open_model import export_folder
 
     if verify is not None:
         raise ExportError(
@@ -146,9 +192,9 @@ def _repository_settings(
         )
     if settings.triton is not None:
         raise ExportError("--format triton and --triton both name a model repository; remove one")
-    if target is not None and (target.suffix in _SUFFIXES or target.is_file()):
+    if target is not None and (target.suffix.lower() in _SUFFIXES or target.is_file()):
         raise ExportError(f"{target}: a model repository is a folder; name one")
-    return replace(settings, triton=target or run_folder(source) / "export" / "triton")
+    return replace(settings, triton=target or export_folder(source) / "triton")
 
 
 def _write_export(
@@ -163,10 +209,10 @@ def _write_export(
     from boxwright.config.load import dump_message
     from boxwright.exporters.export import ExportDescription, export, report_path
     from boxwright.pipeline.load import load_config
-    from boxwright.weights.open_model import remember, run_folder
+    from boxwright.weights.open_model import export_folder, remember
     from boxwright.weights.restore import restore_detector
 
-    path = target or run_folder(source) / "export" / _NAMES[chosen]
+    path = target or export_folder(source) / _NAMES[chosen]
     # On the CPU, whatever the machine has: graphs are traced and compared there.
     detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
     if settings.context is not None:
@@ -281,6 +327,7 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
         raise ExportError(f"--format {chosen.value}: name what to write")
     from boxwright.pipeline.load import load_config
     from boxwright.weights.export_weights import (
+        refuse_other_models_folder,
         write_description,
         write_safetensors,
         write_tensorflow_checkpoint,
@@ -297,6 +344,7 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
     elif chosen is Format.SAFETENSORS:
         write_safetensors(detector, target)
     else:
+        refuse_other_models_folder(target.parent, config)
         write_tensorflow_checkpoint(detector, target, step=step)
         write_description(target.parent, config, detector.categories)
     console.print(f"{len(list(detector.network.parameters()))} parameters at step {step}: {target}", markup=False)

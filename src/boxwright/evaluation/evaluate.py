@@ -59,7 +59,7 @@ class OpenEvaluation:
     @property
     def runtime(self) -> str:
         """What detects, such as "torch" or "onnxruntime"."""
-        return RUNTIMES.get(self.model.path.suffix, TORCH) if self.model.is_exported else TORCH
+        return RUNTIMES.get(self.model.path.suffix.lower(), TORCH) if self.model.is_exported else TORCH
 
 
 def open_evaluation(
@@ -80,7 +80,7 @@ def open_evaluation(
     """
     if isinstance(model, Path):
         require_runtime(model, settings.runtime, settings.device)
-        own = None if model.suffix in EXPORTS else config
+        own = None if model.suffix.lower() in EXPORTS else config
         opened = open_model(model, device=settings.device, config=own, allow_edited=settings.allow_edited)
         model = opened.optimized(settings.precision, compile=settings.compile)
     data = data or open_evaluation_data(config, settings, model.categories, model.opened.num_classes)

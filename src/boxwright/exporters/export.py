@@ -325,7 +325,7 @@ def _opened(
 
 
 def _check(path: Path, kind: _Kind, images: Pictures) -> None:
-    if path.suffix != kind.suffix:
+    if path.suffix.lower() != kind.suffix:
         raise ExportError(f"{path}: expected a name that ends in {kind.suffix}")
     if path.is_dir():
         raise ExportError(f"{path} is a folder; expected a file")
@@ -380,7 +380,7 @@ def report_path(path: str | Path) -> Path:
 
 
 def _find_kind(path: str | Path) -> _Kind:
-    kind = next((kind for kind in FORMATS.values() if kind.suffix == Path(path).suffix), None)
+    kind = next((kind for kind in FORMATS.values() if kind.suffix == Path(path).suffix.lower()), None)
     if kind is None:
         raise ExportError(f"{path}: expected {', '.join(kind.suffix for kind in FORMATS.values())}")
     return kind

@@ -54,7 +54,7 @@ def open_embedder(checkpoint: Path, *, device: str = "auto") -> Embed:
     Raises:
         BoxwrightError: If there is no such detector.
     """
-    if checkpoint.suffix in EXPORTS:
+    if checkpoint.suffix.lower() in EXPORTS:
         raise fixed(checkpoint)
     from boxwright.pipeline.overrides import with_overrides
     from boxwright.weights.restore import stored_config

@@ -335,7 +335,7 @@ class ModelSource:
         """Return the configuration and classes that replace the model's own; None for no replacement."""
         if not (self.config or self.label_map or self.changes):
             return None, None
-        if self.path.suffix in EXPORTS:
+        if self.path.suffix.lower() in EXPORTS:
             raise fixed(self.path)
         # Not at the top, as an exported detector opens without PyTorch.
         from boxwright.data.label_map import load_label_map

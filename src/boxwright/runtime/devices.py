@@ -99,8 +99,8 @@ def require_runtime(path: Path, runtime: str, device: str) -> None:
     """
     if runtime not in (AUTO, TORCH, *EXPORT_FORMATS):
         raise ConfigError(f"runtime {runtime}: expected {AUTO}, {TORCH}, {', '.join(EXPORT_FORMATS)}")
-    if path.suffix in EXPORTS:
-        own = RUNTIMES.get(path.suffix, TORCH)
+    if path.suffix.lower() in EXPORTS:
+        own = RUNTIMES.get(path.suffix.lower(), TORCH)
         if runtime not in (AUTO, own):
             raise ExportError(f"runtime {runtime}: {path} is exported, and runs in {own}")
         return

@@ -94,7 +94,7 @@ class ExportFile:
     @property
     def suffix(self) -> str:
         """The suffix, which determines the format."""
-        return self.path.suffix
+        return self.path.suffix.lower()
 
     @property
     def name(self) -> str:

@@ -284,12 +284,12 @@ def _require_kind(path: Path) -> None:
     """Raise if a file does not begin as files of its name do."""
     with path.open("rb") as file:
         head = file.read(16)
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         right = len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size
     else:
-        right = head.startswith(_BEGINNINGS.get(path.suffix, (b"",)))
+        right = head.startswith(_BEGINNINGS.get(path.suffix.lower(), (b"",)))
     if not right:
-        raise CheckpointError(f"what arrived is no {path.suffix} file: it begins with {head[:8]!r}")
+        raise CheckpointError(f"what arrived is no {path.suffix.lower()} file: it begins with {head[:8]!r}")
 
 
 def _sha256(path: Path) -> str:

@@ -65,6 +65,13 @@ def _refuse_web(text: str) -> None:
     )
 
 
+def hub_cache() -> Path:
+    """Return the folder of the hub's cache, which may not exist yet."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
 def fetch_model(address: HubAddress, *, offline: bool = False) -> Path:
     """Return the folder of a model's files in the hub's cache, downloading those that are not there.
 

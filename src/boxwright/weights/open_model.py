@@ -29,7 +29,9 @@ from boxwright.runtime.sessions import read_metadata
 from boxwright.types.categories import Categories
 from boxwright.types.found import Finder
 from boxwright.weights.exports import open_export
+from boxwright.weights.fetch import weights_cache
 from boxwright.weights.find_weights import exists, local_path, unknown
+from boxwright.weights.hub import hub_cache
 
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector
@@ -73,6 +75,13 @@ class Configuration:
     path: Path | None
 
 
+def export_folder(model: Path) -> Path:
+    """Return the folder for a model's exports: in that of its run, for cached weights in the current one."""
+    caches = (weights_cache(), hub_cache())
+    cached = any(model.resolve().is_relative_to(cache.resolve()) for cache in caches)
+    return (Path() if cached else run_folder(model)) / "export"
+
+
 def run_folder(path: Path) -> Path:
     """Return the folder of a run, given the folder or a checkpoint in it."""
     return path if path.is_dir() else path.parent
@@ -92,7 +101,7 @@ def configuration_of(
     Raises:
         BoxwrightError: If there is none, or it cannot be read.
     """
-    if given is None and model.suffix not in EXPORTS:
+    if given is None and model.suffix.lower() not in EXPORTS:
         given = _beside(model)
     if given is not None:
         return Configuration(load_config(given, overrides), Path(given))
@@ -108,7 +117,7 @@ def _beside(model: Path) -> Path | None:
 
 
 def _own(model: Path, *, allow_edited: bool) -> TrainEvalPipelineConfig:
-    if model.suffix in EXPORTS:
+    if model.suffix.lower() in EXPORTS:
         metadata = read_metadata(model, allow_edited=allow_edited)
         return parse_message(metadata.config, TrainEvalPipelineConfig, file=str(model))
     from boxwright.weights.restore import stored_config
@@ -242,7 +251,7 @@ def open_model(
     source, path = path, local_path(path)
     if not exists(path):
         raise unknown(source)
-    if path.suffix in EXPORTS and is_file(path):
+    if path.suffix.lower() in EXPORTS and is_file(path):
         if config is not None or categories is not None:
             raise fixed(path)
         exported = open_export(path, threads, device, allow_edited=allow_edited)
@@ -263,5 +272,5 @@ def fixed(path: Path) -> ExportError:
 
 def require_adjustable(path: Path, precision: str, *, compile: bool) -> None:
     """Raise an ExportError if another precision, or compilation, is requested for an exported file."""
-    if path.suffix in EXPORTS and (precision != "float32" or compile):
+    if path.suffix.lower() in EXPORTS and (precision != "float32" or compile):
         raise ExportError(f"{shown(path)} is exported: its precision is fixed, and it is compiled; export it again")

@@ -38,12 +38,12 @@ def origins(path: Path) -> list[m.WeightsOrigin]:
     weights, digest = identify_published(path)
     if weights is not None:
         return [weights.origin(digest)]
-    if path.suffix in (".pth", ".safetensors") or is_archive(path):
+    if path.suffix.lower() in (".pth", ".safetensors") or is_archive(path):
         digest = digest or _sha256(path)
         return [m.WeightsOrigin(file=path.name, sha256=digest)]
     if is_tensorflow(path) or (is_weights_folder(path) and not is_file(path / "pipeline.config")):
         return [m.WeightsOrigin(file=path.name)]
-    return list(stored_config(path).pedigree) if path.suffix not in EXPORTS else []
+    return list(stored_config(path).pedigree) if path.suffix.lower() not in EXPORTS else []
 
 
 def timm_origins(network: nn.Module) -> list[m.WeightsOrigin]:

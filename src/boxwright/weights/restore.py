@@ -88,7 +88,7 @@ def _restore(
         return _restore_tensorflow(theirs, config, use_average=use_average, categories=categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
-    if path.suffix in (".pth", ".safetensors") and is_file(path):
+    if path.suffix.lower() in (".pth", ".safetensors") and is_file(path):
         return _restore_weights(path, config, categories)
     if is_weights_folder(path):
         return _restore_folder(path, config, categories)
@@ -185,7 +185,7 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
 def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
     """Return a warning if one of our checkpoints uses the other TensorFlow's meaning of its extractor; else empty."""
     path = Path(source)
-    if is_tensorflow(path) or is_archive(path) or path.suffix in _WITHOUT_CONFIG or not os.path.exists(path):
+    if is_tensorflow(path) or is_archive(path) or path.suffix.lower() in _WITHOUT_CONFIG or not os.path.exists(path):
         return ""
     if is_weights_folder(path) and not is_file(path / CONFIG):  # such as transformers'
         return ""

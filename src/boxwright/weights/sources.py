@@ -45,10 +45,10 @@ def is_tensorflow(source: str | Path) -> bool:
 def refuse_export(source: str | Path) -> None:
     """Raise a CheckpointError for an exported file, Boxwright's or another's, which has no weights to restore."""
     path = Path(source)
-    if path.suffix not in EXPORTS or not is_file(path):
+    if path.suffix.lower() not in EXPORTS or not is_file(path):
         return
     own = "is exported, for detection alone (boxwright predict): pass the run or checkpoint that it was exported from"
-    raise CheckpointError(f"{shown(path)} {foreign_file(read_file(path, CheckpointError), path.suffix) or own}")
+    raise CheckpointError(f"{shown(path)} {foreign_file(read_file(path, CheckpointError), path.suffix.lower()) or own}")
 
 
 def read_source(
@@ -81,14 +81,14 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
         stored = anchors_beside(theirs) if has_ssd_anchors(network) else ()
         weights = _theirs(from_tensorflow(network, open_tensorflow(theirs), use_average=use_average))
         return replace(weights, check_anchors=lambda: check_stored_anchors(network, stored, theirs))
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but safetensors files have none")
         tensors = read_safetensors(path)
         # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
         ours = not tensors.keys().isdisjoint(network.state_dict())
         return SourceWeights(tensors) if ours else from_pytorch(network, tensors, path, coder)
-    if path.suffix == ".pth":
+    if path.suffix.lower() == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
         return from_pytorch(network, read_pth(path), path, coder)
@@ -123,7 +123,7 @@ def describe_weights(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories 
     Raises:
         CheckpointError: If the names of its tensors are of no family's layout, or do not tell the rest.
     """
-    tensors = read_pth(path) if path.suffix == ".pth" else read_safetensors(path)
+    tensors = read_pth(path) if path.suffix.lower() == ".pth" else read_safetensors(path)
     members = {field.type: name for name, field in m.DetectionModel.fields.items()}
     for family in families():
         if (described := family.describe_weights(tensors, path)) is not None:

@@ -55,7 +55,7 @@ def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[s
     """
     contenders: dict[str, Contender] = {}
     for name in names:
-        if Path(name).suffix in EXPORTS:
+        if Path(name).suffix.lower() in EXPORTS:
             contenders[name] = _exported(name, settings)
         else:
             from boxwright.cli.benchmarking.networks import open_network
