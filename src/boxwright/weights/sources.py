@@ -22,6 +22,7 @@ from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
 from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
+from boxwright.weights.published import published_weights
 from boxwright.weights.pytorch_names import from_pytorch, read_pth
 from boxwright.weights.store import config_of, find_checkpoint
 from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
@@ -124,9 +125,12 @@ def describe_weights(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories 
         CheckpointError: If the names of its tensors are of no family's layout, or do not tell the rest.
     """
     tensors = read_pth(path) if path.suffix.lower() == ".pth" else read_safetensors(path)
+    published = next((one for one in published_weights() if one.file == path.name and one.opens and one.presets), None)
+    model = published.configuration().model if published is not None else None
+    named = model.chosen("model") if model is not None else None
     members = {field.type: name for name, field in m.DetectionModel.fields.items()}
     for family in families():
-        if (described := family.describe_weights(tensors, path)) is not None:
+        if (described := family.describe_weights(tensors, path, named)) is not None:
             message, categories = described
             model = m.DetectionModel(**{members[type(message)]: message})
             config = m.TrainEvalPipelineConfig(model=model)

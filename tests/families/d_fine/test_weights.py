@@ -109,7 +109,7 @@ def test_classes_are_kept_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow_cases("dfine_n_coco.pth-RELU")
 @pytest.mark.parametrize(
-    ("name", "activation"), [("dfine_n_coco.pth", "RELU"), ("deim_dfine_hgnetv2_n_coco.pth", "SILU")]
+    ("name", "activation"), [("dfine_n_coco.pth", "RELU"), ("deim_dfine_hgnetv2_n_coco_160e.pth", "SILU")]
 )
 def test_a_file_of_the_authors_is_opened_without_a_configuration(tmp_path: Path, name: str, activation: str) -> None:
     text = f"""d_fine {{ num_classes: 4 size: N decoder {{ activation: {activation} num_queries: 300 }}
@@ -125,6 +125,25 @@ def test_a_file_of_the_authors_is_opened_without_a_configuration(tmp_path: Path,
     with torch.no_grad():
         first, second = source.predict(inputs), opened.detector.eval().predict(inputs)
     assert torch.equal(first.queries.layers[-1].logits, second.queries.layers[-1].logits)
+
+
+@pytest.mark.parametrize("name", ["dfine_n.pth", "my_deim_run.pth", "best_stg2.pth"])
+def test_the_activation_is_not_guessed(tmp_path: Path, name: str) -> None:
+    """Names that only resemble published ones decide nothing; the configuration does, and so does RT-DETRv4's file."""
+    text = """d_fine { num_classes: 4 size: N decoder { activation: SILU num_queries: 300 }
+      image_resizer { fixed_shape_resizer { height: 64 width: 64 resize_method: BILINEAR_ANTIALIASED } } }"""
+    state = authors_file(state_of(small(text)))
+    torch.save({"model": state}, tmp_path / name)
+    with pytest.raises(CheckpointError, match=f"{name}: nothing in it tells the activation .*activation: RELU"):
+        bw.load(tmp_path / name, device="cpu")
+    opened = bw.load(tmp_path / name, device="cpu", config=bw.load_config("preset:d_fine_n_coco", ["num_classes=4"]))
+    assert opened.step == 0
+    state["encoder.feature_projector.0.weight"] = torch.zeros(3)
+    whole = {"date": "2026", "last_epoch": 3, "ema": {"module": state, "updates": 7}, "optimizer": {"state": {}}}
+    torch.save(whole, tmp_path / "state.pth")
+    model = bw.load(tmp_path / "state.pth", device="cpu").config.model
+    assert model is not None
+    assert model.d_fine.decoder.activation.name == "SILU"
 
 
 def test_a_file_of_transformers_brings_its_classes(tmp_path: Path) -> None:
