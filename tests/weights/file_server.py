@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -70,8 +70,9 @@ def file_server(answers: Answer | list[Answer]) -> Iterator[FileServer]:
                 if value is not None:
                     self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(reply.body if reply.cut is None else reply.body[: reply.cut])
-            self.wfile.flush()
+            with suppress(ConnectionError):  # a client that has seen enough hangs up
+                self.wfile.write(reply.body if reply.cut is None else reply.body[: reply.cut])
+                self.wfile.flush()
             if reply.stall:
                 stopped.wait()
             self.close_connection = True

@@ -110,7 +110,7 @@ def test_what_a_server_may_say(tmp_path: Path, answer: Callable[..., Reply], mes
 
 def test_an_unknown_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOXWRIGHT_MAX_CHECKPOINT_BYTES", "1000")
-    for headers in ({}, {"Content-Length": None}):
+    for headers in ({}, {"Content-Length": None, "Transfer-Encoding": "chunked"}):
         with (
             file_server(lambda path, asked, given=headers: Reply(BODY, headers=given)) as server,  # type: ignore[misc]
             pytest.raises(bw.CheckpointError, match="more than the 1,000"),
