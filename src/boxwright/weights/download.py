@@ -356,4 +356,4 @@ def _write_validator(partial: Path, reply: Any) -> None:
 def _is_same_version(reply: Any, validator: str) -> bool:
     """Return whether a reply, to a request with If-Range, does not say that it is of another version."""
     name = "ETag" if validator.startswith('"') else "Last-Modified"
-    return reply.headers.get(name, validator) == validator
+    return bool(reply.headers.get(name, validator) == validator)
