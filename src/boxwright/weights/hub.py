@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from boxwright.base.errors import CheckpointError, first_line, shortened
 from boxwright.base.files import is_file
 
 PREFIX = "hf://"
+OFFLINE = "BOXWRIGHT_OFFLINE"
 # Of transformers, which says the size of inputs.
 _SIZE = "preprocessor_config.json"
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
@@ -65,6 +67,11 @@ def _refuse_web(text: str) -> None:
     )
 
 
+def is_offline() -> bool:
+    """Return whether BOXWRIGHT_OFFLINE forbids any connection."""
+    return os.environ.get(OFFLINE, "").lower() not in ("", "0", "false", "no", "off")
+
+
 def hub_cache() -> Path:
     """Return the folder of the hub's cache, which may not exist yet."""
     from huggingface_hub import constants
@@ -72,14 +79,14 @@ def hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def fetch_model(address: HubAddress, *, offline: bool = False) -> Path:
+def fetch_model(address: HubAddress, *, again: bool = False) -> Path:
     """Return the folder of a model's files in the hub's cache, downloading those that are not there.
 
-    Without a connection, or with HF_HUB_OFFLINE=1, the revision that was fetched last is used.
+    Without a connection, or with HF_HUB_OFFLINE=1 or BOXWRIGHT_OFFLINE=1, the revision that was fetched last is used.
 
     Args:
         address: Of the model.
-        offline: Whether to look into the cache alone.
+        again: Whether to download what is in the cache, too.
 
     Raises:
         CheckpointError: If there is no such repository or revision, it has no weights, or it can neither be reached
@@ -92,7 +99,11 @@ def fetch_model(address: HubAddress, *, offline: bool = False) -> Path:
     try:
         folder = Path(
             snapshot_download(
-                address.repository, revision=address.revision, allow_patterns=[*FILES, _SIZE], local_files_only=offline
+                address.repository,
+                revision=address.revision,
+                allow_patterns=[*FILES, _SIZE],
+                local_files_only=is_offline(),
+                force_download=again,
             )
         )
     except errors.GatedRepoError:
