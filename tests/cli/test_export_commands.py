@@ -305,3 +305,33 @@ def test_formats_that_are_refused_say_why(form: str, reason: str, project: Path)
 
 def test_serving_what_is_not_exported(of_tensorflow: Path) -> None:
     assert "boxwright export" in run("serve", of_tensorflow / "training", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("detector.engine", "trtexec --onnx"),
+        ("detector.mlpackage", "coremltools"),
+        ("detector.torchscript", ".pt2 is PyTorch's own format"),
+        ("detector.PTH", "weights are written as .safetensors"),
+        ("detector.xyz", "no format is known by this name; expected .onnx"),
+        ("detector", "no format is known by this name"),
+    ],
+)
+def test_unknown_endings_name_the_way_there(of_tensorflow: Path, tmp_path: Path, name: str, way: str) -> None:
+    told = run("export", of_tensorflow / "training", tmp_path / name, fails=True)
+    assert way in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_of_another_model_stay_in_their_folder(of_tensorflow: Path, tmp_path: Path) -> None:
+    shutil.copytree(of_tensorflow / "training", tmp_path / "training")
+    shutil.copy(of_tensorflow / "pipeline.config", tmp_path / "training")
+    text = (of_tensorflow / "pipeline.config").read_text()
+    assert "at step" in run("export", tmp_path / "training", tmp_path / "out" / "ckpt-7")
+    (tmp_path / "out" / "pipeline.config").write_text('preset: "d_fine_n_coco"')
+    before = (tmp_path / "out" / "checkpoint").read_bytes()
+    told = run("export", tmp_path / "training", tmp_path / "out" / "ckpt-8", fails=True)
+    assert "has checkpoints of another model; name another folder" in told
+    assert (tmp_path / "out" / "checkpoint").read_bytes() == before
+    assert text == (of_tensorflow / "pipeline.config").read_text()
