@@ -142,7 +142,7 @@ def test_demo_trains_and_ends_with_the_ap_line(which: list[str], tmp_path: Path)
     [
         (["config", "show", "none.config"], "error: none.config: no such file"),
         (["train", "--config", "bad.config", "--model_dir", "m"], "did you mean num_classes?"),
-        (["evaluate", "--model_dir", "nothing"], "error: nothing: no such folder or checkpoint"),
+        (["evaluate", "--model_dir", "nothing"], "error: nothing: no such run, checkpoint or exported file"),
         (["predict", "nothing.jpg", "--model_dir", "m", "--out", "o"], "error: nothing.jpg: no such file"),
         (["convert", "nothing", "x.json"], "error: no file matches 'nothing'"),
         (["inspect", "empty"], "error: empty: no known format"),

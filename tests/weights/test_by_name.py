@@ -174,6 +174,20 @@ def test_predict_by_name(server: FileServer, tmp_path: Path) -> None:
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
+def test_export_by_name_goes_to_the_current_folder(server: FileServer, tmp_path: Path) -> None:
+    """With its pedigree inside, unless the license is to be another."""
+    words = ["export", NAME, "--require_license"]
+    refused = CliRunner().invoke(app, [*words, "MIT"])
+    assert "the license is not among MIT" in str(refused.exception)
+    done = CliRunner().invoke(app, [*words, "Apache-2.0", "--allow_difference"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert {path.name for path in Path("export").iterdir()} >= {"detector.onnx"}
+    assert bw.load("export/detector.onnx").config.pedigree[0].name == NAME
+    kept = {path.name for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")}
+    assert kept == {"digests.json", FILE}
+
+
 def test_fine_tuning_by_name_keeps_the_pedigree(server: FileServer, tmp_path: Path) -> None:
     """Through the run, a resumed run, an export and a run that starts from it."""
     images = [picture(seed) for seed in range(4)]

@@ -99,22 +99,24 @@ def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tup
     readers = [(reader, "eval_input_reader") for reader in config.eval_input_reader]
     if config.train_input_reader is not None:
         readers.append((config.train_input_reader, "train_input_reader"))
+    if not readers and config.pedigree:  # published weights come without data
+        return made_pictures("the weights come without data", detector.image_channels)
     if not readers:
         raise ExportError(
             "the configuration names no data on which to compare the export; pass pictures: images=[…], or --images"
         )
     reader, name = readers[0]
     if left := placeholder_of_data(reader):
-        return made_pictures(left, detector.image_channels)
+        return made_pictures(f"{left} stands for your data", detector.image_channels)
     dataset = build_dataset(reader, name, detector.categories)
     return varied(lambda number: dataset[number].image, len(dataset)), name
 
 
-def made_pictures(left: str, channels: int) -> tuple[Sequence[NDArray[np.uint8]], str]:
+def made_pictures(reason: str, channels: int) -> tuple[Sequence[NDArray[np.uint8]], str]:
     """Return made pictures of three sizes, for a configuration that leaves its data to its user; and what they are.
 
     Args:
-        left: The path that stands for the data.
+        reason: Why there are no others.
         channels: How many channels the detector's images have.
 
     Returns:
@@ -124,7 +126,7 @@ def made_pictures(left: str, channels: int) -> tuple[Sequence[NDArray[np.uint8]]
         ExportError: If the detector takes more than colors.
     """
     if channels > _COLORS:
-        raise ExportError(f"{left} stands for your data, and no images of {channels} channels are made: pass some")
+        raise ExportError(f"{reason}, and no images of {channels} channels are made: pass some")
     made = [ShapesDataset(_MADE, seed=number, size=size) for number, size in enumerate(_SIZES)]
     pictures = [shapes[number].image for number in range(_MADE) for shapes in made]
-    return pictures, f"made shapes, as {left} stands for your data; --images names others"
+    return pictures, f"made shapes, as {reason}; --images names others"

@@ -13,7 +13,7 @@ import typer
 
 from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
-from boxwright.cli.options import require_checkpoint
+from boxwright.cli.options import require_checkpoint, source_path
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ _NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
 Source = Annotated[
     Path | None,
     typer.Argument(
-        help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel; or use --model_dir."
+        parser=source_path,
+        metavar="SOURCE",
+        help="A run's folder or one of its checkpoints, a TF2 checkpoint, a SavedModel, or a name of boxwright weights "
+        "list; or use --model_dir.",
     ),
 ]
 Target = Annotated[
@@ -119,7 +122,14 @@ Images = Annotated[
 ]
 ModelDir = Annotated[
     Path | None,
-    typer.Option("--model_dir", "--checkpoint", "--model", help="The source, as in other commands."),
+    typer.Option(
+        "--model_dir",
+        "--checkpoint",
+        "--model",
+        parser=source_path,
+        metavar="PATH",
+        help="The source, as in other commands.",
+    ),
 ]
 Verify = Annotated[
     Path | None,

@@ -12,6 +12,7 @@ import typer
 
 from boxwright.base.errors import ConfigError, ExportError
 from boxwright.cli.console import console
+from boxwright.cli.options import source_path
 from boxwright.cli.serving import Access, names_of, run_server
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.formats import EXPORTS
@@ -22,6 +23,7 @@ def serve_command(
     models: Annotated[
         list[Path],
         typer.Argument(
+            parser=source_path,
             metavar="MODEL",
             help="An exported detector: .onnx, OpenVINO's .xml, .tflite or .pt2 (`boxwright export`); or a run's folder or "
             "checkpoint, which is exported first, compared on its evaluation data. Several are served side by side.",

@@ -13,6 +13,7 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli.console import console
+from boxwright.cli.options import source_path
 from boxwright.cli.serving import Access, names_of, run_server
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.formats import EXPORTS
@@ -26,6 +27,7 @@ def ui_command(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
+            parser=source_path,
             metavar="RUN",
             help="Runs, checkpoints or exported detectors; two are compared side by side. Default: the one in this folder, "
             "or a list to choose from.",
