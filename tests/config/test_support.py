@@ -381,6 +381,8 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
     # Honoured as the file is read, and absent from what builders see.
     read |= {("TrainEvalPipelineConfig", "preset"), ("TrainEvalPipelineConfig", "num_classes")}
     read |= {("TrainConfig", "learning_rate_batch_size"), ("TrainConfig", "recipe_steps")}
+    # A record of a model's weights, which nothing is built from: descriptions, cards and checks of licenses read it.
+    read |= {("TrainEvalPipelineConfig", "pedigree"), *(("WeightsOrigin", name) for name in m.WeightsOrigin.fields)}
     honored = {(message, field) for message, fields in HONOURED.items() for field in fields}
     oneofs = {
         (cls.proto_name, name) for cls in MESSAGES.values() for members in cls.oneofs.values() for name in members

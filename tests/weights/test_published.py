@@ -32,10 +32,8 @@ TORCHVISION = (
 def test_how_many_there_are() -> None:
     counts = Counter(weights.publisher.split(" (")[0] for weights in ALL)
     assert len(ALL) == 149
-    assert counts["TensorFlow models"] == 45
-    assert counts["PyTorch"] == 20
-    assert counts["R. Wightman"] == 23
-    assert counts["Roboflow"] == counts["Peterande"] == counts["timm"] == 14
+    assert (counts["TF2 zoo"], counts["TF1 zoo"], counts["torchvision"], counts["effdet"]) == (43, 2, 20, 23)
+    assert counts["RF-DETR"] == counts["D-FINE"] == counts["timm"] == 14
 
 
 def test_names_and_files_are_of_one_each() -> None:
@@ -57,7 +55,7 @@ def test_digests_are_whole_or_those_of_names() -> None:
         assert bool(weights.sha256) == bool(weights.digest_by), weights.name
         # Torchvision's and effdet's names end in a digest's first eight digits.
         stated = Path(weights.file).stem.rsplit("-", 1)[-1]
-        if weights.publisher.startswith(("PyTorch", "R. Wightman")):
+        if weights.publisher.startswith(("torchvision", "effdet")):
             assert weights.sha256.startswith(stated), weights.name
     assert sum(bool(weights.whole_digest) for weights in ALL) == 58
 
@@ -96,7 +94,7 @@ def test_presets_have_the_weights_of_their_publishers() -> None:
 
 
 def test_torchvisions_are_where_torchvision_has_them() -> None:
-    addresses = {weights.address for weights in ALL if weights.presets and weights.publisher.startswith("PyTorch")}
+    addresses = {weights.address for weights in ALL if weights.presets and weights.publisher.startswith("torchvision")}
     assert addresses == {weights.url for weights in TORCHVISION}
 
 

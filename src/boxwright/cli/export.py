@@ -171,6 +171,8 @@ def export_command(
 def _format_of_name(target: Path) -> Format:
     """Return the format of a name; an ExportError that names the right command if its ending is of none."""
     suffix = target.suffix.lower()
+    if target.is_dir():
+        raise CheckpointError(f"{target} is a folder; name a file in it, as {target}/detector.onnx or {target}/ckpt-1")
     if suffix in _SUFFIXES:
         return _SUFFIXES[suffix]
     if _CHECKPOINT.search(target.name):
