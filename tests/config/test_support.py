@@ -379,8 +379,10 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
     # Read outside the builders: which readers there are, and whether the average is evaluated.
     read |= {("TrainEvalPipelineConfig", "eval_input_reader"), ("InputReader", "name")}
     # Honoured as the file is read, and absent from what builders see.
-    read |= {("TrainEvalPipelineConfig", "preset"), ("TrainEvalPipelineConfig", "num_classes")}
-    read |= {("TrainConfig", "learning_rate_batch_size"), ("TrainConfig", "recipe_steps")}
+    read |= {("TrainEvalPipelineConfig", "preset"), ("TrainEvalPipelineConfig", "num_classes")} | {
+        ("TrainConfig", "learning_rate_batch_size"),
+        ("TrainConfig", "recipe_steps"),
+    }
     # A record of a model's weights, which nothing is built from: descriptions, cards and checks of licenses read it.
     read |= {("TrainEvalPipelineConfig", "pedigree"), *(("WeightsOrigin", name) for name in m.WeightsOrigin.fields)}
     honored = {(message, field) for message, fields in HONOURED.items() for field in fields}
