@@ -33,7 +33,14 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connection(slept: list[float] | None = None, timeout: float = 30.0) -> Connection:
-    return Connection(timeout=timeout, pauses=(1.0, 2.0), sleep=(slept if slept is not None else []).append)
+    """Return a connection that notes its pauses; attempts without an end are an error."""
+    noted = [] if slept is None else slept
+
+    def sleep(seconds: float) -> None:
+        noted.append(seconds)
+        assert len(noted) < 50
+
+    return Connection(timeout=timeout, pauses=(1.0, 2.0), sleep=sleep)
 
 
 def fetched(address: str, target: Path, size: int | None = len(BODY), **options: Any) -> str:
@@ -90,6 +97,14 @@ def test_a_complete_file_is_not_fetched_again(tmp_path: Path, size: int | None) 
     with file_server(ranges(BODY)) as server:
         assert fetched(f"{server.address}/a", tmp_path / "a", size) == DIGEST
         assert [range_ for _, range_ in server.requests] == ([f"bytes={len(BODY)}-"] if size is None else [])
+
+
+def test_a_complete_file_of_another_version(tmp_path: Path) -> None:
+    """Of the same length, of a server that does not heed If-Range: its tag alone tells."""
+    cut_off(tmp_path / "a", OTHER + b"!", len(OTHER))
+    with file_server(ranges(BODY, etag='"2"')) as server:
+        assert fetched(f"{server.address}/a", tmp_path / "a", size=None) == DIGEST
+        assert [range_ for _, range_ in server.requests] == [f"bytes={len(BODY)}-", None]
 
 
 def test_small_steps_do_not_go_on_for_ever(tmp_path: Path) -> None:
@@ -232,10 +247,10 @@ def test_an_end_that_cannot_be_known_is_refused(tmp_path: Path) -> None:
         with pytest.raises(bw.CheckpointError, match="does not say how long the file is"):
             fetched(f"{server.address}/a", tmp_path / "a", size=None)
         assert fetched(f"{server.address}/a", tmp_path / "a") == DIGEST  # the size is stated
-    whole, cut = Reply(BODY, chunked=True), Reply(BODY, chunked=True, cut=90_000)
-    with file_server([lambda path, asked: cut, lambda path, asked: whole]) as server:
+    cut = Reply(BODY, headers={"ETag": '"1"'}, chunked=True, cut=len("100000\r\n") + 90_000)
+    with file_server([lambda path, asked: cut, ranges(BODY)]) as server:
         assert fetched(f"{server.address}/b", tmp_path / "b", size=None) == DIGEST
-        assert len(server.requests) == 2
+        assert [range_ for _, range_ in server.requests] == [None, "bytes=90000-"]
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])

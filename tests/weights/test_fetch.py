@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -195,6 +195,16 @@ def test_fetching_again_without_success_keeps_the_file(server: FileServer, monke
         fetch_published(at(server), listening(again=True)[0])
     assert fetch_published(at(server), listening()[0]) == path
     assert path.read_bytes() == BODY
+
+
+def test_fetching_again_starts_again(cache: Path) -> None:
+    """What an earlier attempt left may be what is wrong."""
+    with file_server([ranges(OTHER, cut=5000), ranges(OTHER, cut=0)]) as server, pytest.raises(bw.CheckpointError):
+        fetch_published(at(server), listening()[0])
+    assert (cache / f"{FILE}.partial").read_bytes() == OTHER[:5000]
+    with file_server(ranges(BODY)) as server:
+        assert fetch_published(at(server), listening(again=True)[0]).read_bytes() == BODY
+        assert server.requests == [(f"/{FILE}", None)]
 
 
 def test_a_cache_is_copied_with_its_records(server: FileServer, cache: Path, tmp_path: Path) -> None:
@@ -423,7 +433,9 @@ def test_two_processes_at_once(cache: Path, table: Path) -> None:
     def halted(path: str, asked: str | None) -> Reply:
         return Reply(BODY, cut=700_000, gate=gate)
 
-    with file_server(halted) as server:
+    with ExitStack() as stack:
+        server = stack.enter_context(file_server(halted))
+        stack.callback(gate.set)  # nobody is held up by a failure
         write_table(table, server)
         with child() as first:
             assert first.stderr is not None
