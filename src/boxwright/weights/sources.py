@@ -13,7 +13,7 @@ from torch import nn
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, is_folder, read_file, shown
 from boxwright.base.safetensors_file import read_safetensors
-from boxwright.families.shared.source_weights import SourceWeights
+from boxwright.families.shared.source_weights import FileFacts, SourceWeights
 from boxwright.families.table import families
 from boxwright.nn.ops.boxes import BoxCoder
 from boxwright.pipeline import messages as m
@@ -23,7 +23,7 @@ from boxwright.types import Categories
 from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.published import published_weights
-from boxwright.weights.pytorch_names import from_pytorch, read_pth
+from boxwright.weights.pytorch_names import from_pytorch, read_pth, read_training_state
 from boxwright.weights.store import config_of, find_checkpoint
 from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
@@ -124,13 +124,14 @@ def describe_weights(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories 
     Raises:
         CheckpointError: If the names of its tensors are of no family's layout, or do not tell the rest.
     """
-    tensors = read_pth(path) if path.suffix.lower() == ".pth" else read_safetensors(path)
+    is_pth = path.suffix.lower() == ".pth"
+    tensors, entries = read_training_state(path) if is_pth else (read_safetensors(path), frozenset[str]())
     published = next((one for one in published_weights() if one.file == path.name and one.opens and one.presets), None)
     model = published.configuration().model if published is not None else None
-    named = model.chosen("model") if model is not None else None
+    facts = FileFacts(model.chosen("model") if model is not None else None, entries)
     members = {field.type: name for name, field in m.DetectionModel.fields.items()}
     for family in families():
-        if (described := family.describe_weights(tensors, path, named)) is not None:
+        if (described := family.describe_weights(tensors, path, facts)) is not None:
             message, categories = described
             model = m.DetectionModel(**{members[type(message)]: message})
             config = m.TrainEvalPipelineConfig(model=model)

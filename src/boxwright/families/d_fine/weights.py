@@ -21,11 +21,10 @@ from torch import Tensor
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
 from boxwright.config.load import parse_message
-from boxwright.config.message import Message
 from boxwright.families.d_fine.layouts import SIZES
 from boxwright.families.d_fine.message import DFine, DFineDecoder
 from boxwright.families.d_fine.network import DFine as Network
-from boxwright.families.shared.source_weights import SourceWeights, map_names, unchanged
+from boxwright.families.shared.source_weights import FileFacts, SourceWeights, map_names, unchanged
 from boxwright.nn.backbones.hgnetv2 import HGNETS
 from boxwright.types import Categories, Category
 from boxwright.types.categories import are_coco_classes, coco_classes
@@ -217,17 +216,18 @@ _LAYER, _CLASSES = "decoder.dec_score_head.{}.weight", "queries.enc_score_head.w
 
 
 def describe_weights(
-    tensors: Mapping[str, Tensor], path: Path, published: Message | None
+    tensors: Mapping[str, Tensor], path: Path, facts: FileFacts
 ) -> tuple[DFine, Categories | None] | None:
     """Return the message of a file of D-FINE's weights, and its classes where they are known; None for other weights.
 
     The size follows from the weights' shapes; if it is none that was published, every part is read from `config.json`.
-    The decoder's activation, ReLU or SiLU, is not in the weights, but in `config.json` or known of a published file.
+    The decoder's activation, ReLU or SiLU, is not in the weights: it is
+    in `config.json`, known of a published file, or of the project whose training state the file is.
 
     Args:
         tensors: Of the authors' layout in a `.pth`, or of transformers' in a `.safetensors`.
         path: The file.
-        published: The message of the published weights of this file's name; None if there are none.
+        facts: What is known of the file beside its tensors.
 
     Raises:
         CheckpointError: If nothing tells the activation, or they are of no published size and without a `config.json`.
@@ -239,7 +239,7 @@ def describe_weights(
     size = _size(tensors, path)
     if size is None and not said:
         raise CheckpointError(f"{shown(path)}: of none of D-FINE's sizes {', '.join(SIZES)}; pass the configuration")
-    activation = _activation(tensors, path, said, published)
+    activation = _activation(tensors, path, said, facts)
     try:
         head = f"activation: {activation} num_queries: {int(said.get('num_queries', 300))}"
         shape = f"size: {size} decoder {{ {head} }}" if size is not None else _shape(said, head)
@@ -253,19 +253,22 @@ def describe_weights(
     return parse_message(text, DFine, file=str(path)), d_fine_classes(tensors, path)
 
 
-def _activation(tensors: Mapping[str, Tensor], path: Path, said: Mapping[str, Any], published: Message | None) -> str:
+def _activation(tensors: Mapping[str, Tensor], path: Path, said: Mapping[str, Any], facts: FileFacts) -> str:
     """Return RELU or SILU, the decoder's activation."""
     if said:  # which leaves out what is transformers' default
         return "SILU" if str(said.get("decoder_activation_function", "relu")) == "silu" else "RELU"
     if any(name.startswith(_PROJECTOR) for name in tensors):  # RT-DETRv4's, towards its teacher
         return "SILU"
-    if isinstance(published, DFine):
-        decoder = published.decoder or DFineDecoder()
-        return decoder.activation.name
+    if isinstance(facts.published, DFine):
+        return (facts.published.decoder or DFineDecoder()).activation.name
+    # D-FINE's own code, which has ReLU alone, saves its scheduler. DEIM's and RT-DETRv4's, which began as copies of it,
+    # have one without a state.
+    if {"last_epoch", "optimizer", "lr_scheduler"} <= facts.entries:
+        return "RELU"
     raise CheckpointError(
-        f"{shown(path)}: nothing in it tells the activation of D-FINE's decoder; pass the configuration, such as "
-        "preset:d_fine_s_coco (activation: RELU, as D-FINE has it) or preset:deim_d_fine_s_coco (SILU, as DEIM and "
-        "RT-DETRv4 have it)"
+        f"{shown(path)}: nothing in it tells the activation of D-FINE's decoder; pass the configuration "
+        "(model.d_fine.decoder.activation), such as preset:d_fine_s_coco (activation: RELU, as D-FINE has it) or "
+        "preset:deim_d_fine_s_coco (SILU, as DEIM and RT-DETRv4 have it)"
     )
 
 
