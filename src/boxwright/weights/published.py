@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 from boxwright.base.errors import CheckpointError, ConfigError, first_line
@@ -129,14 +130,20 @@ def published_weights() -> tuple[PublishedWeights, ...]:
         ConfigError: If a team's own table cannot be read.
     """
     shipped = tuple(_entries(tomllib.loads(files("boxwright.assets").joinpath(_TABLE).read_text("utf-8"))))
-    path = os.environ.get(_OWN_TABLE)
-    if not path:
+    path = own_table()
+    if path is None:
         return shipped
     try:
         own = tuple(_entries(tomllib.loads(read_file(path, ConfigError).decode())))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{_OWN_TABLE}: {shown(path)}: not a table of weights: {first_line(error)}") from None
     return own + shipped
+
+
+def own_table() -> Path | None:
+    """Return the file of a team's own table; None without one."""
+    path = os.environ.get(_OWN_TABLE)
+    return Path(path) if path else None
 
 
 def _entries(table: dict[str, Any]) -> Iterator[PublishedWeights]:

@@ -21,6 +21,7 @@ from boxwright.types.categories import coco_classes_by_id
 from boxwright.weights.export_weights import CONFIG, WEIGHTS, is_weights_folder, step_in
 from boxwright.weights.fetch import identify_published
 from boxwright.weights.initial_shares import debiased
+from boxwright.weights.known_answers import check_known_answers
 from boxwright.weights.load_weights import check_finite, load_weights
 from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
 from boxwright.weights.store import config_of, find_checkpoint, nearby
@@ -64,14 +65,17 @@ def restore_detector(
     refuse_export(checkpoint)
     file = Path(checkpoint) / WEIGHTS if is_weights_folder(Path(checkpoint)) else Path(checkpoint)
     published, digest = identify_published(file)
+    as_published = config is None or config.model is None
     if published is not None:
         # An archive is opened with the configuration in it.
-        if (config is None or config.model is None) and not is_archive(file):
+        if as_published and not is_archive(file):
             config = published.configuration()
         categories = categories or published.categories
     with unpacked(checkpoint) as path:
         detector, config, step = _restore(path, config, use_average=use_average, categories=categories)
     if published is not None:
+        if as_published:  # with another configuration, other answers may be right
+            check_known_answers(detector, published.name, digest)
         config = copy.deepcopy(config)
         config.pedigree = [published.origin(digest)]
     return detector, config, step
