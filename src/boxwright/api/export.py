@@ -14,7 +14,7 @@ from boxwright.api.pictures import is_one, pictures_of
 from boxwright.base.errors import ExportError
 from boxwright.config.load import dump_message
 from boxwright.data.shapes import ShapesDataset
-from boxwright.exporters.export import FORMATS, ExportDescription, export
+from boxwright.exporters.export import FORMATS, ExportDescription, export, require_format
 from boxwright.exporters.parity import Report
 from boxwright.exporters.pictures import varied
 from boxwright.nn.detector import Detector
@@ -59,8 +59,7 @@ def export_model(
     Raises:
         ExportError: If the format cannot express the detector, or the exported file differs from it.
     """
-    if format not in FORMATS:
-        raise ExportError(f"format {format!r}: expected {', '.join(FORMATS)}")
+    require_format(format)
     unknown = next((name for name in options or {} if name not in ("nms", "allow_difference")), None)
     if unknown is not None:
         raise ExportError(f"export has no option {unknown!r}; it has nms and allow_difference")

@@ -14,6 +14,7 @@ import typer
 from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
 from boxwright.cli.options import require_checkpoint, source_path
+from boxwright.exporters.other_formats import way_to
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Format(str, Enum):
     TRITON = "triton"
     SAFETENSORS = "safetensors"
     TENSORFLOW = "tensorflow"
+    TF2 = "tf2"
+    TF1 = "tf1"
     TRANSFORMERS = "transformers"
     SAVEDMODEL = "savedmodel"
     EXECUTORCH = "executorch"
@@ -53,29 +56,9 @@ _SUFFIXES = {
 }
 # How TensorFlow names checkpoints, with a step at the end.
 _CHECKPOINT = re.compile(r"ckpt-[0-9]+$")
-# The endings of other programs' files, and the shortest way there.
-_ELSEWHERE = {
-    "engine": "TensorRT builds engines for one GPU: export to .onnx, then trtexec --onnx=detector.onnx "
-    "--saveEngine=detector.engine; with ONNX Runtime the provider does it by itself: predict --device tensorrt",
-    "mlpackage": "Core ML's files are written by coremltools on a Mac: export to .pt2, then "
-    'coremltools.convert(torch.export.load("detector.pt2")); it was not tried here',
-    "mlmodel": "Core ML's files are written by coremltools on a Mac, from a .pt2; it was not tried here",
-    "torchscript": "TorchScript is deprecated; .pt2 is PyTorch's own format, which C++ and Python open",
-    "pt": "PyTorch's own format of a whole detector is .pt2, weights alone are .safetensors",
-    "pth": "weights are written as .safetensors; a whole detector for PyTorch as .pt2",
-    "h5": "Keras's weights are not written; name ckpt-N for a TensorFlow checkpoint",
-    "pb": "a frozen graph needs TensorFlow to write; .onnx has the same outputs",
-    "param": "ncnn converts other files: export to .onnx with --nms none, then pnnx detector.onnx; it was not tried here",
-    "ncnn": "ncnn converts other files: export to .onnx with --nms none, then pnnx detector.onnx; it was not tried here",
-    "mnn": "MNN converts other files: export to .onnx, then MNNConvert -f ONNX; it was not tried here",
-    "om": "Ascend's ATC converts .onnx; it was not tried here",
-    "rknn": "Rockchip's rknn-toolkit2 converts .onnx; export with --nms none; it was not tried here",
-    "hef": "Hailo's compiler converts .onnx; export with --nms none; it was not tried here",
-    "bin": "OpenVINO's files are .xml with a .bin beside it: name the .xml",
-    "lite": "LiteRT's files end in .tflite",
-}
 # Weights alone, which nothing is compared with.
-_WEIGHTS = (Format.SAFETENSORS, Format.TENSORFLOW, Format.TRANSFORMERS)
+_WEIGHTS = (Format.SAFETENSORS, Format.TENSORFLOW, Format.TF2, Format.TF1, Format.TRANSFORMERS)
+_TENSORFLOW_VERSIONS = {Format.TF1: 1, Format.TF2: 2}
 _NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
 
 
@@ -101,7 +84,8 @@ FormatName = Annotated[
         "--format",
         metavar="FORMAT",
         help="onnx, openvino, litert, pt2, triton (a model repository, the target's folder; the .onnx is in the run's "
-        "export, too), safetensors, tensorflow, or (D-FINE) transformers; default: by the target's name.",
+        "export, too), safetensors, tensorflow (tf1 or tf2, if it has to be that one), or (D-FINE) transformers; default: "
+        "by the target's name.",
     ),
 ]
 Config = Annotated[
@@ -178,8 +162,7 @@ def _format_of_name(target: Path) -> Format:
     if _CHECKPOINT.search(target.name):
         return Format.TENSORFLOW
     endings = f"{', '.join(_SUFFIXES)}, or ckpt-N for a TensorFlow checkpoint"
-    way = _ELSEWHERE.get(suffix.removeprefix("."), "")
-    if way:
+    if way := way_to(suffix.removeprefix(".")):
         raise ExportError(f"{target}: {way}")
     raise ExportError(f"{target}: no format is known by this name; expected {endings}, or name it with --format")
 
@@ -334,6 +317,17 @@ def _write_triton(path: Path, folder: Path, channels: int) -> None:
     console.print(f"TensorRT (not tried here): {tensorrt_line(path, channels)}", markup=False)
 
 
+def _require_version(config: TrainEvalPipelineConfig, chosen: Format) -> None:
+    """Raise an ExportError if the requested TensorFlow is not the one whose checkpoints a network has."""
+    from boxwright.pipeline.tensorflow_version import tensorflow_version
+
+    version = tensorflow_version(config.model)
+    if _TENSORFLOW_VERSIONS.get(chosen, version) != version:
+        raise ExportError(
+            f"--format {chosen.value}: this network is one of TensorFlow {version}; use --format tf{version}"
+        )
+
+
 def _write_weights(source: Path, target: Path | None, chosen: Format, config_path: Path | None) -> None:
     if target is None:
         raise ExportError(f"--format {chosen.value}: name what to write")
@@ -349,6 +343,7 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
 
     config = load_config(config_path) if config_path else None
     detector, config, step = restore_detector(source, config=config)
+    _require_version(config, chosen)
     if chosen is Format.TRANSFORMERS:
         target = write_transformers(detector, config, target)
     elif target.is_dir():

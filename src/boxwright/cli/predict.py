@@ -112,7 +112,7 @@ def predict_command(
         console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")
     if settings.profile:
         _print_profile(done)
-    if model_dir.suffix in EXPORTS:
+    if model_dir.suffix.lower() in EXPORTS:
         suggest("serve", model_dir)
     else:
         slow = detector.device == CPU and done.pictures > _MANY_IMAGES
@@ -121,7 +121,7 @@ def predict_command(
 
 def _import_pytorch(model_dir: Path) -> None:
     """Import what opens a checkpoint; an export opens without."""
-    if model_dir.suffix not in EXPORTS:
+    if model_dir.suffix.lower() not in EXPORTS:
         with importing():
             import boxwright.weights.restore  # noqa: F401
 

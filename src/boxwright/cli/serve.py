@@ -49,7 +49,7 @@ def serve_command(
 ) -> None:
     """Serve detectors: TensorFlow Serving's REST protocol, the Open Inference Protocol, POST /detect with an image, a page."""
     for model in models if watch else ():
-        if model.suffix not in EXPORTS:
+        if model.suffix.lower() not in EXPORTS:
             raise ExportError(f"--watch {model}: only an exported file is watched; run `boxwright export {model}`")
     if len(models) > 1 and settings.thresholds:
         raise ConfigError(f"--thresholds {settings.thresholds}: a report's thresholds are of one model; serve it alone")

@@ -91,4 +91,5 @@ def _models_in(folder: Path) -> Iterator[Path]:
 
 def _is_export(path: Path, beside: list[str]) -> bool:
     """Return whether a file is an exported detector by its name: OpenVINO's .xml needs its .bin (data sets have .xml)."""
-    return path.suffix in EXPORTS and (path.suffix != ".xml" or f"{path.stem}.bin" in beside)
+    suffix = path.suffix.lower()
+    return suffix in EXPORTS and (suffix != ".xml" or f"{path.stem}.bin" in beside)
