@@ -35,3 +35,12 @@ def test_endings_and_names_in_any_case() -> None:
     assert way_to("onnx") == way_to("") == ""
     assert export_paths("a/OUT.XML") == [Path("a/OUT.XML"), Path("a/OUT.bin")]
     assert export_paths("OUT.ONNX") == [Path("OUT.ONNX")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "format"), [("OUT.ONNX", "onnx"), ("OUT.XML", "openvino"), ("OUT.Pt2", "pt2")])
+def test_files_in_capitals_are_written_and_open(tmp_path: Path, name: str, format: str) -> None:
+    bw.export(build(MOBILENET_V1), tmp_path / name, images=pictures(), format=format)  # type: ignore[arg-type]
+    companions = {"OUT.bin"} if format == "openvino" else set[str]()
+    assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.parity.json", *companions}
+    assert len(bw.load(tmp_path / name)(pictures()[0], min_score=0.0).boxes) > 10
