@@ -29,7 +29,10 @@ def record(file: Path, out: Path, model: bw.Model | None = None) -> Path:
     """Write a file's recording into a folder, and return its path; `model` is the opened file, if it is open."""
     transformers: Any = import_module("transformers")
     model = model or bw.load(file, device="cpu")
-    height, width = model.detector.preprocessor.resizer.output_size
+    size = model.detector.preprocessor.resizer.output_size
+    if size is None:
+        raise SystemExit(f"{file}: its inputs have no fixed size")
+    height, width = size
     with tempfile.TemporaryDirectory() as folder:
         write_transformers(model.detector, model.config, Path(folder))
         theirs, told = transformers.DFineForObjectDetection.from_pretrained(folder, output_loading_info=True)
