@@ -51,7 +51,7 @@ def presets_of(family: str) -> Iterator[str]:
     names = [name for name in read_costs() if _family(name) == family]
     yield (
         "Parameters and arithmetic are for the preset's own classes and its input of a 480×640 image; weights have\n"
-        "the licenses of those who publish them, and nothing is downloaded ([all presets](presets.md)).\n"
+        "the licenses of those who publish them, and are [fetched by name](weights.md) ([all presets](presets.md)).\n"
     )
     yield from preset_rows(names)
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import boxwright as bw
 from boxwright.cli.main import app
+from boxwright.families.d_fine.message import DFine
 from boxwright.families.d_fine.weights import authors_name
 from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config
@@ -23,6 +24,7 @@ from boxwright.weights.fetch import Fetching, fetch_published, identify_publishe
 from boxwright.weights.pedigree import describe_origin, require_licenses
 from boxwright.weights.published import find_published, published_weights
 from tests.weights.file_server import FileServer, file_server, ranges
+from tests.weights.tensorflow.test_first_formats import CONFIG, WEIGHTS, archive, write
 
 NAME, FILE = "d_fine_made_up_coco", "made_up_dfine_n_coco.pth"
 SIZE = "model.d_fine.image_resizer.fixed_shape_resizer"
@@ -214,6 +216,51 @@ def test_fine_tuning_by_name_keeps_the_pedigree(server: FileServer, tmp_path: Pa
     settings = InitSettings(model="d_fine_n_coco", weights="run", steps=False)
     bw.train(init_config(data, "next.config", settings).config, "next", overrides=changes, listeners=[], **options)
     assert bw.load("next", device="cpu").config.pedigree == [origin]
+
+
+def test_the_network_is_that_of_the_weights(server: FileServer, tmp_path: Path) -> None:
+    """Also where the model has another name, or the weights are left away; what the user asks for comes first."""
+    data = tmp_path / "data"
+    categories = bw.Categories((bw.Category(0, 1, "person"), bw.Category(1, 2, "parcel")))
+    write_coco(data, [picture(seed) for seed in range(4)], np.array([[10, 10, 60, 60]], np.float32), categories)
+
+    def network(**settings: str) -> DFine:
+        written = init_config(data, "new.config", InitSettings(steps=False, **settings), force=True)
+        config = bw.load_config(written.config)
+        assert config.model is not None
+        message = config.model.chosen("model")
+        assert isinstance(message, DFine)
+        return message
+
+    def side(**settings: str) -> int:
+        return network(**settings).image_resizer.fixed_shape_resizer.height
+
+    assert side(model="d_fine_n_coco", weights="none") == 640
+    assert side(model="d_fine_n_coco", weights=NAME) == side(model=NAME, weights="none") == 128
+    assert side(model=NAME, imgsz="160") == 160
+    decoder = network(model="deim_d_fine_n_coco", weights=NAME).decoder
+    assert decoder is None or decoder.activation.name == "RELU"
+    assert network(model="deim_d_fine_n_coco", weights="none").decoder.activation.name == "SILU"
+
+
+def test_an_archive_without_a_preset_is_opened_with_what_is_inside(tmp_path: Path, server: FileServer) -> None:
+    files = {
+        f"ssd/{file.name}": file.read_bytes() for file in write(WEIGHTS, "bundle", tmp_path / "in").parent.iterdir()
+    }
+    reader = (
+        '{ label_map_path: "PATH_TO_BE_CONFIGURED" tf_record_input_reader { input_path: "PATH_TO_BE_CONFIGURED" } }'
+    )
+    content = archive({**files, "ssd/pipeline.config": f"{CONFIG} eval_input_reader {reader}".encode()})
+    name = "centernet_resnet50_v2_512x512_coco17_tpu-8"
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / f"{name}.tar.gz").write_bytes(content)
+    model = bw.load(name, device="cpu")
+    assert len(model.names) == 80  # of 90 ids
+    (origin,) = model.config.pedigree
+    assert (origin.name, origin.sha256) == (name, hashlib.sha256(content).hexdigest())
+    with pytest.raises(bw.CheckpointError, match=f"{name}: no preset has its network.* is not fine-tuned by name"):
+        init_config(tmp_path, "new.config", InitSettings(model=name))
+    assert server.requests == []
 
 
 def write_coco(

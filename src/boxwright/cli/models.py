@@ -13,6 +13,7 @@ from boxwright.cli.console import errors
 
 if TYPE_CHECKING:
     from boxwright.cli.benchmarking.preset_costs import PresetCost
+    from boxwright.weights.published import PublishedWeights
 
 _ROUNDS = 5
 
@@ -27,7 +28,7 @@ def models_command(
 ) -> None:
     """List the presets: configurations that come with Boxwright, for `preset: "NAME"` or `--config preset:NAME`.
 
-    Parameters and multiplications are counted, not measured. Weights are published by others; nothing is downloaded.
+    Parameters and multiplications are counted, not measured. Weights are published by others, and fetched when they are used by name.
     """
     from boxwright.cli.benchmarking.preset_costs import read_costs
     from boxwright.config.preset import preset_names, preset_path
@@ -113,21 +114,22 @@ def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
             print(f"starts from {train.fine_tune_checkpoint}, which must exist; or set fine_tune_checkpoint")
     print(f"file        {preset_path(name)}")
     for weights in published_for(name):
-        what = "the detector" if weights.holds == "detector" else "the backbone"
-        print(f"\nweights of {weights.publisher}, for {what}: {weights.name}")
-        print(f"  {weights.file}\n  license of the weights: {weights.license}; data: {', '.join(weights.data)}")
-        print(
-            f'  fine_tune_checkpoint: "{weights.name}"'
-            + (
-                ' fine_tune_checkpoint_type: "transfer"'
-                if weights.holds == "detector"
-                else ' fine_tune_checkpoint_type: "classification"'
-            )
-        )
+        _describe_weights(name, weights)
     two_stage = config.model.faster_rcnn if config.model is not None else None
     # The third stage predicts masks, which the readers must then load.
     masks = two_stage is not None and two_stage.number_of_stages == 3
     _next_steps(name, "    load_instance_masks: true\n    mask_type: PNG_MASKS\n" if masks else "")
+
+
+def _describe_weights(preset: str, weights: PublishedWeights) -> None:
+    """Print what published weights of a preset are, the command that starts from them, and the field that does."""
+    detects = weights.holds == "detector"
+    source = f"--model {weights.name}" if detects else f"--model {preset} --weights {weights.name}"
+    kind = "transfer" if detects else "classification"
+    print(f"\nweights of {weights.publisher}, for the {weights.holds}: {weights.name}")
+    print(f"  {weights.file}\n  license of the weights: {weights.license}; data: {', then '.join(weights.data)}")
+    print(f"  boxwright train DATA {source}")
+    print(f'  fine_tune_checkpoint: "{weights.name}" fine_tune_checkpoint_type: "{kind}"')
 
 
 def _next_steps(name: str, in_readers: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +43,7 @@ def list_command(
     as_json: AsJson = False,
     cache: Cache = None,
 ) -> None:
-    """List the names, with average precision by their authors, size, license of the weights, and what is cached."""
+    """List names with publisher, data, license, average precision by the authors and size; and what is cached."""
     from boxwright.weights.fetch import cached_published
     from boxwright.weights.published import published_weights
 
@@ -58,19 +59,29 @@ def list_command(
         return
     if not listed:
         raise ConfigError(f"no published weights with {' '.join(words or ())!r}; boxwright weights list shows all")
-    widest = max(len(weights.name) for weights in listed)
-    print(f"{'name':{widest}}  {'AP':>4}  {'MB':>6}  {'license':10}")
-    for weights in listed:
-        ap = f"{weights.ap:.1f}" if weights.ap is not None else ""
-        size = f"{weights.size / 1e6:.1f}" if weights.size is not None else ""
-        mark = "cached" if cached[weights.name] else "" if weights.opens or backbones else "not opened yet"
-        print(f"{weights.name:{widest}}  {ap:>4}  {size:>6}  {weights.license:10}  {mark}".rstrip())
-    print(
-        "\nAP: by their authors, on COCO's val2017 unless `boxwright weights info NAME` says otherwise\n"
-        "license: of the weights, as their publisher states it; info names the data's terms"
-    )
+    _print_groups(listed, {name for name, path in cached.items() if path is not None})
     if not backbones:
         suggest("predict", "IMAGES", "--model", next((one.name for one in listed if one.opens), "NAME"))
+
+
+def _print_groups(listed: list[PublishedWeights], cached: set[str]) -> None:
+    """Print weights below their publishers, data and licenses, in at most 80 columns."""
+    widest = max(len(weights.name) for weights in listed)
+    print(f"  {'name':{widest}}    AP       MB")
+    for (publisher, data, license), group in groupby(listed, lambda one: (one.publisher, one.data, one.license)):
+        print(f"{publisher}; {', then '.join(data)}; license: {license}")
+        for weights in group:
+            # Precision of masks, or on other data, is not to be compared with the others.
+            ap = "" if weights.ap is None else f"{weights.ap:.1f}{'*' if weights.ap_note else ' '}"
+            size = f"{weights.size / 1e6:.1f}" if weights.size is not None else ""
+            unopened = weights.holds == "detector" and not weights.opens
+            mark = "cached" if weights.name in cached else "not yet" if unopened else ""
+            print(f"  {weights.name:{widest}}  {ap:>5}  {size:>6}  {mark}".rstrip())
+    print(
+        "\nAP: by their authors, on COCO's val2017; *: of what `weights info` says\n"
+        "license: of the weights, as their publisher states it; info has the data's terms\n"
+        "not yet: of a kind that Boxwright does not open yet"
+    )
 
 
 def _searched(weights: PublishedWeights) -> str:
@@ -112,6 +123,8 @@ def info_command(name: Name, *, as_json: AsJson = False, cache: Cache = None) ->
         suggest("predict", "IMAGES", "--model", name)
     if weights.holds == "detector" and weights.presets:
         suggest("train", "DATA", "--model", name, when="to fine-tune it")
+    if weights.holds == "backbone" and weights.presets:
+        suggest("train", "DATA", "--model", weights.presets[0], "--weights", name, when="to start from it")
 
 
 def _facts(weights: PublishedWeights) -> dict[str, str]:
@@ -123,7 +136,7 @@ def _facts(weights: PublishedWeights) -> dict[str, str]:
     return {
         "name": weights.name,
         "holds": f"a {weights.holds}" + ("" if opens else ", of a kind that Boxwright does not open yet"),
-        "presets": ", ".join(weights.presets) or ("its own configuration" if weights.own_configuration else ""),
+        "presets": ", ".join(weights.presets) or ("none; its archive has a configuration" if weights.opens else ""),
         "changed by": ", ".join(weights.overrides),
         "AP": ap or weights.ap_note,
         "input": weights.input_size,
@@ -160,8 +173,9 @@ def fetch_command(
 
 @app.command("verify")
 def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights, wherever it came from.")]) -> None:
-    """Say which published weights a file is, by its SHA-256; exit with 1 if it is none that is known."""
-    from boxwright.weights.fetch import identify_published
+    """Say which published weights a file is, by its SHA-256; exit with 1 if it is none of them or cannot be checked."""
+    from boxwright.weights.digest_records import compute_record
+    from boxwright.weights.fetch import identify_published, weights_cache
     from boxwright.weights.published import published_weights
 
     if not is_file(file):
@@ -171,13 +185,19 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
         how = "its SHA-256 agrees" if weights.sha256 else "it was fetched here, and its SHA-256 is not stated"
         console.print(f"{file} is {weights.name} of {weights.publisher}: {how}", markup=False, soft_wrap=True)
         return
-    named = next((one for one in published_weights() if one.file == file.name), None)
-    if named is not None and named.sha256:
-        raise CheckpointError(
-            f"{file} has the name of {named.name}, but its SHA-256 is {digest}, not {named.sha256}"
-            f"{'' if named.whole_digest else '…'}: it is damaged, or another file"
-        )
-    raise CheckpointError(f"{file} is none of the published weights whose SHA-256 is known")
+    size = file.stat().st_size
+    by_name = next((one for one in published_weights() if one.file == file.name), None)
+    alike = by_name or next((one for one in published_weights() if one.size == size), None)
+    if alike is None:
+        raise CheckpointError(f"{file} is none of the published weights, by its SHA-256, its name or its size")
+    shared = f"has the {'size' if by_name is None else 'name'} of {alike.name}"
+    if not alike.sha256:
+        own = compute_record(weights_cache(), file).sha256
+        raise CheckpointError(f"{file} {shared}, whose SHA-256 nobody states: it cannot be checked; its own is {own}")
+    raise CheckpointError(
+        f"{file} {shared}, but its SHA-256 is {digest}, not {alike.sha256}"
+        f"{'' if alike.whole_digest else '…'}: it is damaged, or another file"
+    )
 
 
 @app.command("where")

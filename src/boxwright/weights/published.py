@@ -102,11 +102,16 @@ class PublishedWeights:
         """Return the configuration of the detector that it is.
 
         Raises:
-            CheckpointError: If it is no detector, or of a kind that is not built.
+            CheckpointError: If it is no detector, is of a kind that is not built, or has its configuration inside.
         """
         if not self.opens:
             what = "a backbone's weights, to start a training from" if self.holds == "backbone" else "not opened yet"
             raise CheckpointError(f"{self.name}: {what}; `boxwright weights list` marks the names that can be opened")
+        if not self.presets:
+            raise CheckpointError(
+                f"{self.name}: no preset has its network, which the configuration in its archive describes: "
+                "it detects, and is not fine-tuned by name"
+            )
         return load_config(f"preset:{self.presets[0]}", self.overrides)
 
     def origin(self, sha256: str) -> m.WeightsOrigin:
@@ -163,9 +168,9 @@ def find_published(name: str) -> PublishedWeights | None:
 
 
 def published_for(preset: str) -> tuple[PublishedWeights, ...]:
-    """Return the weights that fit a preset, whole detectors first."""
+    """Return the weights that fit a preset: whole detectors first, and those first that name this preset first."""
     fitting = [weights for weights in published_weights() if preset in weights.presets]
-    return tuple(sorted(fitting, key=lambda weights: weights.holds != "detector"))
+    return tuple(sorted(fitting, key=lambda weights: (weights.holds != "detector", weights.presets[0] != preset)))
 
 
 def nearest_published(name: str) -> tuple[str, ...]:

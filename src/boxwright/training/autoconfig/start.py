@@ -156,13 +156,9 @@ def _with_published(settings: InitSettings) -> tuple[InitSettings, tuple[str, ..
         ConfigError: If none are published of the kind that the word asks for.
     """
     named = find_published(settings.model)
-    changes: tuple[str, ...] = ()
     if named is not None:
-        if not named.presets or named.holds != "detector":
-            named.configuration()
-            raise CheckpointError(f"{named.name}: there is no preset to fine-tune it with; it can be detected with")
+        named.configuration()  # raises for what cannot be fine-tuned
         preset = settings.model if settings.model in named.presets else named.presets[0]
-        changes = tuple(change for change in named.overrides if ".num_classes=" not in change)
         settings = replace(settings, model=preset, weights=settings.weights or named.name)
     word = settings.weights.lower()
     if word == NO_WEIGHTS:
@@ -175,7 +171,12 @@ def _with_published(settings: InitSettings) -> tuple[InitSettings, tuple[str, ..
                 "`boxwright weights list` shows the names that there are, and none starts from fresh weights"
             )
         settings = replace(settings, weights=fitting[0].name)
-    return settings, changes
+    weights = None if exists(settings.weights) else find_published(settings.weights)
+    # Weights that fit the preset by changes of it need these, whatever the model was named by.
+    detects = weights is not None and weights.holds == "detector" and settings.preset in weights.presets
+    shape = weights if detects else named
+    overrides = () if shape is None else shape.overrides
+    return settings, tuple(change for change in overrides if ".num_classes=" not in change)
 
 
 def _require_weights(weights: str) -> None:

@@ -189,7 +189,7 @@ def config_text(plan: Plan) -> str:
 
 
 def _model(plan: Plan) -> list[str]:
-    lines = _changed(plan.changes)
+    lines = _changed(plan)
     if plan.input_size is not None:
         height, width = plan.input_size
         lines += [
@@ -205,11 +205,13 @@ def _model(plan: Plan) -> list[str]:
     return ["model {", f"  {plan.family} {{", *lines, "  }", "}"] if lines else []
 
 
-def _changed(changes: Sequence[str]) -> list[str]:
-    """Return overrides of a model as fields of its message."""
+def _changed(plan: Plan) -> list[str]:
+    """Return a plan's changes of the model as fields of its message, without those that the plan sets otherwise."""
+    chosen = {".image_resizer.": plan.input_size, "anchor_generator.": plan.anchors}
     config = m.TrainEvalPipelineConfig()
-    for change in changes:
-        apply_override(config, change)
+    for change in plan.changes:
+        if not any(field in change and value is not None for field, value in chosen.items()):
+            apply_override(config, change)
     if config.model is None:
         return []
     return textwrap.indent(dump_message(config.model.chosen("model")).rstrip(), "    ").splitlines()
