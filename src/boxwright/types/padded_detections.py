@@ -1,24 +1,20 @@
-"""Detections in images.
+"""Detections of a batch as padded tensors, and every decoded anchor or region before any filtering.
 
-Every decoded anchor or region, before any filtering.
-
-Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of the class head, A anchors or regions, K
-foreground classes.
+Dimensions: B batch, D detections with padding, P keypoints, C columns of the class head, A anchors or regions, K
+foreground classes, h w mask.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxwright.types.categories import Categories, titles
-from boxwright.types.detection_outputs import outputs_of
-from boxwright.types.found import FoundObjects, chosen
+from boxwright.types.categories import Categories
+from boxwright.types.detections import Detections
 from boxwright.types.packing import fetched
 
 
@@ -70,6 +66,11 @@ class RawDetections:
         if self.valid is not None:
             boxes, scores = boxes * self.valid[..., None], scores * self.valid[..., None]
         return {"raw_detection_boxes": boxes, "raw_detection_scores": scores}
+
+    def to_tf_arrays(self, true_size: tuple[int, int]) -> dict[str, NDArray[Any]]:
+        """Return `to_tf` of one image's values, whose input without padding has a (height, width), as arrays."""
+        outputs = self.to_tf(torch.tensor(true_size, device=self.boxes.device))
+        return {name: values.cpu().numpy() for name, values in outputs.items()}
 
 
 def normalized(boxes: Tensor, sizes: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ class PaddedDetections:
         values = fetched([*known.values(), *others])
         return PaddedDetections(**dict(zip(known, values, strict=False))), values[len(known) :]
 
-    def to_list(self, image_sizes: Tensor, categories: Categories | None = None) -> list[Detections]:
+    def to_list(self, image_sizes: Tensor, categories: Categories | None = None) -> list[Detections[Tensor]]:
         """Return the detections in each image, without padding; on a GPU this synchronizes once per image.
 
         Args:
@@ -154,101 +155,3 @@ class PaddedDetections:
             anchors, size = known.pop("anchors"), (int(height), int(width))
             listed.append(Detections(**known, image_size=size, categories=categories, anchor_indices=anchors))
         return listed
-
-
-@dataclass(frozen=True)
-class Detections:
-    """The detections in one image, best first.
-
-    Attributes:
-        boxes: float32 [D, 4], xyxy in pixels of the original image.
-        scores: float32 [D].
-        labels: int64 [D], 0-based.
-        image_size: (height, width) of that image.
-        categories: The classes of the labels.
-        anchor_indices: int64 [D]; the index of the anchor of each.
-        multiclass_scores: float32 [D, C]; all scores of that anchor, background first if there is one.
-        keypoints: float32 [D, P, 2], x and y in pixels of the original image.
-        masks: float32 [D, h, w] in 0..1; the probability that each part of the box, from corner to corner, belongs to
-            the object. `boxwright.instance_masks` resizes them to the image.
-        features: float [D, C, H, W]; the second stage's features of the box (TF's `detection_features`).
-        rpn_features: float [D, C, H, W]; crops of the first stage's feature map (TF's `cropped_rpn_box_features`).
-        keypoint_scores: float32 [D, P].
-        keypoint_depths: float32 [D, P]; in the unit of the groundtruth's.
-        temporal_offsets: float32 [D, 2]; y and x from the center in the previous frame, in the groundtruth's unit.
-        surface_parts: uint8 [D, h, w]; within each mask the part of the body's surface, as `dense_pose.py` counts them
-            plus 1; 0 beside it, and for classes without parts.
-        surface_coordinates: float32 [D, h, w, 2]; v and u on that part; 0 without one.
-        cell_boxes: float32 [D, 4]; CenterNet's boxes, xyxy in cells of its maps and clipped to these.
-        embeddings: float32 [D, E] of length 1; nearer for the same individual in other images than for others.
-        raw: Boxes and scores of all anchors or regions: views of the batch's, on its device. Only
-            `Detector.postprocess` returns them, not `Detector.detect`.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
-    image_size: tuple[int, int]
-    categories: Categories | None = None
-    anchor_indices: Tensor | None = None
-    multiclass_scores: Tensor | None = None
-    keypoints: Tensor | None = None
-    masks: Tensor | None = None
-    features: Tensor | None = None
-    rpn_features: Tensor | None = None
-    keypoint_scores: Tensor | None = None
-    keypoint_depths: Tensor | None = None
-    temporal_offsets: Tensor | None = None
-    surface_parts: Tensor | None = None
-    surface_coordinates: Tensor | None = None
-    cell_boxes: Tensor | None = None
-    embeddings: Tensor | None = None
-    raw: RawDetections | None = None
-
-    def __len__(self) -> int:
-        return len(self.boxes)
-
-    def above(self, score: float) -> Detections:
-        """Return the detections of at least a score."""
-        return chosen(self, self.scores >= score)
-
-    def first(self, count: int) -> Detections:
-        """Return the best `count` detections."""
-        return chosen(self, slice(count))
-
-    def arrays(self) -> FoundObjects:
-        """Return the same as arrays, for metrics, drawings and files."""
-        known = {field.name: getattr(self, field.name) for field in fields(FoundObjects) if hasattr(self, field.name)}
-        for name, value in known.items():
-            if isinstance(value, Tensor):
-                known[name] = value.detach().cpu().numpy()
-        return FoundObjects(**known)
-
-    def names(self) -> list[str]:
-        """Return D names; "class 3" for a label without a category."""
-        return titles(self.categories, self.labels.tolist())
-
-    def to_tf(self) -> dict[str, NDArray[Any]]:
-        """Return the outputs of TensorFlow's exported detectors for one image, without batch dimension and padding.
-
-        Returns:
-            `detection_boxes` float32 [D, 4] as ymin, xmin, ymax, xmax in 0..1 of the image, `detection_scores` float32
-            [D], `detection_classes` float32 [D] (1-based), and `num_detections` float32 []; if known, the outputs of
-            `DETECTION_OUTPUTS`, float32, and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as
-            `RawDetections.to_tf` describes them.
-        """
-        height, width = self.image_size
-        boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
-        # All float32, classes and counts too, as in TF's exported signature.
-        result: dict[str, NDArray[Any]] = {
-            "detection_boxes": boxes.astype(np.float32),
-            "detection_scores": self.scores.cpu().numpy().astype(np.float32),
-            "detection_classes": self.labels.cpu().numpy().astype(np.float32) + 1,
-            "num_detections": np.array(len(self), np.float32),
-        }
-        more = outputs_of(self, torch.tensor(self.image_size, device=self.boxes.device))
-        result |= {name: values.cpu().numpy().astype(np.float32) for name, values in more.items()}
-        if self.raw is not None:
-            raw = self.raw.to_tf(torch.tensor(self.image_size, device=self.raw.boxes.device))
-            result |= {name: value.cpu().numpy() for name, value in raw.items()}
-        return result
