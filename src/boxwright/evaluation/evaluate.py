@@ -39,7 +39,7 @@ from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.devices import require_runtime
 from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS, RUNTIMES, TORCH
-from boxwright.types import FoundObjects, Sample
+from boxwright.types import Array, Detections, Sample
 from boxwright.weights.open_model import OpenModel, open_model
 
 
@@ -163,7 +163,7 @@ def export_on_samples(detector: ExportedDetector, plan: EvaluationPlan, settings
     if settings.multi_scale:
         raise ConfigError("multi_scale: an exported detector has one scale; evaluate its checkpoint instead")
 
-    def detect(samples: list[Sample], _: int) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+    def detect(samples: list[Sample], _: int) -> Iterator[tuple[Detections[Array], dict[str, float]]]:
         for found in detector.detect([sample.image for sample in samples]):
             yield found, {}
 

@@ -27,7 +27,7 @@ from boxwright.runtime.exported import ExportedDetector
 from boxwright.runtime.formats import EXPORTS
 from boxwright.runtime.sessions import read_metadata
 from boxwright.types.categories import Categories
-from boxwright.types.found import Finder
+from boxwright.types.detections import DetectFunction
 from boxwright.weights.exports import open_export
 from boxwright.weights.fetch import weights_cache
 from boxwright.weights.find_weights import exists, local_path, unknown
@@ -206,7 +206,7 @@ class OpenModel:
         digest = self.weights_sha256()
         return replace(self, opened=optimized(self.opened, precision, compile=compile), original_sha256=digest)
 
-    def finder(self, multi_scale: str = "") -> Finder:
+    def finder(self, multi_scale: str = "") -> DetectFunction:
         """Return a function that detects objects in pictures.
 
         Args:
