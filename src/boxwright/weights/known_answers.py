@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import CheckpointError, first_line
 from boxwright.nn.detector import Detector
-from boxwright.types.found import FoundObjects
+from boxwright.types.detections import Array, Detections
 from boxwright.weights.published import own_table
 
 _LOG = logging.getLogger("boxwright")
@@ -130,7 +130,7 @@ def _parse(content: dict[str, Any]) -> KnownAnswers:
     )
 
 
-def _difference(answers: KnownAnswers, detected: FoundObjects) -> str:
+def _difference(answers: KnownAnswers, detected: Detections[Array]) -> str:
     """Return the first recorded detection that was not made, with the nearest of its class; empty if all were made.
 
     Detections are compared without their order, as equal scores may come in any.
