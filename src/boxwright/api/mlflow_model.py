@@ -24,7 +24,7 @@ from boxwright.api.model import Model, load
 from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import cause, is_folder, make_folder, read_file, shown, write_whole
 from boxwright.runtime.export_file import export_paths
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.weights.find_weights import local_path
 
 with warnings.catch_warnings():
@@ -70,7 +70,7 @@ def save_model(
     files = _files(source)
     described = MlflowModel() if mlflow_model is None else mlflow_model
     described.signature = _signature()
-    name = next(iter(files)) if source.suffix.lower() in EXPORTS else ""
+    name = next(iter(files)) if is_export(source) else ""
     data = f"{_DATA}/{name}".rstrip("/")
     described.add_flavor(FLAVOR, data=data, boxwright_version=version("boxwright"))
     environments = {"conda_env": "conda.yaml", "python_env": "python_env.yaml"}
@@ -185,7 +185,7 @@ def _pictures(table: Any) -> Iterator[Any]:
 
 def _files(source: Path) -> dict[str, bytes]:
     """Return the files that a model consists of, the one to open first."""
-    if source.suffix.lower() in EXPORTS:
+    if is_export(source):
         load(source)  # a damaged file, or one of another program, is refused here
         return {path.name: read_file(path, CheckpointError) for path in export_paths(source)}
     from boxwright.weights.export_weights import pack_weights_folder

@@ -15,7 +15,7 @@ from pathlib import Path
 from boxwright.base.errors import CheckpointError, ExportError, OutputError, first_line, shortened
 from boxwright.base.files import read_file, shown
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.training.log import read_lines
 from boxwright.types import Categories
 from boxwright.weights.export_weights import pack_weights_folder
@@ -192,7 +192,7 @@ def push_to_hub(
     if hub_address(source) is not None:
         raise CheckpointError(f"{source} is on the hub already; pass a run's folder or a checkpoint")
     path = Path(source)
-    if path.suffix.lower() in EXPORTS:
+    if is_export(path):
         raise ExportError(f"{shown(path)} is exported; pass the run, or its checkpoint, whose weights are published")
     detector, config, step = restore_detector(path)
     files = pack_weights_folder(detector, config, step)

@@ -6,6 +6,7 @@ its name says is diagnosed by the few ways in which downloads go wrong.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import time
@@ -86,6 +87,12 @@ def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> byte
         return Path(path).read_bytes()
     except (OSError, ValueError) as problem:  # ValueError: a name with a null byte
         raise error(f"{shown(path)}: {cause(problem)}") from None
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits; an OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

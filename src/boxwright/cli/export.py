@@ -13,7 +13,7 @@ import typer
 
 from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
-from boxwright.cli.options import require_checkpoint, source_path
+from boxwright.cli.options import model_option, require_checkpoint, source_path
 from boxwright.exporters.other_formats import way_to
 from boxwright.exporters.settings import ExportSettings, Precision
 
@@ -106,14 +106,7 @@ Images = Annotated[
 ]
 ModelDir = Annotated[
     Path | None,
-    typer.Option(
-        "--model_dir",
-        "--checkpoint",
-        "--model",
-        parser=source_path,
-        metavar="PATH",
-        help="The source, as in other commands.",
-    ),
+    model_option("The source, as in other commands."),
 ]
 Verify = Annotated[
     Path | None,

@@ -53,15 +53,15 @@ def require_data(source: str) -> None:
         raise DataError(f"no file matches {source!r}")
 
 
+def model_option(help: str) -> Any:
+    """Return the option that names a model, by any of its three spellings."""
+    return typer.Option("--model_dir", "--checkpoint", "--model", parser=source_path, metavar="PATH", help=help)
+
+
 CheckpointOption = Annotated[
     Path,
-    typer.Option(
-        "--model_dir",
-        "--checkpoint",
-        "--model",
-        parser=source_path,
-        metavar="PATH",
-        help="A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
+    model_option(
+        "A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
         "or zoo archive; a name of boxwright weights list; or hf://USER/NAME on Hugging Face's hub.",
     ),
 ]

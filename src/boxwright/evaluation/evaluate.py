@@ -38,7 +38,7 @@ from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.devices import require_runtime
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS, RUNTIMES, TORCH
+from boxwright.runtime.formats import RUNTIMES, TORCH, is_export
 from boxwright.types import Array, Detections, Sample
 from boxwright.weights.open_model import OpenModel, open_model
 
@@ -80,7 +80,7 @@ def open_evaluation(
     """
     if isinstance(model, Path):
         require_runtime(model, settings.runtime, settings.device)
-        own = None if model.suffix.lower() in EXPORTS else config
+        own = None if is_export(model) else config
         opened = open_model(model, device=settings.device, config=own, allow_edited=settings.allow_edited)
         model = opened.optimized(settings.precision, compile=settings.compile)
     data = data or open_evaluation_data(config, settings, model.categories, model.opened.num_classes)

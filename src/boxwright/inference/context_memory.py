@@ -35,7 +35,7 @@ from boxwright.data.tf_example import encoded_image, read_features
 from boxwright.data.tf_sequence_example import encode_sequence
 from boxwright.data.tfrecord import TFRecordFile, write_records_to
 from boxwright.inference.settings import ContextSettings
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.weights.open_model import fixed, open_model
 
 # From images to each best box's embedding, float32 [C + 4], and score; None if nothing was detected.
@@ -54,7 +54,7 @@ def open_embedder(checkpoint: Path, *, device: str = "auto") -> Embed:
     Raises:
         BoxwrightError: If there is no such detector.
     """
-    if checkpoint.suffix.lower() in EXPORTS:
+    if is_export(checkpoint):
         raise fixed(checkpoint)
     from boxwright.pipeline.overrides import with_overrides
     from boxwright.weights.restore import stored_config

@@ -24,7 +24,7 @@ from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tracking import least_score
 from boxwright.runtime.devices import require_runtime
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.runtime.thresholds import above_thresholds, read_thresholds, require_same_model
 from boxwright.types import Array, Categories, DetectFunction, Detections
 from boxwright.weights.open_model import OpenModel, fixed, open_model, remember, require_adjustable
@@ -334,7 +334,7 @@ class ModelSource:
         """Return the configuration and classes that replace the model's own; None for no replacement."""
         if not (self.config or self.label_map or self.changes):
             return None, None
-        if self.path.suffix.lower() in EXPORTS:
+        if is_export(self.path):
             raise fixed(self.path)
         # Not at the top, as an exported detector opens without PyTorch.
         from boxwright.data.label_map import load_label_map

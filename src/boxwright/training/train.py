@@ -45,7 +45,6 @@ from boxwright.training.stop import stop_requests
 from boxwright.training.trackers import check_tracker, open_tracker
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
-from boxwright.weights.pedigree import origins, timm_origins
 from boxwright.weights.store import CheckpointStore, config_of
 from boxwright.weights.tensorflow.checkpoint import find_training
 
@@ -179,8 +178,7 @@ def _prepare(
     device = resources.enter_context(_device(settings, processes))
     built = build_detector(config, dataset.categories) if own_detector is None else with_classes(own_detector, dataset)
     detector = placed(built, device)
-    state = _restore(config, plan, detector, store, newest, settings, processes)
-    config.pedigree = _pedigree(plan, detector, newest)
+    state, config.pedigree = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
     _change_execution(state, plan, settings, processes)
@@ -214,15 +212,6 @@ def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: Checkpoint |
     path, content = newest
     begun = config_of(content, path)
     return with_orientation_rule(with_version_of(config, begun), begun)
-
-
-def _pedigree(plan: TrainingPlan, detector: Detector, newest: Checkpoint | None) -> list[m.WeightsOrigin]:
-    """Return the published weights that a run's own descend from; a resumed run keeps those of its checkpoint."""
-    if newest is not None:
-        return list(config_of(newest[1], newest[0]).pedigree)
-    if plan.fine_tune.source:
-        return origins(Path(find_weights(plan.fine_tune.source, plan.fine_tune.folder)[0]))
-    return timm_origins(detector.network) if plan.pretrained else []
 
 
 def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:
@@ -362,11 +351,12 @@ def _restore(
     newest: Checkpoint | None,
     settings: RunSettings,
     processes: Processes,
-) -> TrainingState:
-    """Restore the newest checkpoint, else the fine-tune checkpoint."""
+) -> tuple[TrainingState, list[m.WeightsOrigin]]:
+    """Restore the newest checkpoint, else the fine-tune checkpoint; return the state, and the weights' pedigree."""
     tensorflow = find_training(store.folder) if newest is None else None
+    pedigree: list[m.WeightsOrigin] = []
     if newest is None and tensorflow is None:
-        initialize(detector, config, plan, processes)
+        pedigree = initialize(detector, config, plan, processes)
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
     if tensorflow is not None:
         restored = resume_tensorflow(state, tensorflow, plan.stream.batch_size)
@@ -376,10 +366,11 @@ def _restore(
         if detector.categories is None or content["categories"] != detector.categories.to_list():
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore({**content, **stored_shares(content, config, path)})
+        pedigree = list(config_of(content, path).pedigree)
         processes.log.info(f"resuming from {path}, step {state.step}")
         if content.get("compiled_kernels"):
             processes.log.info("an earlier version computed some layers otherwise: the last bits of numbers may change")
-    return state
+    return state, pedigree
 
 
 def _open_evaluations(

@@ -6,15 +6,13 @@ are recorded by their names alone, so that a cache can be copied together with i
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import cause, shown, waiting_lock, write_whole
+from boxwright.base.files import cause, file_sha256, shown, waiting_lock, write_whole
 
 _FILE = "digests.json"
 
@@ -53,10 +51,9 @@ def compute_record(folder: Path, path: Path) -> DigestRecord:
         CheckpointError: If it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            # Before the content: a change while it is read then differs from the record.
-            state = os.fstat(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        # Before the content: a change while it is read then differs from the record.
+        state = path.stat()
+        digest = file_sha256(path)
     except OSError as error:
         raise CheckpointError(f"{shown(path)}: {cause(error)}") from None
     return DigestRecord(_recorded_path(folder, path), digest, state.st_size, state.st_mtime_ns)

@@ -6,7 +6,6 @@ The hub's own client resumes and caches what is on the hub; `pooch`, the usual o
 from __future__ import annotations
 
 import errno
-import hashlib
 import http.client
 import json
 import os
@@ -25,7 +24,7 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from boxwright.base.errors import CheckpointError, OutputError, first_line
-from boxwright.base.files import cause, is_file, shown, sync_folder
+from boxwright.base.files import cause, file_sha256, is_file, shown, sync_folder
 from boxwright.base.limits import CHECKPOINT_BYTES
 
 # Bytes done and, where it is known, their number in the end.
@@ -116,7 +115,7 @@ def download(
     partial = partial_path(target)
     try:
         _complete(_Request(address, partial, size, progress, connection or Connection()))
-        digest = _digest(partial)
+        digest = file_sha256(partial)
         verify(partial, digest)
         partial.replace(target)
         sync_folder(target.parent)
@@ -326,11 +325,6 @@ def _require_room(partial: Path, wanted: int) -> None:
 
 def _length(path: Path) -> int:
     return path.stat().st_size if is_file(path) else 0
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # What identifies the server's file beside the partial one, so that two versions are never joined.

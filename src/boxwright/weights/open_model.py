@@ -24,7 +24,7 @@ from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import with_overrides
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.runtime.sessions import read_metadata
 from boxwright.types.categories import Categories
 from boxwright.types.detections import DetectFunction
@@ -101,7 +101,7 @@ def configuration_of(
     Raises:
         BoxwrightError: If there is none, or it cannot be read.
     """
-    if given is None and model.suffix.lower() not in EXPORTS:
+    if given is None and not is_export(model):
         given = _beside(model)
     if given is not None:
         return Configuration(load_config(given, overrides), Path(given))
@@ -117,7 +117,7 @@ def _beside(model: Path) -> Path | None:
 
 
 def _own(model: Path, *, allow_edited: bool) -> TrainEvalPipelineConfig:
-    if model.suffix.lower() in EXPORTS:
+    if is_export(model):
         metadata = read_metadata(model, allow_edited=allow_edited)
         return parse_message(metadata.config, TrainEvalPipelineConfig, file=str(model))
     from boxwright.weights.restore import stored_config
@@ -251,7 +251,7 @@ def open_model(
     source, path = path, local_path(path)
     if not exists(path):
         raise unknown(source)
-    if path.suffix.lower() in EXPORTS and is_file(path):
+    if is_export(path) and is_file(path):
         if config is not None or categories is not None:
             raise fixed(path)
         exported = open_export(path, threads, device, allow_edited=allow_edited)
@@ -272,5 +272,5 @@ def fixed(path: Path) -> ExportError:
 
 def require_adjustable(path: Path, precision: str, *, compile: bool) -> None:
     """Raise an ExportError if another precision, or compilation, is requested for an exported file."""
-    if path.suffix.lower() in EXPORTS and (precision != "float32" or compile):
+    if is_export(path) and (precision != "float32" or compile):
         raise ExportError(f"{shown(path)} is exported: its precision is fixed, and it is compiled; export it again")

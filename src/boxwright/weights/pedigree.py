@@ -5,17 +5,17 @@ It is a field of the configuration, and so goes wherever that goes: into checkpo
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
 
-from boxwright.base.errors import CheckpointError, ExportError
-from boxwright.base.files import is_file, shown
+from boxwright.base.errors import ExportError
+from boxwright.base.files import is_file
 from boxwright.nn.backbones.timm_backbone import TimmBackbone
 from boxwright.pipeline import messages as m
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
+from boxwright.weights.digest_records import compute_record
 from boxwright.weights.export_weights import is_weights_folder
 from boxwright.weights.fetch import identify_published
 from boxwright.weights.restore import stored_config
@@ -39,11 +39,11 @@ def origins(path: Path) -> list[m.WeightsOrigin]:
     if weights is not None:
         return [weights.origin(digest)]
     if path.suffix.lower() in (".pth", ".safetensors") or is_archive(path):
-        digest = digest or _sha256(path)
+        digest = digest or compute_record(path.parent, path).sha256
         return [m.WeightsOrigin(file=path.name, sha256=digest)]
     if is_tensorflow(path) or (is_weights_folder(path) and not is_file(path / "pipeline.config")):
         return [m.WeightsOrigin(file=path.name)]
-    return list(stored_config(path).pedigree) if path.suffix.lower() not in EXPORTS else []
+    return list(stored_config(path).pedigree) if not is_export(path) else []
 
 
 def timm_origins(network: nn.Module) -> list[m.WeightsOrigin]:
@@ -77,11 +77,3 @@ def require_licenses(config: m.TrainEvalPipelineConfig, allowed: Sequence[str]) 
     for origin in config.pedigree:
         if origin.license.lower() not in accepted:
             raise ExportError(f"the license is not among {', '.join(allowed)}: {describe_origin(origin)}")
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"{shown(path)}: {error.strerror}") from None

@@ -18,7 +18,7 @@ from boxwright.families.table import families
 from boxwright.nn.ops.boxes import BoxCoder
 from boxwright.pipeline import messages as m
 from boxwright.runtime.foreign_file import foreign_file
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.types import Categories
 from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
@@ -46,7 +46,7 @@ def is_tensorflow(source: str | Path) -> bool:
 def refuse_export(source: str | Path) -> None:
     """Raise a CheckpointError for an exported file, Boxwright's or another's, which has no weights to restore."""
     path = Path(source)
-    if path.suffix.lower() not in EXPORTS or not is_file(path):
+    if not is_export(path) or not is_file(path):
         return
     own = "is exported, for detection alone (boxwright predict): pass the run or checkpoint that it was exported from"
     raise CheckpointError(f"{shown(path)} {foreign_file(read_file(path, CheckpointError), path.suffix.lower()) or own}")
