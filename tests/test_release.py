@@ -117,3 +117,10 @@ def test_workflows_run_targets_that_are_there_and_may_do_little(path: Path) -> N
             target for step in job["steps"] for target in re.findall(r"make (?:-C \S+ )?([a-z-]+)", step.get("run", ""))
         }
         assert named <= targets
+
+
+def test_what_the_makefile_names_is_there() -> None:
+    text = (ROOT / "Makefile").read_text()
+    named = set(re.findall(r"(?<![\w./-])(?:tests|benchmarks|release)/[\w./-]+", text))
+    assert len(named) >= 8
+    assert {path for path in named if not (ROOT / path).exists()} == set()

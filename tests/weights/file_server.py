@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.http_servers import running_server
 
 
 @dataclass
@@ -99,16 +101,8 @@ def file_server(answers: Answer | list[Answer], context: ssl.SSLContext | None =
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    seen.address = f"{'http' if context is None else 'https'}://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield seen
-    finally:
-        stopped.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with running_server(Handler, context) as seen.address:
+        try:
+            yield seen
+        finally:
+            stopped.set()
