@@ -58,7 +58,7 @@ test-oldest:     ## test training and the commands with the oldest releases that
 	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet --resolution lowest-direct --editable .
 	VIRTUAL_ENV=$(OLDEST) $(OLDEST)/bin/uv pip install --quiet pytest hypothesis scipy filelock httpx requests albumentations
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not slow" \
-	  -W "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning" tests/training tests/preflight tests/cli/test_commands.py \
+	  -W "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning" tests/training tests/cli/test_commands.py \
 	  tests/cli/test_strangers.py tests/test_package.py
 
 parity: install  ## compare with every recording in the folder BOXWRIGHT_GOLDEN, or with those shipped
