@@ -71,3 +71,33 @@ def test_the_first_step_imports_no_compiler(preset: str, tmp_path: Path) -> None
     words = [sys.executable, "-c", TRAINS, str(tmp_path), preset]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# What detects with an exported file and judges it, with the two modules that are for detectors of PyTorch.
+ROOMS = ("config", "runtime", "inference", "evaluation")
+OF_PYTORCH = ["boxwright.evaluation.network", "boxwright.evaluation.watch"]
+IMPORTS = f"""
+import importlib, pkgutil, sys
+import boxwright
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "torchvision", "timm"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+names = [found.name for found in pkgutil.walk_packages(boxwright.__path__, "boxwright.") if found.name.split(".")[1] in {ROOMS}]
+refused = []
+for name in names:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        refused.append(name)
+print(len(names), refused)
+"""
+
+
+def test_exports_are_run_and_judged_without_pytorch() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    count, _, refused = done.stdout.partition(" ")
+    assert int(count) > 90
+    assert refused.strip() == str(OF_PYTORCH)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from boxwright.base.drawing import NAME_AND_SCORE, Captions
+from boxwright.config.build import build_chosen
 from boxwright.config.support import refuse_unsupported
 from boxwright.evaluation.metrics.coco import CocoMetrics, Labeled, PerCategoryMetrics, verified_or_all
 from boxwright.evaluation.metrics.keypoints import CocoKeypointMetrics
@@ -26,7 +27,6 @@ from boxwright.evaluation.metrics.pascal import (
 )
 from boxwright.evaluation.metrics.regions import MASKS
 from boxwright.evaluation.metrics.wider_face import WiderFaceMetrics
-from boxwright.families.shared.family import build_chosen
 from boxwright.pipeline import messages as m
 from boxwright.types import Categories
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import as_here
+from boxwright.config.build import build_chosen, require
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.autoaugment import POLICIES, AutoAugment, Operation
 from boxwright.data.augmentation.caffe import (
@@ -85,7 +86,6 @@ from boxwright.data.augmentation.user_transforms import (
 )
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import SurfaceSymmetry, read_symmetry
-from boxwright.families.shared.family import build_chosen, require
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.pipeline import messages as m
 from boxwright.types import Sample

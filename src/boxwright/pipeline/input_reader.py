@@ -13,6 +13,7 @@ import numpy as np
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import as_here, is_file
+from boxwright.config.build import build_chosen, require
 from boxwright.config.preset import packaged
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.transform import Transform
@@ -39,7 +40,6 @@ from boxwright.data.tfrecord_dataset import TFRecordDataset, TFSequenceDataset
 from boxwright.data.voc import VocDataset
 from boxwright.data.wider_face import WiderFaceDataset
 from boxwright.data.yolo import YoloDataset
-from boxwright.families.shared.family import build_chosen, require
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.data_paths import is_placeholder, require_data
 from boxwright.types import Categories

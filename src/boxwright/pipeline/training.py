@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from boxwright.config.build import require
 from boxwright.config.preset import folder_of
 from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
 from boxwright.data.batch import DrawnSizes
 from boxwright.data.order import StreamSettings
-from boxwright.families.shared.family import require
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.table import family_of
 from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from boxwright.config import messages as m
+from boxwright.config.build import require
 from boxwright.families.align_det.message import AlignDet as AlignDetMessage
 from boxwright.families.align_det.message import AlignedStep
 from boxwright.families.align_det.network import AlignDet, RetinaNetPyramid
@@ -27,7 +28,7 @@ from boxwright.families.shared.criterion import (
     build_step,
     settings_or,
 )
-from boxwright.families.shared.family import Family, check_classes, require
+from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.nn.anchor_grids import AnchorGenerator, MultiscaleAnchorGenerator
 from boxwright.nn.criteria.anchor import AnchorCriterion, CascadeCriterion, Step

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from boxwright.config import messages as m
+from boxwright.config.build import require
 from boxwright.config.support import refuse_contradictions
 from boxwright.families.center_net.build_deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
 from boxwright.families.center_net.build_feature_extractor import FeatureExtractor, build_feature_extractor
@@ -36,7 +37,7 @@ from boxwright.families.center_net.network import CenterNet, StageHeads
 from boxwright.families.center_net.postprocessing.postprocessor import CenterNetPostprocessor
 from boxwright.families.center_net.predictions import STRIDE
 from boxwright.families.center_net.tensorflow_names import CENTER_NET_PARTS
-from boxwright.families.shared.family import Family, check_classes, require
+from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms
 from boxwright.nn.criteria.target_assigner import ClassColumns

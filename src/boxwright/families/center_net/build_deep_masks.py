@@ -6,6 +6,7 @@ import re
 
 from torch import nn
 
+from boxwright.config.build import require
 from boxwright.families.center_net.backbones import single_hourglass
 from boxwright.families.center_net.build_feature_extractor import HOURGLASS_NORM, RESNET_NORM, FeatureExtractor
 from boxwright.families.center_net.build_tasks import HeadBuilder
@@ -53,7 +54,6 @@ from boxwright.families.center_net.deep_masks import (
 )
 from boxwright.families.center_net.network import EmbeddingHeads, HeadLayers, MapHead
 from boxwright.families.shared.criterion import build_classification_loss
-from boxwright.families.shared.family import require
 
 # TF makes these heads with a function whose default is a kernel of one row.
 _LAYERS = HeadLayers(kernel_sizes=((1, 3),))

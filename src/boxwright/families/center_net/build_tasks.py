@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import as_here, is_file
 from boxwright.config import messages as m
+from boxwright.config.build import require
 from boxwright.config.load import load_message
 from boxwright.config.preset import packaged
 from boxwright.data.label_map import load_label_map
@@ -52,7 +53,6 @@ from boxwright.families.center_net.postprocessing.keypoints import (
 )
 from boxwright.families.center_net.postprocessing.masks import MaskDecoder, SurfaceDecoder
 from boxwright.families.shared.criterion import build_classification_loss, build_localization_loss
-from boxwright.families.shared.family import require
 from boxwright.types import Categories
 
 

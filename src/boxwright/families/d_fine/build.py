@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from boxwright.config.build import require
 from boxwright.families.d_fine.criterion import (
     ClassificationLoss,
     DFineCriterion,
@@ -29,7 +30,7 @@ from boxwright.families.d_fine.message import (
 from boxwright.families.d_fine.network import DFine, HybridEncoder, ObjectNoise, QuerySelection
 from boxwright.families.d_fine.postprocessor import QueryPostprocessor
 from boxwright.families.d_fine.weights import describe_weights, foreign_weights
-from boxwright.families.shared.family import Family, check_classes, require
+from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms
 from boxwright.nn.backbones.hgnetv2 import HgNetV2

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from boxwright.config import messages as m
+from boxwright.config.build import require
 from boxwright.families.refinedet.message import RefineDet as RefineDetMessage
 from boxwright.families.refinedet.message import RefineDetFeatureExtractor
 from boxwright.families.refinedet.message import TransferConnection as TransferConnectionMessage
@@ -18,7 +19,7 @@ from boxwright.families.refinedet.network import RefineDet, ResidualLevel, Trans
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.backbones import BackboneRequest, build_backbone
 from boxwright.families.shared.criterion import build_coder, build_step, level_numbers, logits_to_scores, settings_or
-from boxwright.families.shared.family import Family, check_classes, require
+from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.feature_extractor import (
     COARSEST_OF_BACKBONE,
     BuiltNeck,

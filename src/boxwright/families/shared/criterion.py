@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from boxwright.config import messages as m
+from boxwright.config.build import build_chosen, require
 from boxwright.config.message import Message
 from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.backbones import BackboneRequest, BuiltBackbone, build_backbone
-from boxwright.families.shared.family import build_chosen, require
 from boxwright.families.shared.hyperparams import build_conv_settings
 from boxwright.families.shared.post_processing import build_postprocessor
 from boxwright.nn.anchor_grids import AnchorGenerator

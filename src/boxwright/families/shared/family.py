@@ -1,46 +1,22 @@
-"""What the rest of the package asks a family of detectors, and what every builder asks a message."""
+"""What the rest of the package asks a family of detectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.source_weights import FileFacts, SourceWeights
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import Network
 from boxwright.nn.tensorflow_names.named_layers import Namers
 from boxwright.types import Categories
-
-T = TypeVar("T")
-M = TypeVar("M", bound=Message)
-
-
-def build_chosen(message: Message, oneof: str, table: Mapping[str, Callable[..., T]], *args: Any) -> T:
-    """Return the object built from a oneof's member by its builder in a table of member to builder."""
-    member = message.which(oneof)
-    if member is None:
-        raise message.refusal("", f"empty; set one of {', '.join(table)}")
-    if member not in table:
-        raise message.refusal(member, f"not supported; supported: {', '.join(table)}")
-    chosen = getattr(message, member)
-    if isinstance(chosen, Message):
-        refuse_contradictions(chosen)
-    return table[member](chosen, *args)
-
-
-def require(value: M | None, message: Message, field: str) -> M:
-    """Return a field's value; raises a ConfigError if it is None."""
-    if value is None:
-        raise message.refusal(field, "missing from the configuration")
-    return value
 
 
 def check_classes(config: Message, num_classes: int, columns: ClassColumns, categories: Categories | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from boxwright.config.build import require
 from boxwright.config.message import Message
 from boxwright.families.shared.criterion import (
     FOCAL_BIAS,
@@ -23,7 +24,7 @@ from boxwright.families.shared.criterion import (
     logits_to_scores,
     settings_or,
 )
-from boxwright.families.shared.family import Family, check_classes, require
+from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.source_weights import Names, SourceWeights, map_names, unchanged, vertical_first
 from boxwright.families.srn.message import Srn

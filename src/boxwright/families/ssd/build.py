@@ -11,11 +11,12 @@ from dataclasses import replace
 import torch
 
 from boxwright.config import messages as m
+from boxwright.config.build import build_chosen, require
 from boxwright.config.messages.ssd_feature_extractor import extractor_version
 from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.criterion import build_box_coder, build_criterion, build_matcher, build_similarity
-from boxwright.families.shared.family import Family, build_chosen, check_classes, require
+from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.feature_extractor import build_feature_extractor
 from boxwright.families.shared.hyperparams import CONV_SETTINGS
 from boxwright.families.shared.image_resizer import build_image_resizer

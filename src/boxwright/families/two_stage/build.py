@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from boxwright.config import messages as m
+from boxwright.config.build import require
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.criterion import (
     build_classification_loss,
@@ -13,7 +14,7 @@ from boxwright.families.shared.criterion import (
     build_hard_example_miner,
     build_localization_loss,
 )
-from boxwright.families.shared.family import Family, check_classes, require
+from boxwright.families.shared.family import Family, check_classes
 from boxwright.families.shared.hyperparams import CONV_SETTINGS
 from boxwright.families.shared.image_resizer import build_image_resizer
 from boxwright.families.shared.post_processing import build_nms, build_score_converter
