@@ -304,11 +304,11 @@ CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
 )
 
 
-# Beside families: what builds readers, augmentation, the plan of a run and of its evaluation.
+# Beside families: what builds members of oneofs, readers, augmentation, the plan of a run and of its evaluation.
 BUILDERS = (
     *(f"pipeline/{name}.py" for name in ("detector", "input_reader", "learning_rate")),
     *(f"pipeline/{name}.py" for name in ("missing", "optimizer", "tensorflow_version", "training")),
-    *("pipeline/augmentation.py", "evaluation/build.py", "pipeline/message.py"),
+    *("pipeline/augmentation.py", "config/build.py", "evaluation/build.py", "pipeline/message.py"),
 )
 
 
