@@ -77,11 +77,11 @@ def ours(images: list[Arrays]) -> Callable[[], list[float]]:
 
 def as_ours(image: Arrays) -> tuple[Any, Any]:
     """Return an image's objects and detections as our evaluation takes them."""
-    from boxwright.types import FoundObjects, Sample
+    from boxwright.types import Detections, Sample
 
     pixels = np.zeros((SIDE, SIDE, 0), np.uint8)
     sample = Sample(pixels, image["objects"], image["labels"], is_crowd=image["crowd"])
-    return sample, FoundObjects(image["boxes"], image["scores"], image["classes"], (SIDE, SIDE))
+    return sample, Detections(image["boxes"], image["scores"], image["classes"], (SIDE, SIDE))
 
 
 def theirs(images: list[Arrays], name: str) -> Callable[[], list[float]]:

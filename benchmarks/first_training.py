@@ -38,7 +38,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.training.autoconfig.choices import InitSettings
 from boxwright.training.autoconfig.start import init_config
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
@@ -142,7 +142,7 @@ def _threads() -> int:
     return torch.get_num_threads()
 
 
-def found_by(detector: bw.Detector, data: Samples) -> list[FoundObjects]:
+def found_by(detector: bw.Detector, data: Samples) -> list[Detections[Array]]:
     """Return what a detector finds in each image."""
     return [detector.detect([sample.image])[0].arrays() for sample in data.samples]
 

@@ -33,7 +33,7 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.measure import load
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 
 SIZE = (480, 640)
 BOXES = 10
@@ -65,7 +65,7 @@ def ways(file: Path, images: Path, out: Path) -> dict[str, Callable[[], Any]]:
     opened = open_exported(file)
     decoded = [read_image(path) for path in sorted(images.iterdir())]
 
-    def look(pictures: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+    def look(pictures: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         return [found.first(BOXES) for found in opened.detect(pictures)]
 
     def folder(name: str, **settings: Any) -> Callable[[], Any]:

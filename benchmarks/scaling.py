@@ -156,13 +156,13 @@ def predictions(size: int, work: Path, *, resuming: bool) -> Callable[[], None]:
     from boxwright.inference.finders import ImageDetector, ModelSource
     from boxwright.inference.settings import PredictionSettings
     from boxwright.inference.shards import Job, begin, run_unit, unfinished_units
-    from boxwright.types import FoundObjects
+    from boxwright.types import Detections
 
     boxes = np.tile(np.array([2, 2, 12, 12], np.float32), (10, 1))
     scores, labels = np.linspace(0.9, 0.6, 10, dtype=np.float32), np.zeros(10, np.int64)
 
     def detect(images: Sequence[Any]) -> list[Any]:
-        return [FoundObjects(boxes, scores, labels, image.shape[:2], _categories(1)) for image in images]
+        return [Detections(boxes, scores, labels, image.shape[:2], _categories(1)) for image in images]
 
     folder, out = _records(size, work), work / f"predictions-{size}"
     model = ImageDetector(detect, _categories(1), "made up")

@@ -46,7 +46,7 @@ from boxwright.report.analysis import MOST_DRAWS, ap_interval, bootstrap
 from boxwright.report.matching import average_precisions, class_curves, match
 from boxwright.report.tables import DetectionTable, ObjectTable, Tables
 from boxwright.runtime.measure import measure
-from boxwright.types import FoundObjects, Sample
+from boxwright.types import Array, Detections, Sample
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
@@ -87,7 +87,7 @@ def _samples(dataset: Dataset, numbers: Sequence[int]) -> Samples:
     return Samples(dataset.name, dataset.categories, [shrunk(dataset[number]) for number in numbers])
 
 
-def judge(found: Sequence[FoundObjects], data: Samples) -> dict[str, Any]:
+def judge(found: Sequence[Detections[Array]], data: Samples) -> dict[str, Any]:
     """Return average precision, with the interval of draws of the images."""
     metrics = CocoMetrics(data.categories)
     for sample, one in zip(data.samples, found, strict=True):
@@ -103,7 +103,7 @@ def judge(found: Sequence[FoundObjects], data: Samples) -> dict[str, Any]:
     }
 
 
-def _tables(found: Sequence[FoundObjects], data: Samples) -> Tables:
+def _tables(found: Sequence[Detections[Array]], data: Samples) -> Tables:
     samples = data.samples
     counts, truths = [len(one.labels) for one in found], [len(one.labels) for one in samples]
     numbers = np.arange(len(samples))

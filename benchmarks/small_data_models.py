@@ -26,7 +26,7 @@ import boxwright as bw
 from boxwright.config.load import dump_message
 from boxwright.exporters.export import export
 from boxwright.pipeline.messages import DetectionModel
-from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types import Array, Categories, Detections, Sample
 
 if TYPE_CHECKING:
     # Imported where it is used: it takes seconds, and other scripts import this one for their data alone.
@@ -67,7 +67,7 @@ class Training(Protocol):
     def detectors(self) -> dict[str, nn.Module]:
         """Return the networks to judge by name: "evaluated", and others of the same run."""
 
-    def find(self, network: nn.Module, images: Sequence[Pixels]) -> list[FoundObjects]:
+    def find(self, network: nn.Module, images: Sequence[Pixels]) -> list[Detections[Array]]:
         """Return what a network finds in images."""
 
     def export(self, network: nn.Module, path: Path, images: Sequence[Pixels]) -> Callable[[Pixels], Pixels]:
@@ -108,7 +108,7 @@ class Ours:
             found.predict(found.preprocessor.normalize(batch.images, batch.true_sizes), batch.true_sizes, batch.targets)
         return found.eval()
 
-    def find(self, network: nn.Module, images: Sequence[Pixels]) -> list[FoundObjects]:
+    def find(self, network: nn.Module, images: Sequence[Pixels]) -> list[Detections[Array]]:
         """Return what a detector finds."""
         detector = cast(bw.Detector, network)
         return [detector.detect([image])[0].arrays() for image in images]
@@ -209,14 +209,14 @@ class Torchvision:
         return {"evaluated": self.network}
 
     @torch.inference_mode()
-    def find(self, network: nn.Module, images: Sequence[Pixels]) -> list[FoundObjects]:
+    def find(self, network: nn.Module, images: Sequence[Pixels]) -> list[Detections[Array]]:
         """Return what a detector finds."""
         network.eval()
         return [self._found(network([_unit(image)])[0], image) for image in images]
 
-    def _found(self, found: dict[str, Tensor], image: Pixels) -> FoundObjects:
+    def _found(self, found: dict[str, Tensor], image: Pixels) -> Detections[Array]:
         height, width = image.shape[:2]
-        return FoundObjects(
+        return Detections(
             boxes=found["boxes"].numpy(),
             scores=found["scores"].numpy(),
             labels=found["labels"].numpy() - 1,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     # Imported where they are used: pytest-xdist's first process reads this file and runs no test, and the others wait.
     import torch
 
-    from boxwright.types import FoundObjects
+    from boxwright.types import Array, Detections
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -191,7 +191,7 @@ def yxyx(boxes: torch.Tensor) -> NDArray[Any]:
 
 def found_objects(
     boxes: torch.Tensor, scores: torch.Tensor, labels: torch.Tensor, size: tuple[int, int], **known: Any
-) -> FoundObjects:
+) -> Detections[Array]:
     return bw.Detections(boxes, scores, labels, size, **known).arrays()
 
 

@@ -6,8 +6,9 @@ from dataclasses import fields
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from boxwright.types import Detections, FoundObjects, PaddedDetections
+from boxwright.types import Detections, PaddedDetections
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS, fields_of, outputs_of
 
 # What each detection has, what the whole image has, and what is known of videos alone.
@@ -22,12 +23,11 @@ def names(kind: type) -> set[str]:
 def test_every_field_has_an_output() -> None:
     table = {one.field for one in DETECTION_OUTPUTS}
     assert names(Detections) - NOT_IN_TABLE == table
-    assert names(FoundObjects) - NOT_IN_TABLE == table - {"features", "rpn_features"}
     assert names(PaddedDetections) - NOT_IN_TABLE - OF_A_BATCH == table - {"anchor_indices"}
     assert len({one.output for one in DETECTION_OUTPUTS}) == len(table)
 
 
-def detections() -> Detections:
+def detections() -> Detections[Tensor]:
     """Two people of an image of 40×20 pixels, the second without parts."""
     parts = torch.zeros(2, 2, 2, dtype=torch.uint8)
     parts[0, 0] = torch.tensor([3, 24])

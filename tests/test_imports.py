@@ -94,7 +94,7 @@ NEED_PYTORCH = {
     "report": {
         "compare", "content", "data_report", "events", "explained", "factors", "pictures", "write",
     },
-    "types": {"context_features", "detections", "masks", "packing", "predictions", "targets"},
+    "types": {"context_features", "masks", "packing", "padded_detections", "predictions", "targets"},
     "weights": {"tensorflow.variables"},
 }  # fmt: skip
 TRIES_EACH = """

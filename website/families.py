@@ -12,7 +12,7 @@ from typing import Any
 from boxwright.cli.benchmarking.preset_costs import read_costs
 from boxwright.config.preset import PREFIX
 from boxwright.pipeline.load import load_config
-from boxwright.pipeline.published import PUBLISHED
+from boxwright.weights.published import published_for
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 # A page's message in `model`; Context R-CNN is a Faster R-CNN with one more message.
@@ -51,7 +51,7 @@ def presets_of(family: str) -> Iterator[str]:
     names = [name for name in read_costs() if _family(name) == family]
     yield (
         "Parameters and arithmetic are for the preset's own classes and its input of a 480×640 image; weights have\n"
-        "the licenses of those who publish them, and nothing is downloaded ([all presets](presets.md)).\n"
+        "the licenses of those who publish them, and are [fetched by name](weights.md) ([all presets](presets.md)).\n"
     )
     yield from preset_rows(names)
 
@@ -62,9 +62,7 @@ def preset_rows(names: Iterable[str]) -> Iterator[str]:
     rows = []
     for name in names:
         cost = costs[name]
-        weights = "; ".join(
-            f"{one.publisher}: {cell(one.holds)} ({cell(one.license)})" for one in PUBLISHED.get(name, ())
-        )
+        weights = "; ".join(f"{cell(one.name)} (the {one.holds}, {cell(one.license)})" for one in published_for(name))
         size = f"{cost.width}×{cost.height}"
         rows.append((f"`{name}`", size, f"{cost.parameters / 1e6:.1f} M", f"{cost.macs / 1e9:.1f}", weights))
     yield from _table(("preset", "input", "parameters", "GMAC", "weights that fit, and their licenses"), rows)

@@ -114,7 +114,7 @@ def presets() -> str:
         "",
         'Configurations that ship with Boxwright; `preset: "NAME"` in your file starts from one. Parameters and',
         "arithmetic are for the preset's own classes and its input of a 480×640 image. `boxwright models NAME` prints",
-        "the same, and where the weights are. Nothing is downloaded.",
+        "the same, and how to start from the weights, which are [fetched by name](weights.md).",
         "",
         *preset_rows(read_costs()),
     ]

@@ -13,6 +13,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Guides": {
         "Choose a model": "choose_a_model.md",
         "A few hundred images": "small_data.md",
+        "Weights by name": "weights.md",
         "Fine-tune": "fine_tune.md",
         "Train, resume, many devices": "training.md",
         "Augment": "augmentation.md",

@@ -6,7 +6,6 @@ import functools
 import http.server
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from PIL import Image
 
 import boxwright as bw
 from tests.api.models import DATA, STEPS, SmallRun
+from tests.http_servers import running_server
 
 
 @pytest.fixture(scope="module", params=["folder", "best", "onnx"])
@@ -251,9 +251,7 @@ def test_a_stream_without_end(run: SmallRun) -> None:
 def test_an_address_is_fetched(run: SmallRun) -> None:
     """From a server of this machine; what it sends is decoded as a file is."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(run.picture.parent))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
+    with running_server(handler) as address:
         model = bw.load(run.onnx)
         found = model(f"{address}/{run.picture.name}")
         same(found, model(run.picture))
@@ -262,4 +260,3 @@ def test_an_address_is_fetched(run: SmallRun) -> None:
             model(f"{address}/nowhere.png")
         with pytest.raises(bw.DataError, match="expected an image, found"):
             model(f"{address}/")
-        server.shutdown()

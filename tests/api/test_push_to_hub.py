@@ -13,7 +13,7 @@ from huggingface_hub.utils import disable_progress_bars
 
 import boxwright as bw
 from boxwright.api.push_to_hub import CardContent, model_card
-from boxwright.weights.find_weights import HubAddress, hub_address
+from boxwright.weights.hub import HubAddress, hub_address
 from tests.api.hub_server import TOKEN, Hub, hub_server
 from tests.api.models import SmallRun
 

@@ -16,7 +16,7 @@ from PIL import Image
 import boxwright as bw
 from boxwright.base.drawing import Details, draw_boxes
 from boxwright.evaluation.pictures import draw_detections
-from boxwright.types import Categories, Category, FoundObjects
+from boxwright.types import Categories, Category, Detections
 
 CLASSES = Categories((Category(0, 10, "cat"), Category(1, 20, "dog <b>")))
 
@@ -24,7 +24,7 @@ CLASSES = Categories((Category(0, 10, "cat"), Category(1, 20, "dog <b>")))
 def result(source: str = "", **known: Any) -> bw.Result:
     """Three objects in a grey picture of 40 by 60 pixels."""
     boxes = np.array([[1, 2, 11, 22], [20, 5, 50, 35], [0, 0, 60, 40]], np.float32)
-    found = FoundObjects(
+    found = Detections(
         boxes,
         np.array([0.9, 0.4, 0.2], np.float32),
         np.array([0, 1, 0]),
@@ -161,13 +161,15 @@ def test_to_supervision() -> None:
 
 
 def test_numpy_and_tensors() -> None:
-    found = result(keypoints=np.zeros((3, 2, 2), np.float32))
-    assert isinstance(found.numpy(), FoundObjects)
+    found = result(keypoints=np.zeros((3, 2, 2), np.float32), tracks=np.array([4, 5, 6]))
+    assert found.numpy() is found.objects
     tensors = found.to("cpu")
     assert isinstance(tensors, bw.Detections)
     assert torch.equal(tensors.boxes, torch.from_numpy(found.boxes))
     assert tensors.labels.dtype == torch.int64
     assert tensors.keypoints is not None
+    assert tensors.tracks is not None
+    assert tensors.tracks.tolist() == [4, 5, 6]
     assert tensors.names() == found.names()
     assert found.to("meta").boxes.device.type == "meta"
 

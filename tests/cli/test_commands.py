@@ -142,7 +142,7 @@ def test_demo_trains_and_ends_with_the_ap_line(which: list[str], tmp_path: Path)
     [
         (["config", "show", "none.config"], "error: none.config: no such file"),
         (["train", "--config", "bad.config", "--model_dir", "m"], "did you mean num_classes?"),
-        (["evaluate", "--model_dir", "nothing"], "error: nothing: no such folder or checkpoint"),
+        (["evaluate", "--model_dir", "nothing"], "error: nothing: no such run, checkpoint or exported file"),
         (["predict", "nothing.jpg", "--model_dir", "m", "--out", "o"], "error: nothing.jpg: no such file"),
         (["convert", "nothing", "x.json"], "error: no file matches 'nothing'"),
         (["inspect", "empty"], "error: empty: no known format"),
@@ -192,8 +192,8 @@ def test_weights_go_to_tensorflow_and_come_back(mobilenet_config: Path, shapes_d
     run("export", out / "ckpt-2", tmp_path / "w.safetensors")
     assert (tmp_path / "w.safetensors").stat().st_size > 10000
     for arguments, wanted in (
-        ((tmp_path / "m", out), "is a folder; name a checkpoint in it"),
-        ((out / "ckpt-9", tmp_path / "x"), "no such folder or checkpoint; there is ckpt-2"),
+        ((tmp_path / "m", out), "is a folder; name a file in it"),
+        ((out / "ckpt-9", tmp_path / "ckpt-3"), "no such folder or checkpoint; there is ckpt-2"),
     ):
         with pytest.raises(BoxwrightError, match=wanted):
             RUNNER.invoke(app, ["export", *map(str, arguments)], catch_exceptions=False)

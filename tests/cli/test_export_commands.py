@@ -305,3 +305,54 @@ def test_formats_that_are_refused_say_why(form: str, reason: str, project: Path)
 
 def test_serving_what_is_not_exported(of_tensorflow: Path) -> None:
     assert "boxwright export" in run("serve", of_tensorflow / "training", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("detector.engine", "trtexec --onnx"),
+        ("detector.mlpackage", "coremltools"),
+        ("detector.torchscript", ".pt2 is PyTorch's own format"),
+        ("detector.PTH", "weights are written as .safetensors"),
+        ("model.ckpt", "name ckpt-N, as in model.ckpt-0"),
+        ("detector.h5", "name ckpt-N"),
+        ("detector.ncnn", "pnnx"),
+        ("detector.xyz", "no format is known by this name; expected .onnx"),
+        ("detector", "no format is known by this name"),
+    ],
+)
+def test_unknown_endings_name_the_way_there(of_tensorflow: Path, tmp_path: Path, name: str, way: str) -> None:
+    told = run("export", of_tensorflow / "training", tmp_path / name, fails=True)
+    assert way in told
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "saved_model"])
+def test_an_export_of_tensorflow_is_not_written_into(of_tensorflow: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    words = ["--pipeline_config_path", of_tensorflow / "pipeline.config", "--output_directory", tmp_path]
+    told = run("exporter_main_v2", "--trained_checkpoint_dir", of_tensorflow / "training", *words, fails=True)
+    assert "already contains an export; name another folder" in told
+    assert [path.name for path in tmp_path.rglob("*")] == [name]
+
+
+def test_a_tensorflow_by_its_number(of_tensorflow: Path, tmp_path: Path) -> None:
+    words = ["export", of_tensorflow / "training", "--config", of_tensorflow / "pipeline.config", "--format"]
+    told = run(*words, "tf1", tmp_path / "weights", fails=True)
+    assert "--format tf1: this network is one of TensorFlow 2; use --format tf2" in told
+    assert not list(tmp_path.iterdir())
+    run(*words, "tf2", tmp_path / "weights")
+    assert (tmp_path / "weights.index").is_file()
+
+
+def test_checkpoints_of_another_model_stay_in_their_folder(of_tensorflow: Path, tmp_path: Path) -> None:
+    shutil.copytree(of_tensorflow / "training", tmp_path / "training")
+    shutil.copy(of_tensorflow / "pipeline.config", tmp_path / "training")
+    text = (of_tensorflow / "pipeline.config").read_text()
+    assert "at step" in run("export", tmp_path / "training", tmp_path / "out" / "ckpt-7")
+    (tmp_path / "out" / "pipeline.config").write_text('preset: "d_fine_n_coco"')
+    before = (tmp_path / "out" / "checkpoint").read_bytes()
+    told = run("export", tmp_path / "training", tmp_path / "out" / "ckpt-8", fails=True)
+    assert "has checkpoints of another model; name another folder" in told
+    assert (tmp_path / "out" / "checkpoint").read_bytes() == before
+    assert text == (of_tensorflow / "pipeline.config").read_text()

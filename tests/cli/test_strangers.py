@@ -25,7 +25,7 @@ from boxwright.data.tfrecord import write_records
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.overrides import apply_override
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 from tests.conftest import SMALL_MODEL, found_objects
 
 RUNNER = CliRunner()
@@ -143,7 +143,7 @@ def test_the_log_without_a_terminal(small_config: Path, tmp_path: Path) -> None:
     assert steps == ["1/6", "6/6"], "a line every half a minute, beside the first and the last"
 
 
-def found() -> FoundObjects:
+def found() -> Detections[Array]:
     import torch
 
     return found_objects(

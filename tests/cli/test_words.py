@@ -149,7 +149,7 @@ def test_an_unknown_command_lists_all() -> None:
     assert any("no command 'trian'; did you mean train?" in line for line in lines)
     shown = {line.split()[0] for line in lines if line.startswith("  ")}
     assert shown == {
-        "train", "evaluate", "init", "models", "predict", "demo", "convert", "export", "benchmark", "serve", "exporter_main_v2", "inspect",
+        "train", "evaluate", "init", "models", "weights", "predict", "demo", "convert", "export", "benchmark", "serve", "exporter_main_v2", "inspect",
         "doctor", "replay", "config", "report", "compare", "context", "history", "ui",
     }  # fmt: skip
     assert max(map(len, lines)) <= 80

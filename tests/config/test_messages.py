@@ -34,7 +34,7 @@ EXTENSIONS = {
     "SsdAnchorGenerator": {"first_release"},
     "RandomHorizontalFlip": {"dense_pose_symmetry"},
     "RandomVerticalFlip": {"dense_pose_symmetry"},
-    "TrainEvalPipelineConfig": {"preset", "num_classes"},
+    "TrainEvalPipelineConfig": {"preset", "num_classes", "pedigree"},
     "TrainConfig": {
         *(
             "use_float16",
@@ -86,6 +86,7 @@ EXTENSIONS = {
 }
 NEW = {
     "ClassWeight",
+    "WeightsOrigin",
     "MultiScale",
     "FreezeStage",
     "AdamWOptimizer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from boxwright.config.load import parse_message
 from boxwright.data.shapes import ShapesDataset
@@ -20,7 +21,7 @@ def _plan() -> EvaluationPlan:
     return build_evaluation(parse_message("eval_config { }", m.TrainEvalPipelineConfig), reader)
 
 
-def look(run: FakeRun) -> list[Detections]:
+def look(run: FakeRun) -> list[Detections[Tensor]]:
     """Evaluate two pictures as `boxwright evaluate` does; it is cut where detections become arrays on the CPU."""
     dataset = ShapesDataset(2, seed=0, size=(96, 128))
     run.detector.eval()

@@ -41,7 +41,7 @@ from boxwright.nn.preprocessing import FixedShapeResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
 from boxwright.pipeline.input_reader import build_dataset
-from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types import Categories, Category, Detections, Sample
 from boxwright.types.dense_pose import KNOWN, MIRRORED_PARTS, PARTS
 from tests.conftest import GOLDEN
 
@@ -434,9 +434,7 @@ def test_parts_of_detections_are_drawn_where_the_map_has_them() -> None:
     assert found.tolist() == [
         [[15, 30, 0, 0, 0, 0], [25, 30, 1, 2, 0, 0], [15, 50, 1, 23, 0, 0], [25, 50, 0, 0, 0, 0]],
     ]
-    objects = FoundObjects(
-        boxes, np.ones(1, np.float32), np.zeros(1, np.int64), (100, 100), PERSON, surface_parts=parts
-    )
+    objects = Detections(boxes, np.ones(1, np.float32), np.zeros(1, np.int64), (100, 100), PERSON, surface_parts=parts)
     drawn = draw_detections(np.zeros((100, 100, 3), np.uint8), objects, 0.5, 9, Captions(names=False, scores=False))
     assert drawn[120, 100].tolist() == list(color_of(2))
     assert drawn[200, 60].tolist() == list(color_of(23))

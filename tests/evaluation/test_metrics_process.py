@@ -17,7 +17,7 @@ from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.evaluation.summary import summarize, summarize_in_process
 from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.pipeline import messages as m
-from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types import Categories, Category, Detections, Sample
 
 CATEGORIES = Categories((Category(0, 1, "cat"), Category(1, 2, "dog")))
 BOXES = np.array([[2, 2, 10, 12], [20, 4, 30, 18]], np.float32)
@@ -33,7 +33,7 @@ def found_all(count: int) -> list[EvaluatedImage]:
         labels = np.array([0, 1 if index % 4 else 0])
         scores = np.array([0.9, 0.8], np.float32)
         sample = Sample(np.zeros((32, 32, 0), np.uint8), BOXES, np.array([0, 1]), id=str(index))
-        found = FoundObjects(BOXES, scores, labels, (32, 32), CATEGORIES)
+        found = Detections(BOXES, scores, labels, (32, 32), CATEGORIES)
         picture = np.full((4, 4, 3), index, np.uint8) if index < 2 else None
         parts.append(EvaluatedImage(index, sample, found, {"Loss/total_loss": float(index)}, picture, masks))
     return parts
@@ -44,7 +44,7 @@ def with_an_empty_object(part: EvaluatedImage) -> EvaluatedImage:
     boxes = np.concatenate([BOXES, np.array([[5, 5, 5, 5]], np.float32)])
     sample = Sample(part.sample.image, boxes, np.array([0, 1, 0]), id=part.sample.id)
     scores, labels = np.append(part.detections.scores, np.float32(0.7)), np.append(part.detections.labels, 0)
-    found = FoundObjects(boxes, scores, labels, (32, 32), CATEGORIES)
+    found = Detections(boxes, scores, labels, (32, 32), CATEGORIES)
     assert part.masks is not None
     nothing = encode_mask(np.zeros((32, 32), np.uint8))
     masks = ImageMasks([*part.masks.truth, nothing], [*part.masks.found, nothing])

@@ -19,7 +19,7 @@ from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import Matcher
 from boxwright.exporters.parity import _ReferenceResults, compare
 from boxwright.runtime.exported import found_objects, open_exported
-from boxwright.types import Categories, FoundObjects, PaddedDetections, RawDetections
+from boxwright.types import Array, Categories, Detections, PaddedDetections, RawDetections
 from boxwright.weights.exports import open_export
 from tests.center_nets import (
     CENTER_NET,
@@ -215,12 +215,12 @@ def test_an_error_in_keypoints_is_caught(change: Change, problem: str, with_dept
 def test_keypoints_that_rounding_moves_are_not_compared() -> None:
     """The third of three points is another peak in the second list: counted, unless it is known to be unsteady."""
 
-    def of(third: float, score: float) -> FoundObjects:
+    def of(third: float, score: float) -> Detections[Array]:
         points = np.array([[[1, 1], [2, 2], [third, 9]]], np.float32)
         scores = np.array([[0.5, 0.5, score]], np.float32)
         one = np.ones(1, np.float32)
         box, anchor = np.array([[0, 0, 9, 9]], np.float32), np.array([7])
-        return FoundObjects(
+        return Detections(
             box, one, anchor * 0, (100, 100), anchor_indices=anchor, keypoints=points, keypoint_scores=scores
         )
 

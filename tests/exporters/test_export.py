@@ -29,7 +29,7 @@ from boxwright.runtime.export_file import ExportFile
 from boxwright.runtime.exported import open_exported
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import OnnxSession, Session, open_session, read_metadata
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 from boxwright.weights.exports import open_export
 from tests.api.models import DATA, STEPS
 from tests.exporters.exported import exported_detector
@@ -247,11 +247,11 @@ def test_verifying_again(detector: bw.Detector, file: Path) -> None:
         verify(other, file, pictures()[:2])
 
 
-def by_class_and_anchor(found: FoundObjects) -> FoundObjects:
+def by_class_and_anchor(found: Detections[Array]) -> Detections[Array]:
     assert found.anchor_indices is not None
     assert found.multiclass_scores is not None
     order = np.lexsort((found.anchor_indices, found.labels))
-    return FoundObjects(
+    return Detections(
         found.boxes[order],
         found.scores[order],
         found.labels[order],

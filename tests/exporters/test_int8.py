@@ -26,7 +26,7 @@ from boxwright.exporters.int8 import (
     smallest,
 )
 from boxwright.runtime.sessions import open_session
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 from tests.conftest import found_objects
 from tests.exporters.exported import exported_detector
 from tests.exporters.small_detectors import FEW_LAYERS, build, pictures
@@ -102,12 +102,12 @@ def test_average_precision_is_cocos() -> None:
     dataset = ShapesDataset(12, seed=5, size=(64, 64))
     samples = {dataset[number].image.tobytes(): dataset[number] for number in range(12)}
 
-    def truth(images: Any) -> list[FoundObjects]:
+    def truth(images: Any) -> list[Detections[Array]]:
         sample = samples[images[0].tobytes()]
         boxes, labels = torch.from_numpy(sample.boxes), torch.from_numpy(sample.labels)
         return [found_objects(boxes, torch.ones(len(labels)), labels, (64, 64))]
 
-    def nothing(images: Any) -> list[FoundObjects]:
+    def nothing(images: Any) -> list[Detections[Array]]:
         return [found.first(0) for found in truth(images)]
 
     measure = average_precision(dataset)

@@ -8,7 +8,7 @@ import numpy as np
 
 from boxwright.exporters.matching import Difference, Matcher
 from boxwright.exporters.parity import Report, _Detections
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 
 
 def outputs(count: int) -> dict[str, Any]:
@@ -54,9 +54,9 @@ FAR: Row = ([50, 50, 60, 60], 0.7, 0, 3)
 LAST: Row = ([80, 80, 90, 90], 0.3, 1, 4)
 
 
-def found(*rows: Row) -> FoundObjects:
+def found(*rows: Row) -> Detections[Array]:
     ranked = sorted(rows, key=lambda row: -row[1])
-    return FoundObjects(
+    return Detections(
         np.array([row[0] for row in ranked], np.float32).reshape(-1, 4),
         np.array([row[1] for row in ranked], np.float32),
         np.array([row[2] for row in ranked], np.int64),

@@ -9,23 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.inference.finders import ImageDetector, ModelSource
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 
 Image = NDArray[np.uint8]
 
 
-def find_blobs(images: Sequence[Image]) -> list[FoundObjects]:
+def find_blobs(images: Sequence[Image]) -> list[Detections[Array]]:
     """Each connected bright part is an object of class 0, its score its brightness over 255."""
     return [_blobs(image) for image in images]
 
 
-def _blobs(image: Image) -> FoundObjects:
+def _blobs(image: Image) -> Detections[Array]:
     grey = image.max(axis=2)
     count, labels, boxes, _ = cv2.connectedComponentsWithStats((grey > 24).astype(np.uint8))
     rows = [(x, y, x + w, y + h) for x, y, w, h, _ in boxes[1:count].tolist()]
     scores = np.array([np.median(grey[labels == number]) / 255 for number in range(1, count)], np.float32)
     order = np.argsort(-scores, kind="stable")
-    return FoundObjects(
+    return Detections(
         boxes=np.array(rows, np.float32).reshape(-1, 4)[order],
         scores=scores[order],
         labels=np.zeros(len(rows), np.int64),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from boxwright.data.image_io import encode_png
 from boxwright.inference.fetch import fetch_image, names_image
 from boxwright.inference.predict import predict
 from boxwright.inference.sources import VideoSource, WebImageSource, find_sources
+from tests.http_servers import running_server
 from tests.inference.blobs import find_blobs, picture_of
 
 IMAGE = encode_png(picture_of([(10, 10, 30, 30)], 60, 80))
@@ -57,13 +57,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listening.server_port}"
-    listening.shutdown()
-    listening.server_close()
-    thread.join()
+    with running_server(Handler) as address:
+        yield address
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.png?width=3", "unsaid.png", "to-image"])

@@ -23,7 +23,7 @@ from boxwright.inference.predict import predict
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import CameraSource, Frame, ImageSource, VideoSource, find_sources
 from boxwright.inference.video import open_video_for_writing, read_video
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 from tests.inference.blobs import find_blobs, picture_of
 from tests.inference.rtsp_server import serving_pictures
 
@@ -123,7 +123,7 @@ def test_tables(photos: Path, video: Path, tmp_path: Path) -> None:
 def test_masks_are_written_as_run_lengths(photos: Path, tmp_path: Path) -> None:
     from pycocotools import mask
 
-    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         from dataclasses import replace
 
         return [replace(found, masks=np.ones((len(found), 4, 4), np.float32)) for found in find_blobs(images)]

@@ -20,7 +20,7 @@ from boxwright.data.image_io import decode_image, encode_png
 from boxwright.inference.predict import ResultFiles
 from boxwright.inference.shards import parquet_bytes, to_row
 from boxwright.inference.sources import Frame
-from boxwright.types import Categories, Category, FoundObjects
+from boxwright.types import Array, Categories, Category, Detections
 
 # The square's corner is the third of all keypoints; the star has none.
 CLASSES = Categories(
@@ -32,7 +32,7 @@ CLASSES = Categories(
 )
 POINTS = np.arange(18, dtype=np.float32).reshape(3, 3, 2)
 SCORES = np.array([[0.9, 0.2, 0], [0, 0, 0.3], [0, 0, 0]], np.float32)
-FOUND = FoundObjects(
+FOUND = Detections(
     np.array([[0, 0, 20, 10], [5, 5, 15, 25], [1, 2, 3, 4]], np.float32),
     np.array([0.9, 0.8, 0.7], np.float32),
     np.array([0, 1, 2]),
@@ -45,7 +45,7 @@ FOUND = FoundObjects(
 )
 
 
-def written(found: FoundObjects, folder: Path) -> tuple[list[dict[str, Any]], Path]:
+def written(found: Detections[Array], folder: Path) -> tuple[list[dict[str, Any]], Path]:
     """Write a picture's detections; return the rows, and the data set."""
     folder.mkdir()
     image = np.zeros((40, 60, 3), np.uint8)

@@ -18,7 +18,7 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.inference.finders import MERGES, View, Window, fused_boxes, in_tiles, suppressed, tile_windows
 from boxwright.pipeline import messages as m
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task
 from tests.inference.blobs import find_blobs, picture_of
 
@@ -26,7 +26,7 @@ from tests.inference.blobs import find_blobs, picture_of
 def view(*rows: tuple[float, ...], cut: Sequence[bool] = ()) -> View:
     """Rows are x_min, y_min, x_max, y_max, score, label."""
     table = np.array(rows, np.float32).reshape(-1, 6)
-    found = FoundObjects(table[:, :4], table[:, 4], table[:, 5].astype(np.int64), (100, 100))
+    found = Detections(table[:, :4], table[:, 4], table[:, 5].astype(np.int64), (100, 100))
     return View(found, np.array(cut or [False] * len(rows), bool))
 
 
@@ -87,7 +87,7 @@ def test_boxes_are_compared_with_all_that_they_overlap(seed: int) -> None:
         corners = random.uniform(-20, 600, (60, 2))
         boxes = np.concatenate([corners, corners + sides], 1).astype(np.float32)
         scores = random.permutation(60).astype(np.float32) / 60 + random.random(60).astype(np.float32) / 1000
-        found = FoundObjects(boxes, scores, random.integers(0, 2, 60), (640, 640))
+        found = Detections(boxes, scores, random.integers(0, 2, 60), (640, 640))
         views.append(View(found, random.random(60) < 0.3))
     merged = suppressed(views)
     every = np.concatenate([one.found.boxes for one in views])
@@ -98,7 +98,7 @@ def test_boxes_are_compared_with_all_that_they_overlap(seed: int) -> None:
 def test_an_image_of_one_tile_is_looked_at_once_and_unchanged(merge: str) -> None:
     asked: list[tuple[int, ...]] = []
 
-    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         asked.extend(image.shape for image in images)
         return find_blobs(images)
 
@@ -127,7 +127,7 @@ def test_small_objects_are_found_only_in_tiles_and_large_ones_only_in_the_whole(
     """A detector that sees objects of 10 to 40 pixels of a picture scaled to 64, as a network of fixed size does."""
     import cv2
 
-    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         found = []
         for image in images:
             height, width = image.shape[:2]
@@ -136,9 +136,7 @@ def test_small_objects_are_found_only_in_tiles_and_large_ones_only_in_the_whole(
             seen = small.boxes[((sides >= 10) & (sides <= 40)).all(1)]
             scale = np.array([width / 64, height / 64] * 2, np.float32)
             found.append(
-                FoundObjects(
-                    seen * scale, np.ones(len(seen), np.float32), np.zeros(len(seen), np.int64), (height, width)
-                )
+                Detections(seen * scale, np.ones(len(seen), np.float32), np.zeros(len(seen), np.int64), (height, width))
             )
         return found
 
@@ -185,7 +183,7 @@ def test_boxes_without_area_and_scores_of_nought(merge: str) -> None:
 def test_keypoints_move_with_their_tile_and_keep_their_scores() -> None:
     """A detector whose keypoints are the corners of its box, and their scores the box's size."""
 
-    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         return [
             replace(one, keypoints=one.boxes.reshape(-1, 2, 2), keypoint_scores=one.boxes[:, 2:] - one.boxes[:, :2])
             for one in find_blobs(images)
@@ -209,7 +207,7 @@ def test_a_center_net_in_tiles(tmp_path: Path) -> None:
     detector = bw.build_detector(parse_message(with_every_task(label_map), m.DetectionModel)).eval()
     image = np.random.default_rng(0).integers(0, 256, (100, 140, 3)).astype(np.uint8)
 
-    def detect(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+    def detect(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         return [one.arrays() for one in detector.detect(list(images))]
 
     (found,) = in_tiles(detect, 96, 0.2, suppressed)([image])

@@ -10,14 +10,16 @@ import pytest
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tracking import NO_TRACK, Reidentification, Tracker
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 
 A, B = (1.0, 0.0), (0.0, 1.0)
 
 
-def picture(tracks: list[int], embeddings: list[tuple[float, float]], labels: list[int] | None = None) -> FoundObjects:
+def picture(
+    tracks: list[int], embeddings: list[tuple[float, float]], labels: list[int] | None = None
+) -> Detections[Array]:
     count = len(tracks)
-    return FoundObjects(
+    return Detections(
         np.tile(np.array([[0, 0, 10, 20]], np.float32), (count, 1)),
         np.full(count, 0.9, np.float32),
         np.array(labels or [0] * count),
@@ -27,7 +29,7 @@ def picture(tracks: list[int], embeddings: list[tuple[float, float]], labels: li
     )
 
 
-def numbers(memory: Reidentification, found: FoundObjects, seconds: float) -> list[int]:
+def numbers(memory: Reidentification, found: Detections[Array], seconds: float) -> list[int]:
     tracks = memory.update(found, seconds).tracks
     assert tracks is not None
     return [int(number) for number in tracks]
@@ -64,7 +66,7 @@ def test_the_most_similar_one_comes_first() -> None:
         (picture([5], [(-0.7, -0.7)]), 3.0, "nobody like it"),
     ],
 )
-def test_who_has_a_number_of_its_own(found: FoundObjects, seconds: float, why: str) -> None:
+def test_who_has_a_number_of_its_own(found: Detections[Array], seconds: float, why: str) -> None:
     expected = 0 if "enough" in why else 5
     assert numbers(seen(), found, seconds)[0] == expected, why
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import av
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError, OutputError
 from boxwright.inference.files import VIDEOS
 from boxwright.inference.video import frame_count, open_video_for_writing, read_video
+from tests.http_servers import running_server
 from tests.inference.blobs import picture_of
 
 
@@ -150,10 +150,8 @@ def test_a_name_is_no_address_and_no_pattern(tmp_path: Path, monkeypatch: pytest
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     handler = partial(QuietHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with running_server(handler) as address:
+        yield address
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

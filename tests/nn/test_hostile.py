@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 import boxwright as bw
 from boxwright.base.device import usable_device
@@ -25,7 +26,7 @@ def detector() -> bw.Detector:
     return bw.build_detector(parse_message(SMALL_MODEL, m.TrainEvalPipelineConfig))
 
 
-def same(first: list[bw.Detections], second: list[bw.Detections]) -> bool:
+def same(first: list[bw.Detections[Tensor]], second: list[bw.Detections[Tensor]]) -> bool:
     return all(
         torch.equal(a.boxes, b.boxes) and torch.equal(a.scores, b.scores) for a, b in zip(first, second, strict=True)
     )

@@ -80,7 +80,7 @@ _TIE = 2e-6
 
 def detections_as_tied(
     arrays: Any, kind: str, post: AnchorPostprocessor | TwoStagePostprocessor, predictions: Any, sizes: Tensor
-) -> Detections:
+) -> Detections[Tensor]:
     """Return an image's detections, where scores that tie to 2e-6 are let fall TF's way.
 
     On random weights many scores tie, and which of two survives decides over others. So the pairs of anchor and class
@@ -102,7 +102,7 @@ def _kept(arrays: Any, kind: str) -> list[NDArray[np.int64]]:
     return [arrays[f"{kind}{name}"][0][:count].astype(np.int64) for name in names]
 
 
-def compare_outputs(arrays: Any, kind: str, found: Detections) -> int:
+def compare_outputs(arrays: Any, kind: str, found: Detections[Tensor]) -> int:
     """Compare each recorded output with `Detections.to_tf`, and return how many there were.
 
     Detections come in TF's order, if it recorded their anchors and classes. TF's raw scores of padding, which are those

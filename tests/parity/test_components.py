@@ -35,7 +35,7 @@ from boxwright.nn.optimization.optimizers import Optimizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.learning_rate import build_schedule
 from boxwright.pipeline.optimizer import build_optimizer
-from boxwright.types import FoundObjects, Targets
+from boxwright.types import Detections, Targets
 from tests.conftest import GOLDEN, assert_close, xyxy, yxyx
 from tests.parity.recordings import FOLDER, Case, components, unsupported
 
@@ -369,7 +369,7 @@ def reframed(case: Case) -> None:
     if not nearest:
         pixels = boxes * torch.tensor([size[1], size[0]] * 2)
         ones = np.ones(len(pixels), np.float32)
-        objects = FoundObjects(pixels.numpy(), ones, ones.astype(np.int64), size, masks=masks.float().numpy())
+        objects = Detections(pixels.numpy(), ones, ones.astype(np.int64), size, masks=masks.float().numpy())
         assert_close(whole_masks(objects), (found > 0.5).byte().numpy())
 
 

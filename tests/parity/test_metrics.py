@@ -16,7 +16,7 @@ from boxwright.evaluation.build import build_evaluation
 from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.nn.ops.pasted_masks import encode_mask
 from boxwright.pipeline.message import TrainEvalPipelineConfig as Pipeline
-from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types import Array, Categories, Category, Detections, Sample
 from tests.conftest import GOLDEN, found_objects, xyxy
 from tests.parity.recordings import FOLDER, unsupported
 
@@ -31,7 +31,7 @@ def test_the_shipped_folder_is_whole() -> None:
         assert len(EXPECTED["metrics"]) == 6
 
 
-def images() -> list[tuple[Sample, FoundObjects]]:
+def images() -> list[tuple[Sample, Detections[Array]]]:
     arrays = np.load(FOLDER / "metrics" / "inputs.npz")
     numbers = sorted({int(name.split("/")[0]) for name in arrays.files})
     assert len(numbers) > 10

@@ -29,7 +29,7 @@ from boxwright.evaluation.write import DATA_SETTINGS, ImageResults, write_evalua
 from boxwright.pipeline.load import load_config
 from boxwright.report.sources import source_of_evaluation
 from boxwright.report.write import write_report
-from boxwright.types import FoundObjects, Sample
+from boxwright.types import Array, Detections, Sample
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
 
 HEIGHT, WIDTH = 128, 160
@@ -135,7 +135,7 @@ def detect(
     anchors: NDArray[np.float64],
     samples: list[Sample],
     seed: int,
-) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+) -> Iterator[tuple[Detections[Array], dict[str, float]]]:
     """Find what shows; miss a tenth of it anyway, and be wrong about a place in each picture."""
     random = np.random.default_rng(seed)
     colors, labels = learned
@@ -152,7 +152,7 @@ def detect(
         rows.sort(key=lambda row: -row[1])
         boxes, scores, found = zip(*rows, strict=True)
         yield (
-            FoundObjects(
+            Detections(
                 np.stack(boxes).astype(np.float32), np.array(scores, np.float32), np.array(found), (HEIGHT, WIDTH)
             ),
             {},

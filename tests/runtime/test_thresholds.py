@@ -22,7 +22,7 @@ from boxwright.runtime.thresholds import (
     read_thresholds,
     require_same_model,
 )
-from boxwright.types import Categories, Category, FoundObjects
+from boxwright.types import Categories, Category, Detections
 from boxwright.weights import exports
 from tests.exporters.tiny_exports import ABOUT, copied_export
 
@@ -43,7 +43,7 @@ def test_a_file_returns_and_applies_to_each_class(tmp_path: Path) -> None:
     limits = require_same_model(GIVEN, path, "a" * 64, CLASSES)
     np.testing.assert_array_equal(limits, [0.5, 0.5, 0.25])
     scores = np.array([0.6, 0.5, 0.4, 0.3], np.float32)
-    found = FoundObjects(np.zeros((4, 4), np.float32), scores, np.array([2, 0, 0, 2]), (9, 9))
+    found = Detections(np.zeros((4, 4), np.float32), scores, np.array([2, 0, 0, 2]), (9, 9))
     assert above_thresholds(found, limits).scores.tolist() == pytest.approx([0.6, 0.5, 0.3])
 
 

@@ -73,6 +73,8 @@ def test_a_run_goes_on_in_tensorflows_folder(mobilenet_config: Path, tmp_path: P
     }
     counters = {f"step{ATTRIBUTE}": np.array(4, np.int64), f"optimizer/iter{ATTRIBUTE}": np.array(4, np.int64)}
     write_bundle(tmp_path / "n" / "ckpt-3", {**arrays, **counters}, {})
+    # What TensorFlow once started from is not needed any more.
+    fitting.train_config.fine_tune_checkpoint = "gone/ckpt-0"  # type: ignore[union-attr]  # it has one
     assert bw.train(fitting, tmp_path / "n", bw.RunSettings(evaluate=False, workers=0, preflight=False)).step == 6
     content = read_checkpoint(tmp_path / "n" / "ckpt-6.pt")
     assert content["step"] == 6

@@ -43,5 +43,5 @@ def test_what_is_there(tmp_path: Path) -> None:
 
 
 def test_the_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("boxwright.weights.find_weights.fetch", lambda address: tmp_path / address.repository)
+    monkeypatch.setattr("boxwright.weights.find_weights.fetch_model", lambda address: tmp_path / address.repository)
     assert find_weights("hf://timm/resnet18.a1_in1k")[0] == str(tmp_path / "timm" / "resnet18.a1_in1k")

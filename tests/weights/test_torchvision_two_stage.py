@@ -71,7 +71,7 @@ def test_equal_detections(kind: str, tmp_path: Path) -> None:
     assert found_in_all > 50
 
 
-def partners(found: bw.Detections, wanted: dict[str, Tensor]) -> Tensor:
+def partners(found: bw.Detections[Tensor], wanted: dict[str, Tensor]) -> Tensor:
     """Return, for each of ours, which of theirs is most like it, of the same class: scores tie here and there."""
     apart = (found.boxes[:, None] - wanted["boxes"]).abs().amax(-1) + (found.scores[:, None] - wanted["scores"]).abs()
     other = found.labels[:, None] + 1 != wanted["labels"]

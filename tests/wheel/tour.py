@@ -6,10 +6,14 @@ from there.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -238,10 +242,38 @@ def test_every_command_has_its_help() -> None:
             assert f"boxwright {name} {inner}" in shell(name, inner, "--help")
 
 
+def test_from_a_name_to_a_fine_tuned_detector(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One command each: detect with published weights, fine-tune them, export; the file is fetched once."""
+    shell("export", "run", tmp_path / "served" / "made_up.safetensors")
+    content = (tmp_path / "served" / "made_up.safetensors").read_bytes()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "served"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (tmp_path / "table.toml").write_text(
+            '[made_up]\npublisher = "nobody"\npage = "https://example.com"\nlicense = "MIT"\ncode_license = "MIT"\n'
+            'data = ["shapes"]\nclasses = "shapes"\nshown = "not shown"\n[made_up.weights.made_up_shapes]\n'
+            f'file = "made_up.safetensors"\naddress = "http://127.0.0.1:{server.server_port}/{{file}}"\n'
+            f'size = {len(content)}\nsha256 = "{hashlib.sha256(content).hexdigest()}"\ndigest_by = "publisher"\n'
+            'presets = ["ssd_mobilenet_v2_fpn_small"]\noverrides = ["num_classes=4"]\n'
+        )
+        monkeypatch.setenv("BOXWRIGHT_WEIGHTS_TABLE", str(tmp_path / "table.toml"))
+        monkeypatch.setenv("BOXWRIGHT_WEIGHTS", str(tmp_path / "cache"))
+        said = shell("weights", "fetch", "made_up_shapes")
+        assert "license of the weights: MIT; trained on shapes" in said
+        server.shutdown()
+    assert "made_up_shapes" in shell("weights", "where")
+    assert "its SHA-256 agrees" in shell("weights", "verify", tmp_path / "cache" / "made_up.safetensors")
+    monkeypatch.setenv("BOXWRIGHT_OFFLINE", "1")
+    assert "could not be fetched" in shell("predict", "photo.jpg", "--model", "d_fine_s_coco", code=1)
+    assert "--weights none" in shell(
+        "train", "demo", "--model", "d_fine_s_coco", "--model_dir", tmp_path / "no", code=1
+    )
+
+
 def test_what_is_not_there_says_what_is(tmp_path: Path) -> None:
     said = shell("trian", code=2)
     assert "did you mean train?" in said
     assert "predict" in said
     assert "--min_score" in shell("predict", "x.jpg", "--model", "m", "--threshold", 0.3, code=2)
-    assert "no such folder or checkpoint" in shell("val", "--model_dir", tmp_path / "nowhere", code=1)
+    assert "no such run, checkpoint or exported file" in shell("val", "--model_dir", tmp_path / "nowhere", code=1)
     assert "Usage" in shell("detect", "--help")

@@ -14,14 +14,14 @@ from boxwright.api.pictures import is_one, pictures_of
 from boxwright.base.errors import ExportError
 from boxwright.config.load import dump_message
 from boxwright.data.shapes import ShapesDataset
-from boxwright.exporters.export import FORMATS, ExportDescription, export
+from boxwright.exporters.export import FORMATS, ExportDescription, export, require_format
 from boxwright.exporters.parity import Report
 from boxwright.exporters.pictures import varied
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.data_paths import placeholder_of_data
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.weights.open_model import OpenModel, run_folder
+from boxwright.weights.open_model import OpenModel, export_folder
 
 _COLORS = 3
 # Made pictures: how many of each (height, width).
@@ -59,13 +59,12 @@ def export_model(
     Raises:
         ExportError: If the format cannot express the detector, or the exported file differs from it.
     """
-    if format not in FORMATS:
-        raise ExportError(f"format {format!r}: expected {', '.join(FORMATS)}")
+    require_format(format)
     unknown = next((name for name in options or {} if name not in ("nms", "allow_difference")), None)
     if unknown is not None:
         raise ExportError(f"export has no option {unknown!r}; it has nms and allow_difference")
     detector = model.detector
-    file = run_folder(model.path) / "export" / f"detector{FORMATS[format].suffix}" if path is None else Path(path)
+    file = export_folder(model.path) / f"detector{FORMATS[format].suffix}" if path is None else Path(path)
     if images is None:
         pictures, source = pictures_of_data(model.config, detector)
     else:
@@ -99,22 +98,24 @@ def pictures_of_data(config: TrainEvalPipelineConfig, detector: Detector) -> tup
     readers = [(reader, "eval_input_reader") for reader in config.eval_input_reader]
     if config.train_input_reader is not None:
         readers.append((config.train_input_reader, "train_input_reader"))
+    if not readers and config.pedigree:  # published weights come without data
+        return made_pictures("the weights come without data", detector.image_channels)
     if not readers:
         raise ExportError(
             "the configuration names no data on which to compare the export; pass pictures: images=[…], or --images"
         )
     reader, name = readers[0]
     if left := placeholder_of_data(reader):
-        return made_pictures(left, detector.image_channels)
+        return made_pictures(f"{left} stands for your data", detector.image_channels)
     dataset = build_dataset(reader, name, detector.categories)
     return varied(lambda number: dataset[number].image, len(dataset)), name
 
 
-def made_pictures(left: str, channels: int) -> tuple[Sequence[NDArray[np.uint8]], str]:
+def made_pictures(reason: str, channels: int) -> tuple[Sequence[NDArray[np.uint8]], str]:
     """Return made pictures of three sizes, for a configuration that leaves its data to its user; and what they are.
 
     Args:
-        left: The path that stands for the data.
+        reason: Why there are no others.
         channels: How many channels the detector's images have.
 
     Returns:
@@ -124,7 +125,7 @@ def made_pictures(left: str, channels: int) -> tuple[Sequence[NDArray[np.uint8]]
         ExportError: If the detector takes more than colors.
     """
     if channels > _COLORS:
-        raise ExportError(f"{left} stands for your data, and no images of {channels} channels are made: pass some")
+        raise ExportError(f"{reason}, and no images of {channels} channels are made: pass some")
     made = [ShapesDataset(_MADE, seed=number, size=size) for number, size in enumerate(_SIZES)]
     pictures = [shapes[number].image for number in range(_MADE) for shapes in made]
-    return pictures, f"made shapes, as {left} stands for your data; --images names others"
+    return pictures, f"made shapes, as {reason}; --images names others"

@@ -24,8 +24,8 @@ from boxwright.api.model import Model, load
 from boxwright.base.errors import CheckpointError, DataError, OutputError
 from boxwright.base.files import cause, is_folder, make_folder, read_file, shown, write_whole
 from boxwright.runtime.export_file import export_paths
-from boxwright.runtime.formats import EXPORTS
-from boxwright.weights.find_weights import fetch, hub_address
+from boxwright.runtime.formats import is_export
+from boxwright.weights.find_weights import local_path
 
 with warnings.catch_warnings():
     # As it is imported, MLflow warns of type hints of its own.
@@ -64,14 +64,13 @@ def save_model(
     Raises:
         BoxwrightError: If there is no such model, the folder exists, or it cannot be written.
     """
-    address = hub_address(model)
-    source, path = Path(model) if address is None else fetch(address), Path(path)
+    source, path = local_path(model), Path(path)
     if path.exists():
         raise OutputError(f"{shown(path)} exists already; name a new folder")
     files = _files(source)
     described = MlflowModel() if mlflow_model is None else mlflow_model
     described.signature = _signature()
-    name = next(iter(files)) if source.suffix in EXPORTS else ""
+    name = next(iter(files)) if is_export(source) else ""
     data = f"{_DATA}/{name}".rstrip("/")
     described.add_flavor(FLAVOR, data=data, boxwright_version=version("boxwright"))
     environments = {"conda_env": "conda.yaml", "python_env": "python_env.yaml"}
@@ -186,7 +185,7 @@ def _pictures(table: Any) -> Iterator[Any]:
 
 def _files(source: Path) -> dict[str, bytes]:
     """Return the files that a model consists of, the one to open first."""
-    if source.suffix in EXPORTS:
+    if is_export(source):
         load(source)  # a damaged file, or one of another program, is refused here
         return {path.name: read_file(path, CheckpointError) for path in export_paths(source)}
     from boxwright.weights.export_weights import pack_weights_folder
@@ -205,7 +204,7 @@ def _signature() -> ModelSignature:
 
 def _requirements(source: Path) -> list[str]:
     public, _, local = version("boxwright").partition("+")
-    extra = f"[{_EXTRAS[source.suffix]}]" if source.suffix in _EXTRAS else ""
+    extra = f"[{_EXTRAS[source.suffix.lower()]}]" if source.suffix.lower() in _EXTRAS else ""
     # A version between two releases is in no registry.
     exact = "" if local or ".dev" in public else f"=={public}"
     return [f"mlflow=={mlflow.__version__}", f"boxwright{extra}{exact}", "pandas"]

@@ -15,12 +15,13 @@ from pathlib import Path
 from boxwright.base.errors import CheckpointError, ExportError, OutputError, first_line, shortened
 from boxwright.base.files import read_file, shown
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.training.log import read_lines
 from boxwright.types import Categories
 from boxwright.weights.export_weights import pack_weights_folder
-from boxwright.weights.find_weights import LOGIN, HubAddress, hub_address
+from boxwright.weights.hub import LOGIN, HubAddress, hub_address
 from boxwright.weights.open_model import run_folder
+from boxwright.weights.pedigree import describe_origin
 from boxwright.weights.restore import restore_detector
 
 _SHOWN = 100
@@ -77,7 +78,7 @@ result = model("photo.jpg")
 | {_classes(facts.categories)} |
 
 `pipeline.config` has the whole configuration, without the data's paths.
-
+{_origins(facts.config)}
 ## Metrics
 
 {_table(finite)}
@@ -136,6 +137,12 @@ def _table(metrics: Mapping[str, float]) -> str:
     return "\n".join(["On the run's own evaluation data:", "", "| metric | value |", "|---|---|", *rows])
 
 
+def _origins(config: TrainEvalPipelineConfig) -> str:
+    """Return the paragraph about the published weights that a model's own descend from; empty if there are none."""
+    rows = [f"- {_plain(describe_origin(origin))}" for origin in config.pedigree]
+    return "\n".join(["", "Its weights descend from:", "", *rows, ""]) if rows else ""
+
+
 def _plain(text: str) -> str:
     """Return a text for a cell of a table, in which nothing of it is markup."""
     return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(text.split()))
@@ -185,7 +192,7 @@ def push_to_hub(
     if hub_address(source) is not None:
         raise CheckpointError(f"{source} is on the hub already; pass a run's folder or a checkpoint")
     path = Path(source)
-    if path.suffix in EXPORTS:
+    if is_export(path):
         raise ExportError(f"{shown(path)} is exported; pass the run, or its checkpoint, whose weights are published")
     detector, config, step = restore_detector(path)
     files = pack_weights_folder(detector, config, step)

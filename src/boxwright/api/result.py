@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -22,12 +22,11 @@ from boxwright.data.image_io import encode_jpeg, encode_picture
 from boxwright.evaluation.pictures import draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
 from boxwright.nn.ops.pasted_masks import whole_masks
-from boxwright.types.found import FoundObjects, chosen
+from boxwright.types.detections import Array, Detections
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
-
-    from boxwright.types.detections import Detections
+    from torch import Tensor
 
 # The least score that is drawn by default, unless objects were selected.
 DRAWN_FROM = 0.5
@@ -85,7 +84,7 @@ class Result:
         drawn_from: The least score that `plot` and `save` draw; 0 once objects were selected.
     """
 
-    objects: FoundObjects
+    objects: Detections[Array]
     image: NDArray[np.uint8]
     source: str = ""
     drawn_from: float = DRAWN_FROM
@@ -225,21 +224,18 @@ class Result:
         make_folder(path.parent)
         return write_whole(path, encode_picture(self._drawn(min_score), path.suffix))
 
-    def numpy(self) -> FoundObjects:
+    def numpy(self) -> Detections[Array]:
         """Return the objects as NumPy arrays, without the picture."""
         return self.objects
 
-    def to(self, device: Any = "cpu") -> Detections:
+    def to(self, device: Any = "cpu") -> Detections[Tensor]:
         """Return the objects as tensors on a PyTorch device."""
         import torch
 
-        from boxwright.types.detections import Detections
-
-        found, known = self.objects, {one.name for one in fields(Detections)}
-        values = {one.name: getattr(found, one.name) for one in fields(found) if one.name in known}
-        for name, value in values.items():
-            if isinstance(value, np.ndarray):
-                values[name] = torch.tensor(value, device=device)
+        values: dict[str, Any] = {
+            name: torch.tensor(value, device=device) if isinstance(value, np.ndarray) else value
+            for name, value in vars(self.objects).items()
+        }
         return Detections(**values)
 
     def to_coco(self, image_id: int | str | None = None) -> list[dict[str, Any]]:
@@ -297,10 +293,10 @@ class Result:
         )
 
     def _selected(self, rows: Any) -> Result:
-        return replace(self, objects=chosen(self.objects, rows), drawn_from=0.0)
+        return replace(self, objects=self.objects.select(rows), drawn_from=0.0)
 
     def _object(self, number: int) -> FoundObject:
-        found = chosen(self.objects, slice(number, number + 1))
+        found = self.objects.select(slice(number, number + 1))
         return FoundObject(
             box=found.boxes[0],
             score=float(found.scores[0]),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from boxwright.evaluation.metrics.coco import CocoMetrics
-from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types import Categories, Category, Detections, Sample
 
 _FOUND = ("boxes", "scores", "labels")
 _TRUTH = ("boxes", "labels", "iscrowd", "area")
@@ -73,7 +73,7 @@ class CocoMetric(Metric):
             boxes, scores, labels = (_array(getattr(self, f"found_{key}")[row]) for key in _FOUND)
             there, known, crowd, area = (_array(getattr(self, f"truth_{key}")[row]) for key in _TRUTH)
             order = np.argsort(-scores, kind="stable")
-            found = FoundObjects(
+            found = Detections(
                 boxes.reshape(-1, 4).astype(np.float32)[order],
                 scores.astype(np.float32)[order],
                 labels.astype(np.int64)[order],

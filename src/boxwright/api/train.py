@@ -24,7 +24,7 @@ from boxwright.nn.detector import Detector
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.run_length import set_num_steps
-from boxwright.training.autoconfig.choices import InitSettings
+from boxwright.training.autoconfig.choices import NO_WEIGHTS, InitSettings
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Evaluated, Event, Listeners, Scalars, named_listeners
 from boxwright.training.settings import RunOptions, RunSettings
@@ -76,7 +76,7 @@ class ProgressBar:
 
 
 _LOG = logging.getLogger("boxwright.run")
-_READING = ("ignore_exif", "allow_paths_outside", "most_lost")
+_READING = ("ignore_exif", "allow_paths_outside", "most_lost", "weights")
 _OTHERS = (
     *("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset", "detector"),
     *_READING,
@@ -92,6 +92,7 @@ class TrainOptions(RunOptions, total=False):
     ignore_exif: bool
     allow_paths_outside: bool
     most_lost: float
+    weights: str | Path | None
 
 
 def train(
@@ -120,14 +121,16 @@ def train(
             `close`, or several in a list or by name. One that fails is reported and disabled. By default a terminal or
             notebook shows a bar.
         data: A folder of annotated pictures, in any format that `boxwright init` recognizes.
-        model: With `data`, the preset; by default one that fits the data.
+        model: With `data`, a preset, or a name of published weights ("d_fine_s_coco"), which the run starts from and
+            which are fetched once; by default a preset that fits the data.
         epochs: Passes over the training data; replaces train_config.num_steps.
         overrides: Changes of the configuration, such as "train_config.batch_size=8"; or a dictionary with the names of
             the TF Object Detection API, as for `load_config`.
         **options: `out`, an alias of `model_dir`; `dataset`, training data of your own in place of the configuration's:
             samples by index (`bw.Sample`, with the classes as its `categories`), or one of torchvision's detection data
             sets; `detector`, a detector of your own, trained in place instead of a new one of the configuration's
-            `model`; with `data`, `ignore_exif`, `allow_paths_outside` and `most_lost`, as of `boxwright train`; and
+            `model`; with `data`, `weights` to start from, None for fresh ones, and `ignore_exif`,
+            `allow_paths_outside` and `most_lost`, as of `boxwright train`; and
             single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
 
     Returns:
@@ -164,7 +167,12 @@ def _reading(options: TrainOptions, data: str | Path | None) -> dict[str, Any]:
     reading = ReadSettings(
         ignore_exif=options.pop("ignore_exif", False), allow_paths_outside=options.pop("allow_paths_outside", False)
     )
-    return {"reading": reading, "most_lost": options.pop("most_lost", MOST_LOST)}
+    weights = options.pop("weights", "")
+    return {
+        "reading": reading,
+        "most_lost": options.pop("most_lost", MOST_LOST),
+        "weights": NO_WEIGHTS if weights is None else str(weights),
+    }
 
 
 def _folder(model_dir: str | Path | None, out: str | Path | None) -> Path:

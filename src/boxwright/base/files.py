@@ -6,8 +6,10 @@ its name says is diagnosed by the few ways in which downloads go wrong.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -54,6 +56,7 @@ def diagnose_wrong_file(file: str | Path | bytes) -> str:
 # Present in a folder while its files are being written.
 MARKER = "UNFINISHED"
 _UNTIL = "Removed when writing is complete."
+_POLL_SECONDS = 0.1
 # Common file systems allow 255 bytes; the rest is for suffixes and temporary names.
 _LONGEST_STEM = 120
 
@@ -84,6 +87,12 @@ def read_file(path: str | Path, error: type[BoxwrightError] = DataError) -> byte
         return Path(path).read_bytes()
     except (OSError, ValueError) as problem:  # ValueError: a name with a null byte
         raise error(f"{shown(path)}: {cause(problem)}") from None
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits; an OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
@@ -158,7 +167,7 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
                 # The data must be on the disk before the rename: a power failure could otherwise leave an empty file.
                 os.fsync(file.fileno())
             partial.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         finally:
             with suppress(OSError, ValueError):
                 partial.unlink(missing_ok=True)
@@ -170,7 +179,7 @@ def open_whole(path: str | Path) -> Iterator[BinaryIO]:
         raise OutputError(f"{shown(path)}: could not be written: {error}") from None
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush a rename to disk, where the system supports it."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
@@ -215,6 +224,44 @@ def lock(descriptor: int) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+@contextmanager
+def waiting_lock(path: str | Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the lock of a file, which is created and stays; wait while another process holds it.
+
+    Args:
+        on_wait: Called once if it has to wait.
+
+    Raises:
+        OutputError: If the file cannot be created.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{shown(path)}: could not be written: {cause(error)}") from None
+    with closed_in_children(descriptor):
+        refused = _wait_for_lock(descriptor, on_wait)
+        if refused:
+            warnings.warn(
+                f"{shown(path)}: this file system cannot lock files ({refused}): let no second process write to the "
+                "folder meanwhile",
+                stacklevel=3,
+            )
+        yield
+
+
+def _wait_for_lock(descriptor: int, on_wait: Callable[[], None]) -> str | None:
+    """Lock an open file, and return what `lock` does."""
+    waited = False
+    while True:
+        try:
+            return lock(descriptor)
+        except BlockingIOError:
+            if not waited:
+                on_wait()
+            waited = True
+            time.sleep(_POLL_SECONDS)
 
 
 @contextmanager

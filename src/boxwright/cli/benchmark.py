@@ -13,7 +13,7 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.cli.benchmarking.settings import BenchmarkSettings
 from boxwright.cli.console import console, count_progress
-from boxwright.cli.options import require_checkpoint
+from boxwright.cli.options import require_checkpoint, source_path
 from boxwright.config.preset import PREFIX
 from boxwright.runtime.formats import EXPORTS
 
@@ -65,7 +65,7 @@ def benchmark_command(
         raise ConfigError("the same model is named twice")
     for name in names:
         if not (name.endswith((".config", *EXPORTS)) or name.startswith(("torchvision:", PREFIX))):
-            require_checkpoint(Path(name))
+            require_checkpoint(source_path(name))
     contenders = open_contenders(names, settings)
     sizes = batch or [1, 8]
     # At both ends: another program may start, or stop, in between.

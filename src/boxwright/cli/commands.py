@@ -20,6 +20,7 @@ from boxwright.cli.options import PlainCommand, with_settings
 COMMANDS = {
     "init": ("init.init_command", "Write a configuration for a folder of annotated pictures."),
     "models": ("models.models_command", "List the presets: detectors to start from."),
+    "weights": ("weights.app", "List and fetch published weights, by name."),
     "train": ("train.train_command", "Train a detector; run again to resume."),
     "evaluate": ("evaluate.evaluate_command", "Compute the metrics of a detector; draw what it finds."),
     "report": ("report.report_command", "Show on a page why average precision is what it is."),

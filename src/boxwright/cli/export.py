@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
@@ -12,7 +13,8 @@ import typer
 
 from boxwright.base.errors import CheckpointError, ExportError
 from boxwright.cli.console import console, suggest
-from boxwright.cli.options import require_checkpoint
+from boxwright.cli.options import model_option, require_checkpoint, source_path
+from boxwright.exporters.other_formats import way_to
 from boxwright.exporters.settings import ExportSettings, Precision
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Format(str, Enum):
     TRITON = "triton"
     SAFETENSORS = "safetensors"
     TENSORFLOW = "tensorflow"
+    TF2 = "tf2"
+    TF1 = "tf1"
     TRANSFORMERS = "transformers"
     SAVEDMODEL = "savedmodel"
     EXECUTORCH = "executorch"
@@ -50,22 +54,28 @@ _SUFFIXES = {
     ".pt2": Format.PT2,
     ".safetensors": Format.SAFETENSORS,
 }
+# How TensorFlow names checkpoints, with a step at the end.
+_CHECKPOINT = re.compile(r"ckpt-[0-9]+$")
 # Weights alone, which nothing is compared with.
-_WEIGHTS = (Format.SAFETENSORS, Format.TENSORFLOW, Format.TRANSFORMERS)
+_WEIGHTS = (Format.SAFETENSORS, Format.TENSORFLOW, Format.TF2, Format.TF1, Format.TRANSFORMERS)
+_TENSORFLOW_VERSIONS = {Format.TF1: 1, Format.TF2: 2}
 _NAMES = {format: f"detector{suffix}" for suffix, format in _SUFFIXES.items()}
 
 
 Source = Annotated[
     Path | None,
     typer.Argument(
-        help="A run's folder or one of its checkpoints, a TF2 checkpoint or a SavedModel; or use --model_dir."
+        parser=source_path,
+        metavar="SOURCE",
+        help="A run's folder or one of its checkpoints, a TF2 checkpoint, a SavedModel, or a name of boxwright weights "
+        "list; or use --model_dir.",
     ),
 ]
 Target = Annotated[
     Path | None,
     typer.Argument(
-        help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, or the prefix of a TF2 "
-        "checkpoint, such as out/ckpt-1, or a folder for transformers; default: export/detector.onnx in the run's folder."
+        help="Output file: *.onnx, *.xml (OpenVINO), *.tflite (LiteRT), *.pt2, *.safetensors, out/ckpt-1 for a "
+        "TensorFlow checkpoint, or a folder for transformers; default: export/detector.onnx in the run's folder."
     ),
 ]
 FormatName = Annotated[
@@ -74,7 +84,8 @@ FormatName = Annotated[
         "--format",
         metavar="FORMAT",
         help="onnx, openvino, litert, pt2, triton (a model repository, the target's folder; the .onnx is in the run's "
-        "export, too), safetensors, tensorflow, or (D-FINE) transformers; default: by the target's name.",
+        "export, too), safetensors, tensorflow (tf1 or tf2, if it has to be that one), or (D-FINE) transformers; default: "
+        "by the target's name.",
     ),
 ]
 Config = Annotated[
@@ -95,7 +106,7 @@ Images = Annotated[
 ]
 ModelDir = Annotated[
     Path | None,
-    typer.Option("--model_dir", "--checkpoint", "--model", help="The source, as in other commands."),
+    model_option("The source, as in other commands."),
 ]
 Verify = Annotated[
     Path | None,
@@ -116,11 +127,11 @@ def export_command(
     """Export a detector to another runtime, after comparing the two; or write its weights alone."""
     source, target = _named(source, target, model_dir)
     require_checkpoint(source)
-    # Other names than those of the table are prefixes of TF2 checkpoints.
-    by_name = Format.ONNX if target is None else _SUFFIXES.get(target.suffix, Format.TENSORFLOW)
-    chosen = format or by_name
+    chosen = format or (Format.ONNX if target is None else _format_of_name(target))
     if chosen in _REFUSED:
         raise ExportError(f"--format {chosen.value}: {_REFUSED[chosen]}")
+    if settings.require_license:
+        _require_licenses(source, settings.require_license)
     if verify is None and chosen in _WEIGHTS:
         _write_weights(source, target, chosen, pipeline_config_path)
         return
@@ -134,11 +145,34 @@ def export_command(
     _write_export(source, target, chosen, pipeline_config_path, images or [], settings)
 
 
+def _format_of_name(target: Path) -> Format:
+    """Return the format of a name; an ExportError that names the right command if its ending is of none."""
+    suffix = target.suffix.lower()
+    if target.is_dir():
+        raise CheckpointError(f"{target} is a folder; name a file in it, as {target}/detector.onnx or {target}/ckpt-1")
+    if suffix in _SUFFIXES:
+        return _SUFFIXES[suffix]
+    if _CHECKPOINT.search(target.name):
+        return Format.TENSORFLOW
+    endings = f"{', '.join(_SUFFIXES)}, or ckpt-N for a TensorFlow checkpoint"
+    if way := way_to(suffix.removeprefix(".")):
+        raise ExportError(f"{target}: {way}")
+    raise ExportError(f"{target}: no format is known by this name; expected {endings}, or name it with --format")
+
+
+def _require_licenses(source: Path, allowed: str) -> None:
+    """Raise an ExportError unless the weights that a model's descend from have one of the licenses."""
+    from boxwright.weights.open_model import open_model
+    from boxwright.weights.pedigree import require_licenses
+
+    require_licenses(open_model(source, device="cpu").config, [word.strip() for word in allowed.split(",")])
+
+
 def _repository_settings(
     source: Path, target: Path | None, settings: ExportSettings, verify: Path | None
 ) -> ExportSettings:
     """Return the settings of an export to ONNX from which Triton's repository is made."""
-    from boxwright.weights.open_model import run_folder
+    from boxwright.weights.open_model import export_folder
 
     if verify is not None:
         raise ExportError(
@@ -146,9 +180,9 @@ def _repository_settings(
         )
     if settings.triton is not None:
         raise ExportError("--format triton and --triton both name a model repository; remove one")
-    if target is not None and (target.suffix in _SUFFIXES or target.is_file()):
+    if target is not None and (target.suffix.lower() in _SUFFIXES or target.is_file()):
         raise ExportError(f"{target}: a model repository is a folder; name one")
-    return replace(settings, triton=target or run_folder(source) / "export" / "triton")
+    return replace(settings, triton=target or export_folder(source) / "triton")
 
 
 def _write_export(
@@ -163,10 +197,10 @@ def _write_export(
     from boxwright.config.load import dump_message
     from boxwright.exporters.export import ExportDescription, export, report_path
     from boxwright.pipeline.load import load_config
-    from boxwright.weights.open_model import remember, run_folder
+    from boxwright.weights.open_model import export_folder, remember
     from boxwright.weights.restore import restore_detector
 
-    path = target or run_folder(source) / "export" / _NAMES[chosen]
+    path = target or export_folder(source) / _NAMES[chosen]
     # On the CPU, whatever the machine has: graphs are traced and compared there.
     detector, config, step = restore_detector(source, config=load_config(config_path) if config_path else None)
     if settings.context is not None:
@@ -276,11 +310,23 @@ def _write_triton(path: Path, folder: Path, channels: int) -> None:
     console.print(f"TensorRT (not tried here): {tensorrt_line(path, channels)}", markup=False)
 
 
+def _require_version(config: TrainEvalPipelineConfig, chosen: Format) -> None:
+    """Raise an ExportError if the requested TensorFlow is not the one whose checkpoints a network has."""
+    from boxwright.pipeline.tensorflow_version import tensorflow_version
+
+    version = tensorflow_version(config.model)
+    if _TENSORFLOW_VERSIONS.get(chosen, version) != version:
+        raise ExportError(
+            f"--format {chosen.value}: this network is one of TensorFlow {version}; use --format tf{version}"
+        )
+
+
 def _write_weights(source: Path, target: Path | None, chosen: Format, config_path: Path | None) -> None:
     if target is None:
         raise ExportError(f"--format {chosen.value}: name what to write")
     from boxwright.pipeline.load import load_config
     from boxwright.weights.export_weights import (
+        refuse_other_models_folder,
         write_description,
         write_safetensors,
         write_tensorflow_checkpoint,
@@ -290,6 +336,7 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
 
     config = load_config(config_path) if config_path else None
     detector, config, step = restore_detector(source, config=config)
+    _require_version(config, chosen)
     if chosen is Format.TRANSFORMERS:
         target = write_transformers(detector, config, target)
     elif target.is_dir():
@@ -297,6 +344,7 @@ def _write_weights(source: Path, target: Path | None, chosen: Format, config_pat
     elif chosen is Format.SAFETENSORS:
         write_safetensors(detector, target)
     else:
+        refuse_other_models_folder(target.parent, config)
         write_tensorflow_checkpoint(detector, target, step=step)
         write_description(target.parent, config, detector.categories)
     console.print(f"{len(list(detector.network.parameters()))} parameters at step {step}: {target}", markup=False)

@@ -50,7 +50,8 @@ def exporter_command(
             "--use_side_inputs: use boxwright export --context, which puts a camera's memory into the file"
         )
     require_checkpoint(trained_checkpoint_dir)
-    if (output_directory / "detector.onnx").exists():
+    # TensorFlow's exports have no detector.onnx, but a checkpoint of the same name as the one to be written.
+    if any((output_directory / name).exists() for name in ("detector.onnx", "checkpoint", "saved_model")):
         raise OutputError(f"{output_directory} already contains an export; name another folder")
     from boxwright.config.load import dump_message
     from boxwright.exporters.export import ExportDescription, export

@@ -13,6 +13,7 @@ from boxwright.cli.console import errors
 
 if TYPE_CHECKING:
     from boxwright.cli.benchmarking.preset_costs import PresetCost
+    from boxwright.weights.published import PublishedWeights
 
 _ROUNDS = 5
 
@@ -27,7 +28,7 @@ def models_command(
 ) -> None:
     """List the presets: configurations that come with Boxwright, for `preset: "NAME"` or `--config preset:NAME`.
 
-    Parameters and multiplications are counted, not measured. Weights are published by others; nothing is downloaded.
+    Parameters and multiplications are counted, not measured. Weights are published by others, and fetched when they are used by name.
     """
     from boxwright.cli.benchmarking.preset_costs import read_costs
     from boxwright.config.preset import preset_names, preset_path
@@ -59,7 +60,7 @@ def _milliseconds(name: str) -> float:
 
 
 def _row(name: str, cost: PresetCost, milliseconds: float | None) -> dict[str, Any]:
-    from boxwright.pipeline.published import published_for
+    from boxwright.weights.published import published_for
 
     row = {"name": name, **asdict(cost), "weights": [asdict(weights) for weights in published_for(name)]}
     return row if milliseconds is None else row | {"milliseconds_measured_here": round(milliseconds, 1)}
@@ -67,7 +68,7 @@ def _row(name: str, cost: PresetCost, milliseconds: float | None) -> dict[str, A
 
 def _list(chosen: dict[str, PresetCost], measured: dict[str, float]) -> None:
     """Print a table of at most 80 columns, with uncut names, for copying."""
-    from boxwright.pipeline.published import published_for
+    from boxwright.weights.published import published_for
 
     widest = max(len(name) for name in chosen)
     last = "ms here" if measured else "weights"
@@ -84,17 +85,17 @@ def _list(chosen: dict[str, PresetCost], measured: dict[str, float]) -> None:
     if measured:
         print("ms here: median for one image on this machine's CPU, measured now, random weights")
     else:
-        print("weights: their publisher; `boxwright models NAME` lists them and how to begin")
+        print("weights: their publisher; `boxwright models NAME` names them, and how to begin")
 
 
 def _publishers(published: tuple[Any, ...]) -> list[str]:
-    return list(dict.fromkeys(weights.publisher for weights in published))
+    return list(dict.fromkeys(weights.publisher.split(" (")[0] for weights in published))
 
 
 def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
     from boxwright.config.preset import preset_path, preset_text
     from boxwright.pipeline.load import load_config
-    from boxwright.pipeline.published import published_for
+    from boxwright.weights.published import published_for
 
     comment = takewhile(lambda line: line.startswith("#"), preset_text(name).split("\n"))
     # A recipe's example command, and what follows it, is replaced by the one printed below for every preset.
@@ -113,14 +114,22 @@ def _describe(name: str, cost: PresetCost, milliseconds: float | None) -> None:
             print(f"starts from {train.fine_tune_checkpoint}, which must exist; or set fine_tune_checkpoint")
     print(f"file        {preset_path(name)}")
     for weights in published_for(name):
-        print(f"\nweights of {weights.publisher}, for {weights.holds}:")
-        print(f"  {weights.file}\n  license: {weights.license}\n  {weights.page}")
-        if weights.holds.startswith("the detector"):
-            print(f'  fine_tune_checkpoint: "{weights.file}" fine_tune_checkpoint_type: "detection"')
+        _describe_weights(name, weights)
     two_stage = config.model.faster_rcnn if config.model is not None else None
     # The third stage predicts masks, which the readers must then load.
     masks = two_stage is not None and two_stage.number_of_stages == 3
     _next_steps(name, "    load_instance_masks: true\n    mask_type: PNG_MASKS\n" if masks else "")
+
+
+def _describe_weights(preset: str, weights: PublishedWeights) -> None:
+    """Print what published weights of a preset are, the command that starts from them, and the field that does."""
+    detects = weights.holds == "detector"
+    source = f"--model {weights.name}" if detects else f"--model {preset} --weights {weights.name}"
+    kind = "transfer" if detects else "classification"
+    print(f"\nweights of {weights.publisher}, for the {weights.holds}: {weights.name}")
+    print(f"  {weights.file}\n  license of the weights: {weights.license}; data: {', then '.join(weights.data)}")
+    print(f"  boxwright train DATA {source}")
+    print(f'  fine_tune_checkpoint: "{weights.name}" fine_tune_checkpoint_type: "{kind}"')
 
 
 def _next_steps(name: str, in_readers: str) -> None:

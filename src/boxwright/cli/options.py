@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from boxwright.base.errors import CheckpointError, DataError
+from boxwright.base.errors import DataError
 from boxwright.cli.words import OTHER_NAMES
 
 # Help spells options with underscores, as TensorFlow's scripts do; hyphens are accepted everywhere.
@@ -25,14 +25,12 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "token_normalize_func": lambda
 
 
 def source_path(text: str) -> Path:
-    """Return a path, that of the fetched files for hf://USER/NAME."""
-    # A path has no two slashes next to each other.
-    if not text.startswith("hf://"):
+    """Return a path, that of the fetched files for the name of published weights and for hf://USER/NAME."""
+    if os.path.exists(text):
         return Path(text)
-    from boxwright.weights.find_weights import fetch, hub_address
+    from boxwright.weights.find_weights import local_path
 
-    address = hub_address(text)
-    return Path(text) if address is None else fetch(address)
+    return local_path(text)
 
 
 def require_checkpoint(path: Path) -> None:
@@ -42,7 +40,9 @@ def require_checkpoint(path: Path) -> None:
     """
     exists = os.path.isfile(f"{path}.index") or os.path.isfile(path) or os.path.isdir(path)
     if not exists and not (os.path.isdir(path.parent) and any(path.parent.glob("*ckpt-*"))):
-        raise CheckpointError(f"{path}: no such folder or checkpoint")
+        from boxwright.weights.find_weights import unknown
+
+        raise unknown(path)
 
 
 def require_data(source: str) -> None:
@@ -53,16 +53,16 @@ def require_data(source: str) -> None:
         raise DataError(f"no file matches {source!r}")
 
 
+def model_option(help: str) -> Any:
+    """Return the option that names a model, by any of its three spellings."""
+    return typer.Option("--model_dir", "--checkpoint", "--model", parser=source_path, metavar="PATH", help=help)
+
+
 CheckpointOption = Annotated[
     Path,
-    typer.Option(
-        "--model_dir",
-        "--checkpoint",
-        "--model",
-        parser=source_path,
-        metavar="PATH",
-        help="A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
-        "or zoo archive; or hf://USER/NAME on Hugging Face's hub.",
+    model_option(
+        "A run's folder or checkpoint; an exported .onnx or .xml; TensorFlow's checkpoint, SavedModel, frozen graph "
+        "or zoo archive; a name of boxwright weights list; or hf://USER/NAME on Hugging Face's hub.",
     ),
 ]
 

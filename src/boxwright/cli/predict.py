@@ -19,7 +19,7 @@ from boxwright.cli.options import CheckpointOption, require_checkpoint
 from boxwright.cli.process import prepare_inference
 from boxwright.inference.settings import CollectionSettings, PredictionSettings
 from boxwright.runtime.devices import CPU
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -112,7 +112,7 @@ def predict_command(
         console.print(f"{done.times.skipped} images arrived faster than they could be processed, and were skipped")
     if settings.profile:
         _print_profile(done)
-    if model_dir.suffix in EXPORTS:
+    if is_export(model_dir):
         suggest("serve", model_dir)
     else:
         slow = detector.device == CPU and done.pictures > _MANY_IMAGES
@@ -121,7 +121,7 @@ def predict_command(
 
 def _import_pytorch(model_dir: Path) -> None:
     """Import what opens a checkpoint; an export opens without."""
-    if model_dir.suffix not in EXPORTS:
+    if not is_export(model_dir):
         with importing():
             import boxwright.weights.restore  # noqa: F401
 

@@ -12,9 +12,10 @@ import typer
 
 from boxwright.base.errors import ConfigError, ExportError
 from boxwright.cli.console import console
+from boxwright.cli.options import source_path
 from boxwright.cli.serving import Access, names_of, run_server
 from boxwright.inference.serving.settings import ServerSettings
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 
 
 def serve_command(
@@ -22,6 +23,7 @@ def serve_command(
     models: Annotated[
         list[Path],
         typer.Argument(
+            parser=source_path,
             metavar="MODEL",
             help="An exported detector: .onnx, OpenVINO's .xml, .tflite or .pt2 (`boxwright export`); or a run's folder or "
             "checkpoint, which is exported first, compared on its evaluation data. Several are served side by side.",
@@ -47,7 +49,7 @@ def serve_command(
 ) -> None:
     """Serve detectors: TensorFlow Serving's REST protocol, the Open Inference Protocol, POST /detect with an image, a page."""
     for model in models if watch else ():
-        if model.suffix not in EXPORTS:
+        if not is_export(model):
             raise ExportError(f"--watch {model}: only an exported file is watched; run `boxwright export {model}`")
     if len(models) > 1 and settings.thresholds:
         raise ConfigError(f"--thresholds {settings.thresholds}: a report's thresholds are of one model; serve it alone")

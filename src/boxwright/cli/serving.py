@@ -16,7 +16,7 @@ from boxwright.base.files import is_file
 from boxwright.cli.console import console
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.devices import runtime_of
-from boxwright.runtime.formats import EXPORT_FORMATS, EXPORTS
+from boxwright.runtime.formats import EXPORT_FORMATS, is_export
 
 _NAME = "detector"
 _ODD = re.compile(r"[^\w.-]+")
@@ -67,7 +67,7 @@ def run_server(
     counters = Counters()
     with tempfile.TemporaryDirectory() as folder:  # only until the files are read
         files = {
-            name: path if path.suffix in EXPORTS else exported_for_serving(path, settings, Path(folder, str(number)))
+            name: path if is_export(path) else exported_for_serving(path, settings, Path(folder, str(number)))
             for number, (name, path) in enumerate(models.items())
         }
         # Before the runtime and the server start threads, each of which would get an arena.
@@ -107,7 +107,7 @@ def names_of(models: Sequence[Path]) -> list[str]:
         return [_NAME]
     # A run's export is RUN/export/detector.onnx: every run's has the same name.
     plain = [path.parent.parent if path.parent.name == "export" else path for path in map(Path.absolute, models)]
-    stems = [_ODD.sub("-", path.stem if path.suffix in EXPORTS else path.name).strip(".-") or _NAME for path in plain]
+    stems = [_ODD.sub("-", path.stem if is_export(path) else path.name).strip(".-") or _NAME for path in plain]
     names: list[str] = []
     for stem in stems:
         numbered = (f"{stem}-{number}" for number in itertools.count(2))
@@ -130,7 +130,7 @@ def exported_for_serving(source: Path, settings: ServerSettings, folder: Path) -
     from boxwright.cli.options import require_checkpoint
     from boxwright.exporters.export import FORMATS
     from boxwright.runtime.sessions import read_metadata, require_device
-    from boxwright.weights.open_model import open_model, run_folder
+    from boxwright.weights.open_model import export_folder, open_model
 
     require_checkpoint(source)
     runtime = runtime_of(settings.device) or "onnxruntime"
@@ -138,7 +138,7 @@ def exported_for_serving(source: Path, settings: ServerSettings, folder: Path) -
     format = EXPORT_FORMATS[runtime]
     opened = open_model(source, device="cpu")
     name = f"detector{FORMATS[format].suffix}"
-    kept = run_folder(source) / "export" / name
+    kept = export_folder(source) / name
     if is_file(kept):
         metadata = read_metadata(kept, allow_edited=settings.allow_edited)
         if metadata.weights_sha256 == opened.weights_sha256():

@@ -135,7 +135,13 @@ ModelDir = Annotated[
         help="The run's folder, for checkpoints, log and configuration. A run in it is resumed. Default with DATA: model.",
     ),
 ]
-Preset = Annotated[str, typer.Option("--model", help="With DATA: a preset, as listed by boxwright models.")]
+Preset = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="With DATA: a preset of boxwright models, or a name of boxwright weights list, whose weights it starts from.",
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change the configuration, as in --set train_config.batch_size=8; may be repeated."),

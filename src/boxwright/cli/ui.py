@@ -13,6 +13,7 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli.console import console
+from boxwright.cli.options import source_path
 from boxwright.cli.serving import Access, names_of, run_server
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.formats import EXPORTS
@@ -26,6 +27,7 @@ def ui_command(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
+            parser=source_path,
             metavar="RUN",
             help="Runs, checkpoints or exported detectors; two are compared side by side. Default: the one in this folder, "
             "or a list to choose from.",
@@ -89,4 +91,5 @@ def _models_in(folder: Path) -> Iterator[Path]:
 
 def _is_export(path: Path, beside: list[str]) -> bool:
     """Return whether a file is an exported detector by its name: OpenVINO's .xml needs its .bin (data sets have .xml)."""
-    return path.suffix in EXPORTS and (path.suffix != ".xml" or f"{path.stem}.bin" in beside)
+    suffix = path.suffix.lower()
+    return suffix in EXPORTS and (suffix != ".xml" or f"{path.stem}.bin" in beside)

@@ -35,8 +35,8 @@ class FieldOptions:
     weights: str = setting(
         "",
         "Weights to start from; sets train_config.fine_tune_checkpoint: a TensorFlow or Boxwright checkpoint, "
-        ".safetensors, .pth of timm's, torchvision's, D-FINE's or effdet's names, hf://USER/NAME; timm, to fetch a timm "
-        "backbone's; or none, for fresh ones.",
+        ".safetensors, .pth of timm's, torchvision's, D-FINE's or effdet's names, hf://USER/NAME, a name of boxwright "
+        "weights list; coco or imagenet with DATA; timm, to fetch a timm backbone's; or none, for fresh ones.",
         _PANEL,
     )
     ignore_exif: bool = setting(False, f"With DATA: {IGNORE_EXIF}", _PANEL)

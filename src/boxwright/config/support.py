@@ -1,13 +1,12 @@
-"""What becomes of a configuration: what in it is honored, without effect, or refused; and what builders ask a message.
+"""What becomes of a configuration: what in it is honored, without effect, or refused.
 
 The verdict on each field, and on named values, is declared with the field; a test holds it to the builders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.field import Status
@@ -16,8 +15,6 @@ from boxwright.config.message import Message
 from boxwright.config.tree import joined
 
 _DEFAULT = "set to its default"
-T = TypeVar("T")
-M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -159,23 +156,3 @@ def refuse_unsupported(message: Message, path: str) -> None:
     lines = [*map(str, refused), *map(str, contradictions(message))]
     if lines:
         raise ConfigError("\n".join(lines))
-
-
-def build_chosen(message: Message, oneof: str, table: Mapping[str, Callable[..., T]], *args: Any) -> T:
-    """Return the object built from a oneof's member by its builder in a table of member to builder."""
-    member = message.which(oneof)
-    if member is None:
-        raise message.refusal("", f"empty; set one of {', '.join(table)}")
-    if member not in table:
-        raise message.refusal(member, f"not supported; supported: {', '.join(table)}")
-    chosen = getattr(message, member)
-    if isinstance(chosen, Message):
-        refuse_contradictions(chosen)
-    return table[member](chosen, *args)
-
-
-def require(value: M | None, message: Message, field: str) -> M:
-    """Return a field's value; raises a ConfigError if it is None."""
-    if value is None:
-        raise message.refusal(field, "missing from the configuration")
-    return value

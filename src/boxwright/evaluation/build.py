@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from boxwright.base.drawing import NAME_AND_SCORE, Captions
-from boxwright.config.support import build_chosen, refuse_unsupported
+from boxwright.config.build import build_chosen
+from boxwright.config.support import refuse_unsupported
 from boxwright.evaluation.metrics.coco import CocoMetrics, Labeled, PerCategoryMetrics, verified_or_all
 from boxwright.evaluation.metrics.keypoints import CocoKeypointMetrics
 from boxwright.evaluation.metrics.lvis import LvisMetrics

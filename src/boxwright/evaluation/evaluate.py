@@ -38,8 +38,8 @@ from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.allocator import keep_freed_memory
 from boxwright.runtime.devices import require_runtime
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS, RUNTIMES, TORCH
-from boxwright.types import FoundObjects, Sample
+from boxwright.runtime.formats import RUNTIMES, TORCH, is_export
+from boxwright.types import Array, Detections, Sample
 from boxwright.weights.open_model import OpenModel, open_model
 
 
@@ -59,7 +59,7 @@ class OpenEvaluation:
     @property
     def runtime(self) -> str:
         """What detects, such as "torch" or "onnxruntime"."""
-        return RUNTIMES.get(self.model.path.suffix, TORCH) if self.model.is_exported else TORCH
+        return RUNTIMES.get(self.model.path.suffix.lower(), TORCH) if self.model.is_exported else TORCH
 
 
 def open_evaluation(
@@ -80,7 +80,7 @@ def open_evaluation(
     """
     if isinstance(model, Path):
         require_runtime(model, settings.runtime, settings.device)
-        own = None if model.suffix in EXPORTS else config
+        own = None if is_export(model) else config
         opened = open_model(model, device=settings.device, config=own, allow_edited=settings.allow_edited)
         model = opened.optimized(settings.precision, compile=settings.compile)
     data = data or open_evaluation_data(config, settings, model.categories, model.opened.num_classes)
@@ -163,7 +163,7 @@ def export_on_samples(detector: ExportedDetector, plan: EvaluationPlan, settings
     if settings.multi_scale:
         raise ConfigError("multi_scale: an exported detector has one scale; evaluate its checkpoint instead")
 
-    def detect(samples: list[Sample], _: int) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+    def detect(samples: list[Sample], _: int) -> Iterator[tuple[Detections[Array], dict[str, float]]]:
         for found in detector.detect([sample.image for sample in samples]):
             yield found, {}
 

@@ -17,12 +17,12 @@ from boxwright.evaluation.data import ONE_CLASS, EvaluationData
 from boxwright.evaluation.metrics.regions import ImageMasks
 from boxwright.evaluation.pictures import draw_beside_truth
 from boxwright.nn.ops.pasted_masks import encode_mask, mask_run_lengths
-from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types import Array, Categories, Detections, Sample
 
 # Wraps the indices of images, to show progress under a title.
 Progress = Callable[[Iterable[int], str], Iterable[int]]
 # From samples and a seed to the objects in each, and its losses.
-SampleDetector = Callable[[list[Sample], int], Iterator[tuple[FoundObjects, dict[str, float]]]]
+SampleDetector = Callable[[list[Sample], int], Iterator[tuple[Detections[Array], dict[str, float]]]]
 # From all batches to those of one process.
 Share = Callable[[list[range]], Sequence[range]]
 # From a data set and indices to its samples in that order; closed when no more are needed.
@@ -45,7 +45,7 @@ class EvaluatedImage:
 
     index: int
     sample: Sample
-    detections: FoundObjects
+    detections: Detections[Array]
     losses: dict[str, float]
     picture: NDArray[np.uint8] | None
     masks: ImageMasks | None
@@ -102,7 +102,7 @@ def _evaluate_batch(
         )
 
 
-def _masks(sample: Sample, found: FoundObjects) -> ImageMasks | None:
+def _masks(sample: Sample, found: Detections[Array]) -> ImageMasks | None:
     """Return the masks of an image as run lengths, which fit in memory for a whole data set; None without masks."""
     if found.masks is None:
         return None
@@ -111,7 +111,7 @@ def _masks(sample: Sample, found: FoundObjects) -> ImageMasks | None:
     return ImageMasks(truth, list(mask_run_lengths(found)))
 
 
-def _one_class(sample: Sample, found: FoundObjects) -> tuple[Sample, FoundObjects]:
+def _one_class(sample: Sample, found: Detections[Array]) -> tuple[Sample, Detections[Array]]:
     """Return a sample and its detections with every object in one class."""
     none = np.zeros(0, np.int64)
     truth = replace(sample, labels=np.zeros_like(sample.labels), negative_labels=none, not_exhaustive_labels=none)

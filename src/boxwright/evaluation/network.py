@@ -21,7 +21,7 @@ from boxwright.nn.detector import Detector, EvaluationLosses
 from boxwright.nn.multi_scale import MultiScaleDetector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.preprocessing import IdentityResizer
-from boxwright.types import FoundObjects, Sample, Targets
+from boxwright.types import Array, Detections, Sample, Targets
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def _at_own_size(detector: Detector | MultiScaleDetector) -> Iterator[None]:
 
 def detect_with_losses(
     detector: Detector | MultiScaleDetector, plan: EvaluationPlan, samples: list[Sample], seed: int
-) -> Iterator[tuple[FoundObjects, dict[str, float]]]:
+) -> Iterator[tuple[Detections[Array], dict[str, float]]]:
     """Yield the detections in each sample, and the losses of its batch."""
 
     def targets(sizes: Tensor, start: int) -> Targets:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.drawing import NAME_AND_SCORE, Captions, Details, draw_boxes, side_by_side, with_tracks
 from boxwright.nn.ops.pasted_masks import whole_masks
-from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types import Array, Categories, Detections, Sample
 from boxwright.types.dense_pose import COLUMNS, KNOWN, PART
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ LEAST_KEYPOINT_SCORE = 0.3
 
 
 def draw_beside_truth(
-    sample: Sample, found: FoundObjects, categories: Categories, plan: EvaluationPlan
+    sample: Sample, found: Detections[Array], categories: Categories, plan: EvaluationPlan
 ) -> NDArray[np.uint8]:
     """Return a picture of detections beside one of the ground truth, uint8 [H, W, 3]."""
     left = draw_detections(sample.image, found, plan.min_score, plan.max_boxes, plan.captions, plan.keypoint_edges)
@@ -47,7 +47,7 @@ def draw_sample(
 
 def draw_detections(
     image: NDArray[np.uint8],
-    found: FoundObjects,
+    found: Detections[Array],
     min_score: float,
     max_boxes: int,
     captions: Captions = NAME_AND_SCORE,
@@ -72,7 +72,7 @@ def draw_detections(
     return draw_boxes(image, best.boxes[::-1], colors[:count][::-1], texts[:count][::-1], details)
 
 
-def _drawn_keypoints(found: FoundObjects) -> NDArray[np.float32] | None:
+def _drawn_keypoints(found: Detections[Array]) -> NDArray[np.float32] | None:
     """Return keypoints [D, P, 2], or [D, P, 3] with whether each is drawn."""
     if found.keypoints is None or found.keypoint_scores is None:
         return found.keypoints

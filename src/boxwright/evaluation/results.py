@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boxwright.data.image_io import encode_png
 from boxwright.evaluation.metrics.metric import MetricResult
 from boxwright.nn.ops.pasted_masks import RunLengths, mask_run_lengths
-from boxwright.types import Categories, FoundObjects
+from boxwright.types import Array, Categories, Detections
 from boxwright.types.categories import ids
 
 # A number that is written back unchanged: no leading zeros, ASCII digits, and no more of them than fit in 64 bits.
@@ -43,7 +43,7 @@ def image_identity(image_id: str) -> str | int:
 
 
 def detection_rows(
-    detections: FoundObjects,
+    detections: Detections[Array],
     image_id: str,
     categories: Categories | None,
     segmentations: Sequence[RunLengths] | None = None,
@@ -83,7 +83,7 @@ def detection_rows(
     ]
 
 
-def large_values(found: FoundObjects) -> list[dict[str, Any]]:
+def large_values(found: Detections[Array]) -> list[dict[str, Any]]:
     """Return what a detector predicts of each object in many numbers; evaluations do not keep it.
 
     Returns:
@@ -118,7 +118,7 @@ def surface_picture(parts: NDArray[np.uint8], places: NDArray[np.float32]) -> by
     return encode_png(np.dstack([parts, levels[..., 1], levels[..., 0]]))
 
 
-def keypoints_of_classes(found: FoundObjects, categories: Categories | None) -> list[NDArray[np.float64]]:
+def keypoints_of_classes(found: Detections[Array], categories: Categories | None) -> list[NDArray[np.float64]]:
     """Return the keypoints of each detection, x, y and score, [P, 3], of its class alone if the classes name theirs.
 
     COCO's evaluation expects as many as an object of the class has, of which a detection with several tasks has more.

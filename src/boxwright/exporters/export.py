@@ -23,6 +23,7 @@ from boxwright.exporters.graph import INPUT, PREPROCESSED, Suppression, detectio
 from boxwright.exporters.int8 import Accuracy, Quantizer, compared_accuracy, precise_enough
 from boxwright.exporters.litert_file import litert_input, litert_model, litert_session, save_litert
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, openvino_model, save_openvino, with_output
+from boxwright.exporters.other_formats import way_to
 from boxwright.exporters.parity import Report, compare, suppression_of
 from boxwright.exporters.pictures import Pictures
 from boxwright.nn.detector import Detector
@@ -183,6 +184,7 @@ def export(
         ExportError: If the format cannot represent the detector, there are no pictures, or the result differs.
         OutputError: If the disk is full or the folder cannot be written.
     """
+    require_format(format)
     path, kind = Path(path), FORMATS[format]
     _check(path, kind, images)
     if accuracy is not None and format != "onnx":
@@ -208,6 +210,12 @@ def export(
             kind.save(made, replace(metadata, parity=_verdict(report), outputs=outputs), scratch)
             _publish(Path(folder), path, report)
     return report
+
+
+def require_format(format: str) -> None:
+    """Raise an ExportError for a format that is not written, with the shortest way there."""
+    if format not in FORMATS:
+        raise ExportError(f"format {format!r}: {way_to(format) or 'expected ' + ', '.join(FORMATS)}")
 
 
 @contextmanager
@@ -325,8 +333,9 @@ def _opened(
 
 
 def _check(path: Path, kind: _Kind, images: Pictures) -> None:
-    if path.suffix != kind.suffix:
-        raise ExportError(f"{path}: expected a name that ends in {kind.suffix}")
+    if path.suffix.lower() != kind.suffix:
+        way = way_to(path.suffix.removeprefix("."))
+        raise ExportError(f"{path}: expected a name that ends in {kind.suffix}{way and f' ({way})'}")
     if path.is_dir():
         raise ExportError(f"{path} is a folder; expected a file")
     for number, image in enumerate(images):
@@ -380,7 +389,7 @@ def report_path(path: str | Path) -> Path:
 
 
 def _find_kind(path: str | Path) -> _Kind:
-    kind = next((kind for kind in FORMATS.values() if kind.suffix == Path(path).suffix), None)
+    kind = next((kind for kind in FORMATS.values() if kind.suffix == Path(path).suffix.lower()), None)
     if kind is None:
         raise ExportError(f"{path}: expected {', '.join(kind.suffix for kind in FORMATS.values())}")
     return kind

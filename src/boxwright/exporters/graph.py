@@ -27,7 +27,7 @@ from boxwright.runtime.export_file import ABOUT, packed_members, sealed_parts, u
 from boxwright.runtime.metadata import Metadata, seal
 from boxwright.types import PaddedDetections, RawDetections
 from boxwright.types.detection_outputs import outputs_of
-from boxwright.types.detections import normalized
+from boxwright.types.padded_detections import normalized
 from boxwright.weights.pt2_archive import plain_members
 
 INPUT = "input_tensor"

@@ -27,10 +27,10 @@ from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.exporters.graph import INPUT
 from boxwright.exporters.pictures import Pictures, spread
 from boxwright.runtime.optional import require_library
-from boxwright.types import Finder
+from boxwright.types import DetectFunction
 
 # From a finder to its average precision.
-Accuracy = Callable[[Finder], float]
+Accuracy = Callable[[DetectFunction], float]
 ALLOWED_DROP = 0.01
 _MOST_SAMPLES = 1000
 _METRIC = "DetectionBoxes_Precision/mAP"
@@ -39,7 +39,7 @@ _METRIC = "DetectionBoxes_Precision/mAP"
 def average_precision(dataset: Dataset) -> Accuracy:
     """Return a function that measures a finder's COCO average precision on up to 1000 evenly spread samples."""
 
-    def measure(find: Finder) -> float:
+    def measure(find: DetectFunction) -> float:
         metrics = CocoMetrics(dataset.categories)
         for number in spread(len(dataset), _MOST_SAMPLES):
             sample = dataset[number]

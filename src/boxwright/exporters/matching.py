@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxwright.nn.ops.boxes import pairwise_iou
-from boxwright.types import FoundObjects
+from boxwright.types import Array, Detections
 
 TIE = 1e-5
 ABSOLUTE, RELATIVE = 1e-4, 1e-3  # as for TensorFlow's recordings: |a - b| <= absolute + relative |b|
@@ -45,7 +45,7 @@ class Difference:
 class _Side:
     """One of the two lists: its detections, which of them are unmatched, and which anchors depend on rounding."""
 
-    items: FoundObjects
+    items: Detections[Array]
     alone: list[int]
     unsteady: frozenset[int]
 
@@ -67,7 +67,7 @@ class Matcher:
     wanted_unsteady: frozenset[int] = frozenset()
     unsteady_keypoints: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
 
-    def __call__(self, exported: FoundObjects, expected: FoundObjects) -> Difference:
+    def __call__(self, exported: Detections[Array], expected: Detections[Array]) -> Difference:
         """Return the differences."""
         result, left, lost = Difference(), list(range(len(exported))), []
         for number in range(len(expected)):
@@ -92,7 +92,7 @@ class Matcher:
         return result
 
     def _compare_part(
-        self, part: str, exported: FoundObjects, row: int, expected: FoundObjects, expected_row: int
+        self, part: str, exported: Detections[Array], row: int, expected: Detections[Array], expected_row: int
     ) -> float:
         """Return the largest difference of a part of two matched detections, as a share of the tolerance."""
         values, expected_values = getattr(exported, part), getattr(expected, part)
@@ -138,7 +138,9 @@ class Matcher:
             return "takes the slot of a tie"
         return ""
 
-    def _stands_for(self, exported: FoundObjects, row: int, expected: FoundObjects, expected_row: int) -> bool:
+    def _stands_for(
+        self, exported: Detections[Array], row: int, expected: Detections[Array], expected_row: int
+    ) -> bool:
         """Return whether either of two equal scores may be kept: one suppresses the other, or one slot was left."""
         anchors, others = exported.anchor_indices, expected.anchor_indices
         same_anchor = anchors is not None and others is not None and anchors[row] == others[expected_row]
@@ -168,7 +170,7 @@ class Matcher:
         return ""
 
 
-def _is_among(anchors: frozenset[int], detections: FoundObjects, number: int) -> bool:
+def _is_among(anchors: frozenset[int], detections: Detections[Array], number: int) -> bool:
     return detections.anchor_indices is not None and int(detections.anchor_indices[number]) in anchors
 
 
@@ -178,7 +180,7 @@ def shares(actual: object, expected: object) -> NDArray[np.float64]:
     return np.asarray(np.abs(values - expected_values) / (ABSOLUTE + RELATIVE * np.abs(expected_values)))
 
 
-def _same(exported: FoundObjects, row: int, expected: FoundObjects, expected_row: int) -> bool:
+def _same(exported: Detections[Array], row: int, expected: Detections[Array], expected_row: int) -> bool:
     if exported.labels[row] != expected.labels[expected_row]:
         return False
     anchors, others = exported.anchor_indices, expected.anchor_indices
@@ -189,6 +191,6 @@ def _same(exported: FoundObjects, row: int, expected: FoundObjects, expected_row
     return float(overlap) >= _SAME_BOX
 
 
-def _name(detections: FoundObjects, number: int) -> str:
+def _name(detections: Detections[Array], number: int) -> str:
     box = ", ".join(f"{value:.1f}" for value in detections.boxes[number])
     return f"class {int(detections.labels[number]) + 1} at ({box}), score {detections.scores[number]:.6f}"

@@ -30,9 +30,12 @@ def save_openvino(model: Any, metadata: Metadata, path: Path) -> None:
     model.set_rt_info(metadata.to_json(), [KEY])
     try:
         # By default OpenVINO saves weights as float16.
-        runtime.save_model(model, str(path), compress_to_fp16=False)
-        parts = [path.read_bytes(), path.with_suffix(".bin").read_bytes()]
+        # It takes no other ending, not even in capitals.
+        written = path.with_suffix(".xml")
+        runtime.save_model(model, str(written), compress_to_fp16=False)
+        parts = [written.read_bytes(), path.with_suffix(".bin").read_bytes()]
         sealed = seal(parts)[0]
+        written.unlink()
     except (RuntimeError, OSError, ValueError) as error:  # ValueError: written incompletely
         raise OutputError(
             f"{shown(path)}: could not be written by OpenVINO (is the disk full?): {first_line(error)}"

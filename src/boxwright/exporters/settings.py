@@ -47,6 +47,11 @@ class ExportSettings:
     context: Path | None = setting(
         None, "For Context R-CNN: a camera's memory, a .npy of `boxwright context build --banks`; part of the file."
     )
+    require_license: str = setting(
+        "",
+        "Stop unless all published weights that the model's own descend from have one of these licenses, as in "
+        "Apache-2.0,MIT; a license that is not stated is none.",
+    )
     triton: Path | None = setting(None, "With --format onnx: also write this folder as a Triton model repository.")
 
 

@@ -28,7 +28,7 @@ def write_triton(file: str | Path, folder: str | Path, name: str = "detector") -
         ExportError: If the file is not an .onnx of ours, or has a tensor of a type that Triton's are not known for.
         OutputError: If the folder cannot be written.
     """
-    if Path(file).suffix != ".onnx":
+    if Path(file).suffix.lower() != ".onnx":
         raise ExportError(f"{file}: a Triton repository needs an .onnx file")
     metadata = open_session(file).metadata
     onnx = require_library("onnx", "onnx")

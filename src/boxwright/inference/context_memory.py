@@ -35,7 +35,7 @@ from boxwright.data.tf_example import encoded_image, read_features, text_feature
 from boxwright.data.tfrecord import TFRecordFile, write_records_to
 from boxwright.data.tfrecord_dataset import encode_sequence
 from boxwright.inference.settings import ContextSettings
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.weights.open_model import fixed, open_model
 
 _DATE = "image/date_captured"
@@ -151,7 +151,7 @@ def open_embedder(checkpoint: Path, *, device: str = "auto") -> Embed:
     Raises:
         BoxwrightError: If there is no such detector.
     """
-    if checkpoint.suffix in EXPORTS:
+    if is_export(checkpoint):
         raise fixed(checkpoint)
     from boxwright.pipeline.overrides import with_overrides
     from boxwright.weights.restore import stored_config

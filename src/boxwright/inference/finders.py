@@ -22,10 +22,9 @@ from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.tracking import least_score
 from boxwright.runtime.devices import require_runtime
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.runtime.thresholds import above_thresholds, read_thresholds, require_same_model
-from boxwright.types import Categories, Finder, FoundObjects
-from boxwright.types.found import chosen
+from boxwright.types import Array, Categories, DetectFunction, Detections
 from boxwright.weights.open_model import OpenModel, fixed, open_model, remember, require_adjustable
 
 if TYPE_CHECKING:
@@ -48,11 +47,11 @@ class View:
         cut: bool [D]; which objects the view's border may have cut.
     """
 
-    found: FoundObjects
+    found: Detections[Array]
     cut: NDArray[np.bool_]
 
 
-def suppressed(views: list[View]) -> FoundObjects:
+def suppressed(views: list[View]) -> Detections[Array]:
     """Return the best of overlapping boxes of a class, best first; parts cut by a border yield to the whole object."""
     detections, cut = _joined(views)
     boxes = detections.boxes.astype(np.float64)
@@ -66,10 +65,10 @@ def suppressed(views: list[View]) -> FoundObjects:
         if not (same.any() or (cut[row] and _lies_in(own, others))):
             kept.append(row)
             places.add(row, label, own[0])
-    return _best_first(chosen(detections, np.array(kept, np.int64)))
+    return _best_first(detections.select(np.array(kept, np.int64)))
 
 
-def fused_boxes(views: list[View]) -> FoundObjects:
+def fused_boxes(views: list[View]) -> Detections[Array]:
     """Return score-weighted means of overlapping boxes of a class, best first; parts cut by a border yield to wholes.
 
     Weighted boxes fusion (Solovyev et al., 2021), with the mean of the scores: the number of views that contain an
@@ -96,8 +95,8 @@ def fused_boxes(views: list[View]) -> FoundObjects:
             boxes.append(own[0])
         # A mean may reach into other cells than before.
         places.add(nearest, label, boxes[nearest])
-    best = chosen(
-        detections, np.array([max(group, key=lambda row: detections.scores[row]) for group in groups], np.int64)
+    best = detections.select(
+        np.array([max(group, key=lambda row: detections.scores[row]) for group in groups], np.int64)
     )
     scores = np.array([detections.scores[group].mean() for group in groups], np.float32)
     return _best_first(replace(best, boxes=np.array(boxes, np.float32).reshape(-1, 4), scores=scores))
@@ -132,13 +131,13 @@ class _BoxGrid:
         return ((label, row, column) for row in range(top, bottom + 1) for column in range(left, right + 1))
 
 
-def _weighted(detections: FoundObjects, group: list[int]) -> NDArray[np.float64]:
+def _weighted(detections: Detections[Array], group: list[int]) -> NDArray[np.float64]:
     weights = detections.scores[group].astype(np.float64)
     weights = weights if weights.sum() > 0 else np.ones_like(weights)
     return np.asarray((detections.boxes[group] * weights[:, None]).sum(0) / weights.sum())
 
 
-def _joined(views: list[View]) -> tuple[FoundObjects, NDArray[np.bool_]]:
+def _joined(views: list[View]) -> tuple[Detections[Array], NDArray[np.bool_]]:
     first = views[0].found
     rows: dict[str, Any] = {
         field.name: np.concatenate([getattr(view.found, field.name) for view in views])
@@ -148,8 +147,8 @@ def _joined(views: list[View]) -> tuple[FoundObjects, NDArray[np.bool_]]:
     return replace(first, **rows), np.concatenate([view.cut for view in views])
 
 
-def _best_first(detections: FoundObjects) -> FoundObjects:
-    return chosen(detections, np.argsort(-detections.scores, kind="stable"))
+def _best_first(detections: Detections[Array]) -> Detections[Array]:
+    return detections.select(np.argsort(-detections.scores, kind="stable"))
 
 
 def _lies_in(part: NDArray[np.float64], wholes: NDArray[np.float64]) -> bool:
@@ -158,7 +157,7 @@ def _lies_in(part: NDArray[np.float64], wholes: NDArray[np.float64]) -> bool:
     return bool((overlaps_of_crowds(part, wholes) >= _PART).any())
 
 
-Merge = Callable[[list[View]], FoundObjects]
+Merge = Callable[[list[View]], Detections[Array]]
 # Tiles that a detector gets together: all of a large image would not fit in memory.
 _AT_ONCE = 4
 
@@ -200,7 +199,7 @@ def _starts(length: int, tile: int, overlap: float) -> list[int]:
     return [round(number * (length - tile) / (count - 1)) for number in range(count)]
 
 
-def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
+def in_tiles(detect: DetectFunction, tile: int, overlap: float, merge: Merge) -> DetectFunction:
     """Return a finder that detects in an image's tiles and in the whole image, and merges the detections.
 
     The whole image is one of the views, for objects larger than a tile. An image that one tile covers is processed
@@ -211,10 +210,10 @@ def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
         overlap: As for `tile_windows`.
     """
 
-    def find(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+    def find(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         return [_find(image) for image in images]
 
-    def _find(image: NDArray[np.uint8]) -> FoundObjects:
+    def _find(image: NDArray[np.uint8]) -> Detections[Array]:
         height, width = image.shape[:2]
         windows = tile_windows(height, width, tile, overlap)
         if len(windows) == 1:
@@ -232,7 +231,7 @@ def in_tiles(detect: Finder, tile: int, overlap: float, merge: Merge) -> Finder:
     return find
 
 
-def _moved(detections: FoundObjects, window: Window, size: tuple[int, int]) -> FoundObjects:
+def _moved(detections: Detections[Array], window: Window, size: tuple[int, int]) -> Detections[Array]:
     """Return a window's detections in pixels of the image; anchors and cells no longer apply."""
     corner = np.array([window.left, window.top], np.float32)
     points = None if detections.keypoints is None else detections.keypoints + corner
@@ -240,7 +239,7 @@ def _moved(detections: FoundObjects, window: Window, size: tuple[int, int]) -> F
     return replace(detections, boxes=boxes, keypoints=points, anchor_indices=None, cell_boxes=None, image_size=size)
 
 
-def _cut(detections: FoundObjects, window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:
+def _cut(detections: Detections[Array], window: Window, size: tuple[int, int]) -> NDArray[np.bool_]:
     """Return which boxes end at a border of the window, within a hundredth of its size, that is not the image's."""
     x0, y0, x1, y1 = detections.boxes.T
     near_x, near_y = max(window.width / 100, 1), max(window.height / 100, 1)
@@ -267,7 +266,7 @@ class ImageDetector:
         device: Where PyTorch detects, such as "cpu" or "cuda:0"; empty for an exported file.
     """
 
-    detect: Finder
+    detect: DetectFunction
     categories: Categories | None
     weights: str
     channels: int = 3
@@ -333,7 +332,7 @@ class ModelSource:
         """Return the configuration and classes that replace the model's own; None for no replacement."""
         if not (self.config or self.label_map or self.changes):
             return None, None
-        if self.path.suffix in EXPORTS:
+        if is_export(self.path):
             raise fixed(self.path)
         # Not at the top, as an exported detector opens without PyTorch.
         from boxwright.data.label_map import load_label_map
@@ -355,20 +354,20 @@ def _weights(model: OpenModel) -> str:
     return model.weights_sha256()
 
 
-def _above_thresholds(detect: Finder, path: str, model: OpenModel) -> Finder:
+def _above_thresholds(detect: DetectFunction, path: str, model: OpenModel) -> DetectFunction:
     """Return a finder of the detections that reach their class's threshold; DataError for those of another model."""
     limits = require_same_model(read_thresholds(path), path, model.weights_sha256(), model.categories)
     return lambda images: [above_thresholds(detections, limits) for detections in detect(images)]
 
 
-def finder_with(detect: Finder, settings: PredictionSettings) -> Finder:
+def finder_with(detect: DetectFunction, settings: PredictionSettings) -> DetectFunction:
     """Return a finder that applies the least score, and tiles if requested; ConfigError for an unknown `merge`."""
     if settings.merge not in MERGES:
         raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
     # Low scores may continue a track; what does not is removed after tracking.
     least = least_score(settings.min_score) if settings.track else settings.least_score
 
-    def above(images: Sequence[NDArray[np.uint8]]) -> list[FoundObjects]:
+    def above(images: Sequence[NDArray[np.uint8]]) -> list[Detections[Array]]:
         return [detections.above(least) for detections in detect(images)]
 
     return in_tiles(above, settings.tile, settings.overlap, MERGES[settings.merge]) if settings.tile else above

@@ -32,7 +32,7 @@ from boxwright.inference.sources import Frame, Source
 from boxwright.inference.stages import Stage, Stages, StageTimes
 from boxwright.inference.tracking import NO_TRACK, Tracker
 from boxwright.inference.video import open_video_for_writing
-from boxwright.types import Categories, Finder, FoundObjects
+from boxwright.types import Array, Categories, DetectFunction, Detections
 
 Row = dict[str, Any]
 _OF_ANNOTATIONS = ("category_id", "bbox", "score", "segmentation", "embedding", "surface")
@@ -42,7 +42,7 @@ _COLUMNS = ["file", "frame", "time", "track", "class_id", "class", "score", "x_m
 class ResultFile(Protocol):
     """A file that is written picture by picture."""
 
-    def add(self, frame: Frame, detections: FoundObjects, rows: Sequence[Row]) -> None:
+    def add(self, frame: Frame, detections: Detections[Array], rows: Sequence[Row]) -> None:
         """Write a picture's detections; `rows` has them as COCO rows, with names."""
         ...
 
@@ -60,7 +60,7 @@ class ResultFiles:
         self._files = [RESULT_FILES[name](self._open.enter_context(open_whole(folder / name))) for name in names]
         self._pictures = 0
 
-    def add(self, frame: Frame, detections: FoundObjects) -> None:
+    def add(self, frame: Frame, detections: Detections[Array]) -> None:
         """Write the next picture's detections."""
         rows = _rows(str(self._pictures), frame, detections)
         for file in self._files:
@@ -81,7 +81,7 @@ class _Rows:
         self._list = _JsonList(file)
         file.write(b"[")
 
-    def add(self, frame: Frame, detections: FoundObjects, rows: Sequence[Row]) -> None:
+    def add(self, frame: Frame, detections: Detections[Array], rows: Sequence[Row]) -> None:
         del frame, detections
         for row in rows:
             self._list.add(row)
@@ -102,7 +102,7 @@ class _CocoDataset:
         # Annotations come first, one by one; images and categories are complete only at the end.
         file.write(b'{"annotations": [')
 
-    def add(self, frame: Frame, detections: FoundObjects, rows: Sequence[Row]) -> None:
+    def add(self, frame: Frame, detections: Detections[Array], rows: Sequence[Row]) -> None:
         height, width = detections.image_size
         name = frame.source if frame.time is None else f"{frame.source}#{frame.number}"
         number = len(self._images) + 1
@@ -154,7 +154,7 @@ class _Table:
         self._file = file
         self._write(_COLUMNS)
 
-    def add(self, frame: Frame, detections: FoundObjects, rows: Sequence[Row]) -> None:
+    def add(self, frame: Frame, detections: Detections[Array], rows: Sequence[Row]) -> None:
         del frame
         for row, box in zip(rows, detections.boxes.tolist(), strict=True):
             corners = [round(value, 3) for value in box]
@@ -189,7 +189,7 @@ class _JsonList:
         self.count += 1
 
 
-def _rows(image_id: str, frame: Frame, detections: FoundObjects) -> list[dict[str, Any]]:
+def _rows(image_id: str, frame: Frame, detections: Detections[Array]) -> list[dict[str, Any]]:
     of_video = {} if frame.time is None else {"frame": frame.number, "time": round(frame.time, 4)}
     rows = detection_rows(detections, image_id, detections.categories)
     tracks: list[Row] = [{} for _ in rows]
@@ -220,7 +220,7 @@ class _ProcessedPicture:
 
     source: Source
     frame: Frame
-    detections: FoundObjects
+    detections: Detections[Array]
     drawn: NDArray[np.uint8] | None = None
 
 
@@ -229,7 +229,7 @@ def _nothing(_: Frame) -> None:
 
 
 def predict(
-    detect: Finder,
+    detect: DetectFunction,
     sources: Sequence[Source],
     out: str | Path,
     settings: PredictionSettings = _DEFAULTS,
@@ -273,7 +273,7 @@ def predict(
 
 
 def _detected(
-    pairs: Iterable[tuple[Source, Frame]], look: Finder, settings: PredictionSettings
+    pairs: Iterable[tuple[Source, Frame]], look: DetectFunction, settings: PredictionSettings
 ) -> Iterator[_ProcessedPicture]:
     tracked: Source | None = None
     tracker = None

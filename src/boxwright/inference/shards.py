@@ -48,13 +48,13 @@ from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store, open_parquet
 from boxwright.nn.ops.pasted_masks import mask_run_lengths
 from boxwright.runtime.allocator import keep_freed_memory
-from boxwright.types import Finder, FoundObjects
+from boxwright.types import Array, DetectFunction, Detections
 from boxwright.types.categories import ids
 
 Row = dict[str, Any]
 
 
-def to_row(id: str, detections: FoundObjects | None, error: str = "") -> Row:
+def to_row(id: str, detections: Detections[Array] | None, error: str = "") -> Row:
     """Return an image's row; `detections` is None if the image could not be read."""
     if detections is None:
         return {"id": id, "error": error}
@@ -75,11 +75,11 @@ def to_row(id: str, detections: FoundObjects | None, error: str = "") -> Row:
     }
 
 
-def _flat_keypoints(detections: FoundObjects) -> list[list[float]]:
+def _flat_keypoints(detections: Detections[Array]) -> list[list[float]]:
     return [points.flatten().tolist() for points in keypoints_of_classes(detections, detections.categories)]
 
 
-def _surfaces(detections: FoundObjects) -> list[bytes] | None:
+def _surfaces(detections: Detections[Array]) -> list[bytes] | None:
     if detections.surface_parts is None or detections.surface_coordinates is None:
         return None
     return [
@@ -279,7 +279,7 @@ def _decoded(item: Item) -> tuple[Item, NDArray[np.uint8] | None, str]:
         return item, None, str(error)
 
 
-def _detected(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: Finder) -> Iterator[Row]:
+def _detected(batch: list[tuple[Item, NDArray[np.uint8] | None, str]], detect: DetectFunction) -> Iterator[Row]:
     detections = iter(detect([image for _, image, _ in batch if image is not None]))
     for item, image, error in batch:
         yield to_row(item.id, None if image is None else next(detections), error)

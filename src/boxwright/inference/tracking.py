@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.types import FoundObjects
-from boxwright.types.found import chosen
+from boxwright.types import Array, Detections
 
 # The track of an object seen for the first time, which may not persist.
 NO_TRACK = -1
@@ -47,7 +46,7 @@ class Reidentification:
         self._known: dict[int, _Identity] = {}
         self._numbers: dict[int, int] = {}
 
-    def update(self, detections: FoundObjects, seconds: float) -> FoundObjects:
+    def update(self, detections: Detections[Array], seconds: float) -> Detections[Array]:
         """Return the objects of the next picture, those that come back with their old number.
 
         A new track gets the number of the most similar object of its class that is lost, if the cosine of its embedding
@@ -131,7 +130,7 @@ class Tracker:
             minimum_consecutive_frames=1,
         )
 
-    def update(self, detections: FoundObjects, seconds: float) -> FoundObjects:
+    def update(self, detections: Detections[Array], seconds: float) -> Detections[Array]:
         """Return the tracked objects of the next picture, best first, with `tracks`.
 
         Args:
@@ -154,11 +153,11 @@ class Tracker:
         order = np.argsort(rows, kind="stable")
         rows, tracks = rows[order], tracks[order].astype(np.int64)
         kept = (tracks != NO_TRACK) | (detections.scores[rows] >= self._min_score)
-        tracked = replace(chosen(detections, rows[kept]), tracks=tracks[kept])
+        tracked = replace(detections.select(rows[kept]), tracks=tracks[kept])
         return tracked if self._memory is None else self._memory.update(tracked, seconds)
 
 
-def _as_supervision(detections: FoundObjects) -> Any:
+def _as_supervision(detections: Detections[Array]) -> Any:
     from supervision import Detections
 
     rows: dict[str, Any] = {"row": np.arange(len(detections))}

@@ -121,7 +121,7 @@ class Detector(nn.Module):
         """Return what calling the detector returns, by another name; arguments are those of `forward`."""
         return self(inputs, true_sizes, targets, context)
 
-    def postprocess(self, predictions: Any, true_sizes: Tensor) -> list[Detections]:
+    def postprocess(self, predictions: Any, true_sizes: Tensor) -> list[Detections[Tensor]]:
         """Return B detections on the CPU, in pixels of the network's input, with `raw`, all before suppression.
 
         `true_sizes` int64 [B, 2] are as `preprocess` returned them. The raw values stay on their device.
@@ -182,7 +182,7 @@ class Detector(nn.Module):
     @torch.no_grad()
     def detect(
         self, images: Images, scale: Scale = "guess", context: ContextFeatures | None = None
-    ) -> list[Detections]:
+    ) -> list[Detections[Tensor]]:
         """Detect objects in images of any sizes.
 
         Images of the same size after resizing share a batch; the network is in evaluation mode during the call.
@@ -215,7 +215,7 @@ class Detector(nn.Module):
         losses: EvaluationLosses | None = None,
         scale: Scale = "guess",
         context: ContextFeatures | None = None,
-    ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
+    ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
         """Detect, run by run, in the network's current mode.
 
         If memory is too small for all images, they are processed in halves, with a log line; later calls start with the
@@ -234,7 +234,7 @@ class Detector(nn.Module):
         """
         tensors = image_tensors(images, scale, self.image_channels)
 
-        def look(start: int, stop: int) -> list[tuple[list[Detections], dict[str, float]]]:
+        def look(start: int, stop: int) -> list[tuple[list[Detections[Tensor]], dict[str, float]]]:
             part = None if context is None else context.rows(start, stop)
             return list(self._look(tensors[start:stop], losses, start, part))
 
@@ -245,7 +245,7 @@ class Detector(nn.Module):
 
     def _look(
         self, images: list[Tensor], losses: EvaluationLosses | None, number: int, context: ContextFeatures | None
-    ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
+    ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
         """Yield as `detect_runs` for images [H, W, 3]; `number` is the index of the first."""
         # Twice: images of one size are resized together, and inputs of one size after that share a pass.
         groups = _runs([(*image.shape, image.dtype, image.device) for image in images])
@@ -281,7 +281,7 @@ def _runs(shapes: Sequence[object]) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(shapes)], strict=True)) if shapes else []
 
 
-def _to_image(detections: Detections, image: Tensor) -> Detections:
+def _to_image(detections: Detections[Tensor], image: Tensor) -> Detections[Tensor]:
     """Return detections with boxes scaled from the network's input to the original image."""
     height, width = image.shape[:2]
     true_height, true_width = detections.image_size

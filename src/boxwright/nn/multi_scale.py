@@ -229,7 +229,7 @@ class MultiScaleDetector:
 
     def detect(
         self, images: Images, scale: Scale = "guess", context: ContextFeatures | None = None
-    ) -> list[Detections]:
+    ) -> list[Detections[Tensor]]:
         """Return one result per image, in its pixels, without anchors and scores of other classes."""
         return self._merged(
             [image.permute(2, 0, 1) for image in image_tensors(images, scale, self.detector.image_channels)], context
@@ -241,7 +241,7 @@ class MultiScaleDetector:
         losses: EvaluationLosses | None = None,
         scale: Scale = "guess",
         context: ContextFeatures | None = None,
-    ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
+    ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
         """Yield as `Detector.detect_runs`; `losses` are of the predictions of the unscaled image."""
         tensors = [image.permute(2, 0, 1) for image in image_tensors(images, scale, self.detector.image_channels)]
         start = 0
@@ -251,14 +251,14 @@ class MultiScaleDetector:
             yield self._merged(tensors[start:stop], part), terms
             start = stop
 
-    def _merged(self, images: list[Tensor], context: ContextFeatures | None) -> list[Detections]:
+    def _merged(self, images: list[Tensor], context: ContextFeatures | None) -> list[Detections[Tensor]]:
         contexts = [None if context is None else context.rows(i, i + 1) for i in range(len(images))]
         return [
             _merge([self._detect_view(view, own) for view in self.rules.views(image)], image, self.rules)
             for image, own in zip(images, contexts, strict=True)
         ]
 
-    def _detect_view(self, view: View, context: ContextFeatures | None) -> Detections:
+    def _detect_view(self, view: View, context: ContextFeatures | None) -> Detections[Tensor]:
         plain = self.detector
         preprocessor = plain.preprocessor
         if view.size is not None:
@@ -285,7 +285,7 @@ class MultiScaleDetector:
         )
 
 
-def _merge(views: list[Detections], image: Tensor, rules: MultiScale | ScalePyramid) -> Detections:
+def _merge(views: list[Detections[Tensor]], image: Tensor, rules: MultiScale | ScalePyramid) -> Detections[Tensor]:
     boxes, scores, labels = (
         torch.cat([getattr(view, name) for view in views]) for name in ("boxes", "scores", "labels")
     )

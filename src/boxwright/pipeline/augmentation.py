@@ -12,7 +12,8 @@ import numpy as np
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import as_here
-from boxwright.config.support import build_chosen, refuse_unsupported, require
+from boxwright.config.build import build_chosen, require
+from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.autoaugment import POLICIES, AutoAugment, Operation
 from boxwright.data.augmentation.caffe import (
     CaffeDistort,

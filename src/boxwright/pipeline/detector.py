@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from boxwright.config.support import refuse_contradictions, refuse_unsupported, require
+from boxwright.config.build import require
+from boxwright.config.support import refuse_contradictions, refuse_unsupported
 from boxwright.families.table import family_of
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m

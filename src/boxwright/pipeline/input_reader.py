@@ -13,8 +13,9 @@ import numpy as np
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.base.files import as_here, is_file
+from boxwright.config.build import build_chosen, require
 from boxwright.config.preset import packaged
-from boxwright.config.support import build_chosen, refuse_unsupported, require
+from boxwright.config.support import refuse_unsupported
 from boxwright.data.augmentation.transform import Transform
 from boxwright.data.coco import CocoDataset
 from boxwright.data.dataset import Dataset

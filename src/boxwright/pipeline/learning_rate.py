@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from boxwright.config.support import build_chosen, require
+from boxwright.config.build import build_chosen, require
 from boxwright.nn.optimization.schedules import (
     Constant,
     CosineDecay,

@@ -12,7 +12,7 @@ from boxwright.config.message import Message
 from boxwright.config.messages.eval import EvalConfig
 from boxwright.config.messages.input_reader import InputReader
 from boxwright.config.messages.preprocessor import ANY_CHANNELS
-from boxwright.config.messages.train import GraphRewriter, TrainConfig
+from boxwright.config.messages.train import GraphRewriter, TrainConfig, WeightsOrigin
 from boxwright.config.rules import QUANTIZATION, Rule, refuse
 from boxwright.families.table import DetectionModel
 
@@ -63,6 +63,8 @@ class TrainEvalPipelineConfig(Message, path=""):
         "Where evaluation examples are read from; repeat for several evaluation sets.")
     graph_rewriter: GraphRewriter | None = field(None,
         "Graph changes such as quantization-aware training.", no_effect=QUANTIZATION)
+    pedigree: list[WeightsOrigin] = field([], "Ours: the published weights that the model's own descend from; written "
+        "when a run begins, and kept in its checkpoints and exports.")
 
     rules = (
         refuse("train_input_reader.load_instance_masks",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from boxwright.config.support import build_chosen
+from boxwright.config.build import build_chosen
 from boxwright.nn.optimization.optimizers import (
     Adam,
     AdamW,

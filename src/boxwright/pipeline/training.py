@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+from boxwright.config.build import require
 from boxwright.config.preset import folder_of
-from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported, require
+from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
 from boxwright.data.batch import DrawnSizes
 from boxwright.data.order import StreamSettings
 from boxwright.families.shared.image_resizer import build_image_resizer

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import ConfigError, ExportError
-from boxwright.runtime.formats import AUTO, EXPORT_FORMATS, EXPORTS, RUNTIMES, TORCH
+from boxwright.runtime.formats import AUTO, EXPORT_FORMATS, RUNTIMES, TORCH, is_export
 
 CPU = "cpu"
 # The name of an ONNX Runtime device → its provider, and the providers that take what it does not support.
@@ -99,8 +99,8 @@ def require_runtime(path: Path, runtime: str, device: str) -> None:
     """
     if runtime not in (AUTO, TORCH, *EXPORT_FORMATS):
         raise ConfigError(f"runtime {runtime}: expected {AUTO}, {TORCH}, {', '.join(EXPORT_FORMATS)}")
-    if path.suffix in EXPORTS:
-        own = RUNTIMES.get(path.suffix, TORCH)
+    if is_export(path):
+        own = RUNTIMES.get(path.suffix.lower(), TORCH)
         if runtime not in (AUTO, own):
             raise ExportError(f"runtime {runtime}: {path} is exported, and runs in {own}")
         return

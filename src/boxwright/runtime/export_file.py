@@ -94,7 +94,7 @@ class ExportFile:
     @property
     def suffix(self) -> str:
         """The suffix, which determines the format."""
-        return self.path.suffix
+        return self.path.suffix.lower()
 
     @property
     def name(self) -> str:
@@ -117,7 +117,8 @@ class ExportFile:
 def export_paths(path: str | Path) -> list[Path]:
     """Return the files of an export, by the format that its suffix names."""
     path = Path(path)
-    return [path, path.with_suffix(_WEIGHTS[path.suffix])] if path.suffix in _WEIGHTS else [path]
+    suffix = path.suffix.lower()
+    return [path, path.with_suffix(_WEIGHTS[suffix])] if suffix in _WEIGHTS else [path]
 
 
 def read_export_file(path: str | Path) -> ExportFile:

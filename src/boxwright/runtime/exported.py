@@ -20,7 +20,7 @@ from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import Session, open_session
 from boxwright.types.categories import Categories
 from boxwright.types.detection_outputs import DETECTION_OUTPUTS, fields_of
-from boxwright.types.found import FoundObjects
+from boxwright.types.detections import SECOND_STAGE, Array, Detections
 
 Images = Sequence[NDArray[np.uint8] | Image.Image]
 _IMAGE = 3
@@ -48,7 +48,7 @@ class ExportedDetector:
         """How many classes it detects."""
         return self.metadata.num_classes
 
-    def detect(self, images: Images) -> list[FoundObjects]:
+    def detect(self, images: Images) -> list[Detections[Array]]:
         """Detect objects in images of any sizes; consecutive images of one size share a batch.
 
         Args:
@@ -65,11 +65,11 @@ class ExportedDetector:
         pictures = [_picture(image, number, channels) for number, image in enumerate(images)]
         return [detections for run in _runs(pictures) for detections in self._detect_batch(np.stack(run))]
 
-    def detect_encoded(self, files: Sequence[bytes]) -> list[FoundObjects]:
+    def detect_encoded(self, files: Sequence[bytes]) -> list[Detections[Array]]:
         """Detect objects in the bytes of image files (JPEG, PNG, BMP, GIF, WebP, TIFF); otherwise as `detect`."""
         return self.detect([decode_image(data, f"image {number}") for number, data in enumerate(files)])
 
-    def _detect_batch(self, images: NDArray[np.uint8]) -> list[FoundObjects]:
+    def _detect_batch(self, images: NDArray[np.uint8]) -> list[Detections[Array]]:
         outputs = checked_outputs(self.session.run(images), len(images))
         size = (images.shape[1], images.shape[2])
         return [found_objects(outputs, number, size, self.categories) for number in range(len(images))]
@@ -96,7 +96,7 @@ def checked_outputs(outputs: dict[str, NDArray[np.float32]], batch: int) -> dict
 
 def found_objects(
     outputs: dict[str, NDArray[np.float32]], number: int, size: tuple[int, int], categories: Categories | None
-) -> FoundObjects:
+) -> Detections[Array]:
     """Return the objects of one image, in its pixels, from a session's outputs."""
     count = int(outputs["num_detections"][number])
     height, width = size
@@ -106,8 +106,8 @@ def found_objects(
     rows = {
         entry.output: outputs[entry.output][number, :count] for entry in DETECTION_OUTPUTS if entry.output in outputs
     }
-    known = {name: values for name, values in fields_of(rows, scale[:2]).items() if hasattr(FoundObjects, name)}
-    return FoundObjects(
+    known = {name: values for name, values in fields_of(rows, scale[:2]).items() if name not in SECOND_STAGE}
+    return Detections(
         boxes=boxes,
         scores=outputs["detection_scores"][number, :count],
         labels=outputs["detection_classes"][number, :count].astype(np.int64) - 1,

@@ -197,9 +197,9 @@ def session_of(file: ExportFile, threads: int = 0, device: str = CPU) -> Session
     Raises:
         ExportError: If the file has another format, is damaged or not ours, or its runtime or device is missing.
     """
-    if file.suffix not in _SESSIONS:
+    if file.suffix.lower() not in _SESSIONS:
         raise ExportError(f"{file.name}: expected {' or '.join(RUNTIMES)}")
-    return _SESSIONS[file.suffix](file, threads, device)
+    return _SESSIONS[file.suffix.lower()](file, threads, device)
 
 
 def open_session(path: str | Path, threads: int = 0, device: str = CPU, *, allow_edited: bool = False) -> Session:
@@ -214,10 +214,10 @@ def open_session(path: str | Path, threads: int = 0, device: str = CPU, *, allow
     Raises:
         ExportError: If the file is missing, modified, or as for `session_of`.
     """
-    if Path(path).suffix not in _SESSIONS:
+    if Path(path).suffix.lower() not in _SESSIONS:
         raise ExportError(f"{shown(path)}: expected {' or '.join(RUNTIMES)}")
     file = read_checked(path, allow_edited=allow_edited)
-    if file.suffix in _TRIED_FIRST:
+    if file.suffix.lower() in _TRIED_FIRST:
         try_in_child(file, __name__)
     return session_of(file, threads, device)
 
@@ -240,7 +240,7 @@ def read_metadata(path: str | Path, *, allow_edited: bool = False) -> Metadata:
     Raises:
         ExportError: If the file is missing, damaged, modified or not ours, or its runtime is not installed.
     """
-    if Path(path).suffix != ".pt2":
+    if Path(path).suffix.lower() != ".pt2":
         return open_session(path, allow_edited=allow_edited).metadata
     file = read_checked(path, allow_edited=allow_edited)
     members = unpacked_members(file.data, file.name)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.base.files import read_file, shown
 from boxwright.types.categories import Categories
-from boxwright.types.found import FoundObjects, chosen
+from boxwright.types.detections import Array, Detections
 
 _FORMAT = 1
 
@@ -98,9 +98,9 @@ def require_same_model(
     return thresholds.of_labels(categories)
 
 
-def above_thresholds(detections: FoundObjects, limits: NDArray[np.float64]) -> FoundObjects:
+def above_thresholds(detections: Detections[Array], limits: NDArray[np.float64]) -> Detections[Array]:
     """Return the detections that reach the threshold of their labels."""
-    return chosen(detections, detections.scores >= _look_up_limits(detections.labels, limits))
+    return detections.select(detections.scores >= _look_up_limits(detections.labels, limits))
 
 
 def outputs_above(

@@ -120,7 +120,7 @@ def main() -> None:
     """Try the file whose name and sizes are in the arguments and whose bytes are on standard input."""
     opener, path, memory, *sizes = sys.argv[1:]
     with suppress(ExportError):  # a library loaded under the limit would seem not to be installed
-        require_library(_LIBRARIES[Path(path).suffix], "")
+        require_library(_LIBRARIES[Path(path).suffix.lower()], "")
     limit_memory(int(memory))
     parts = [sys.stdin.buffer.read(int(size)) for size in sizes]
     answer = _tried(ExportFile(Path(path), *parts), opener)

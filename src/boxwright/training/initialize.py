@@ -26,6 +26,7 @@ from boxwright.pipeline.training import TrainingPlan
 from boxwright.training.state import TrainingState
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.load_weights import load_weights
+from boxwright.weights.pedigree import origins, timm_origins
 from boxwright.weights.restore import other_meaning
 from boxwright.weights.sources import is_tensorflow
 from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
@@ -144,8 +145,10 @@ def with_classes(detector: Detector, dataset: Dataset) -> Detector:
     return detector
 
 
-def initialize(detector: Detector, config: m.TrainEvalPipelineConfig, plan: TrainingPlan, processes: Processes) -> None:
-    """Load a new run's first weights: those of its fine-tune checkpoint, or of the backbone's library."""
+def initialize(
+    detector: Detector, config: m.TrainEvalPipelineConfig, plan: TrainingPlan, processes: Processes
+) -> list[m.WeightsOrigin]:
+    """Load a new run's first weights, of its fine-tune checkpoint or the backbone's library; return their pedigree."""
     start = plan.fine_tune
     if start.source:
         # One of several processes downloads; others find it in the cache, or on their own machine.
@@ -160,6 +163,9 @@ def initialize(detector: Detector, config: m.TrainEvalPipelineConfig, plan: Trai
         share = start.min_share if is_tensorflow(source) or is_archive(source) else 1.0
         loaded = load_weights(detector, source, start.scope, channels=start.channels, min_share=share)
         processes.log.info(f"from {source}:\n{loaded}")
+        return origins(Path(source))
     # Reached only by a new run without a checkpoint, so that nothing else ever needs the network.
-    elif plan.pretrained:
+    if plan.pretrained:
         processes.log.info(load_pretrained(detector.network, processes.from_leader))
+        return timm_origins(detector.network)
+    return []

@@ -177,7 +177,7 @@ def _prepare(
     device = resources.enter_context(_device(settings, processes))
     built = build_detector(config, dataset.categories) if own_detector is None else with_classes(own_detector, dataset)
     detector = placed(built, device)
-    state = _restore(config, plan, detector, store, newest, settings, processes)
+    state, config.pedigree = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
     _change_execution(state, plan, settings, processes)
@@ -350,11 +350,12 @@ def _restore(
     newest: Checkpoint | None,
     settings: RunSettings,
     processes: Processes,
-) -> TrainingState:
-    """Restore the newest checkpoint, else the fine-tune checkpoint."""
+) -> tuple[TrainingState, list[m.WeightsOrigin]]:
+    """Restore the newest checkpoint, else the fine-tune checkpoint; return the state, and the weights' pedigree."""
     tensorflow = find_training(store.folder) if newest is None else None
+    pedigree: list[m.WeightsOrigin] = []
     if newest is None and tensorflow is None:
-        initialize(detector, config, plan, processes)
+        pedigree = initialize(detector, config, plan, processes)
     state = new_state(detector, plan, Selection(settings.best_metric, settings.patience))
     if tensorflow is not None:
         restored = resume_tensorflow(state, tensorflow, plan.stream.batch_size)
@@ -364,10 +365,11 @@ def _restore(
         if detector.categories is None or content["categories"] != detector.categories.to_list():
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore({**content, **stored_shares(content, config, path)})
+        pedigree = list(config_of(content, path).pedigree)
         processes.log.info(f"resuming from {path}, step {state.step}")
         if content.get("compiled_kernels"):
             processes.log.info("an earlier version computed some layers otherwise: the last bits of numbers may change")
-    return state
+    return state, pedigree
 
 
 def _open_evaluations(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from boxwright.types.categories import Categories, Category
-    from boxwright.types.detections import Detections, PaddedDetections, RawDetections
-    from boxwright.types.found import Finder, FoundObjects
+    from boxwright.types.detections import Array, DetectFunction, Detections
+    from boxwright.types.padded_detections import PaddedDetections, RawDetections
     from boxwright.types.predictions import (
         AnchorPredictions,
         CascadePredictions,
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnchorPredictions",
+    "Array",
     "Categories",
     "Category",
+    "DetectFunction",
     "Detections",
     "FinalFeatures",
-    "Finder",
-    "FoundObjects",
     "InstancePredictions",
     "PaddedDetections",
     "Proposals",
@@ -46,8 +46,8 @@ __all__ = [
 # Module of each name. Names are imported lazily: some need PyTorch, which the runtime of exported detectors avoids.
 _HOMES = {
     "boxwright.types.categories": ("Categories", "Category"),
-    "boxwright.types.detections": ("Detections", "PaddedDetections", "RawDetections"),
-    "boxwright.types.found": ("Finder", "FoundObjects"),
+    "boxwright.types.detections": ("Array", "DetectFunction", "Detections"),
+    "boxwright.types.padded_detections": ("PaddedDetections", "RawDetections"),
     "boxwright.types.predictions": (
         "AnchorPredictions",
         "CascadePredictions",

@@ -1,7 +1,6 @@
 """What detectors may predict of each object besides its box, score and class, and TensorFlow's outputs for it.
 
-A field has the same name in `PaddedDetections`, `Detections` and `FoundObjects`, if they have it. Values are NumPy's
-arrays or PyTorch's tensors.
+A field has the same name in `PaddedDetections` and `Detections`. Values are NumPy's arrays or PyTorch's tensors.
 
 Dimensions: D detections, P keypoints, C channels or columns of the class head, h w mask, H W features, E embedding.
 """
@@ -141,7 +140,7 @@ def outputs_of(detections: Any, sizes: Any) -> dict[str, Any]:
     """Return the outputs that detections have, by name, in TensorFlow's frame.
 
     Args:
-        detections: `Detections` or `PaddedDetections`.
+        detections: `Detections` or `PaddedDetections`, of arrays or tensors.
         sizes: (height, width) of the images that keypoints are in, of a shape that broadcasts with keypoints.
 
     Returns:

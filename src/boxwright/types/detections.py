@@ -1,162 +1,41 @@
-"""Detections in images, and before them every decoded anchor or region, without any filtering.
+"""Detections in one image, as arrays or as tensors.
 
-Dimensions: B batch, D detections (padded in a batch), P keypoints, C columns of the class head, A anchors or regions, K
-foreground classes.
+Detectors return tensors; exported detectors, metrics, drawings and files have arrays. Nothing here imports PyTorch, so
+exported detectors run without it.
+
+Dimensions: D detections, P keypoints, C columns of the class head or channels, H W features, h w mask, E embedding.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from boxwright.types.categories import Categories, titles
 from boxwright.types.detection_outputs import outputs_of
-from boxwright.types.found import FoundObjects, chosen
-from boxwright.types.packing import fetched
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from boxwright.types.padded_detections import RawDetections
+
+Array = NDArray[Any]
+V = TypeVar("V", NDArray[Any], "Tensor")
+
+# Features of the second stage are large, and nothing that reads arrays uses them.
+SECOND_STAGE = ("features", "rpn_features")
+# Fields of the whole image rather than of each detection.
+_OF_IMAGE = ("image_size", "categories", "raw")
 
 
-@dataclass(frozen=True)
-class RawDetections:
-    """Every decoded anchor of a batch, before any filtering (TF's `raw_detection_…`); of one image without B.
-
-    Attributes:
-        boxes: float32 [B, A, 4], xyxy in pixels of the network's input, not clipped; for regions [B, A, K, 4], a box
-            per class, or [B, A, 1, 4] for all classes.
-        scores: float32 [B, A, C]; background first if there is one.
-        input_size: (height, width) of the network's input.
-        valid: bool [B, A]; False for padding; None without padding.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    input_size: tuple[int, int]
-    valid: Tensor | None = None
-
-    @property
-    def of_regions(self) -> bool:
-        """Whether these are regions of interest, each with a box per class, rather than anchors."""
-        return self.boxes.ndim > self.scores.ndim
-
-    def image(self, number: int) -> RawDetections:
-        """Return views of the values of one image."""
-        valid = None if self.valid is None else self.valid[number]
-        return RawDetections(self.boxes[number], self.scores[number], self.input_size, valid)
-
-    def to_tf(self, true_sizes: Tensor) -> dict[str, Tensor]:
-        """Return TF's raw outputs by name.
-
-        Args:
-            true_sizes: int64 [B, 2]; the (height, width) of each input without its padding.
-
-        Returns:
-            `raw_detection_boxes` [B, A, 4] as ymin, xmin, ymax, xmax in 0..1, and `raw_detection_scores` [B, A, C].
-            Boxes of anchors are in units of the whole input, not clipped. Those of regions are their likeliest class's,
-            in units of the image and clipped to it; padding is 0, where TF's scores are those of an empty crop.
-        """
-        if not self.of_regions:
-            sizes = torch.tensor(self.input_size, device=self.boxes.device)
-            return {"raw_detection_boxes": normalized(self.boxes, sizes), "raw_detection_scores": self.scores}
-        # The last K columns: a background column, if there is one, comes first.
-        best = self.scores[..., -self.boxes.shape[-2] :].argmax(-1)[..., None, None]
-        boxes = self.boxes.gather(-2, best.expand(*best.shape[:-1], 4)).squeeze(-2)
-        boxes, scores = normalized(boxes, true_sizes).clamp(0, 1), self.scores
-        if self.valid is not None:
-            boxes, scores = boxes * self.valid[..., None], scores * self.valid[..., None]
-        return {"raw_detection_boxes": boxes, "raw_detection_scores": scores}
-
-
-def normalized(boxes: Tensor, sizes: Tensor) -> Tensor:
-    """Return boxes xyxy in pixels [..., N, 4] as ymin, xmin, ymax, xmax in 0..1 of sizes [..., 2]."""
-    return boxes[..., [1, 0, 3, 2]] / torch.cat([sizes, sizes], -1)[..., None, :].to(boxes)
-
-
-@dataclass(frozen=True)
-class PaddedDetections:
-    """The detections in a batch, best first, padded with 0.
-
-    Attributes:
-        boxes: float32 [B, D, 4], xyxy in pixels of the network's input.
-        scores: float32 [B, D].
-        labels: int64 [B, D], 0-based.
-        anchors: int64 [B, D]; the index of the anchor of each.
-        valid: bool [B, D]; False for padding, which comes last.
-        complete: bool [B]; False if detections may be missing, as a graph of fixed shapes only considers the best
-            candidates. None if all are complete.
-        multiclass_scores: float32 [B, D, C]; all scores of each one's anchor, background first if there is one. This
-            and the following fields are None if unknown.
-        keypoints: float32 [B, D, P, 2], x and y in pixels of the network's input.
-        masks: float32 [B, D, h, w] in 0..1; as in `Detections`.
-        features: float [B, D, C, H, W]; as in `Detections`.
-        rpn_features: float [B, D, C, H, W]; as in `Detections`.
-        keypoint_scores: float32 [B, D, P].
-        keypoint_depths: float32 [B, D, P]; as in `Detections`.
-        temporal_offsets: float32 [B, D, 2]; as in `Detections`.
-        surface_parts: uint8 [B, D, h, w]; as in `Detections`.
-        surface_coordinates: float32 [B, D, h, w, 2]; as in `Detections`.
-        cell_boxes: float32 [B, D, 4]; as in `Detections`.
-        embeddings: float32 [B, D, E]; as in `Detections`.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
-    anchors: Tensor
-    valid: Tensor
-    complete: Tensor | None = None
-    multiclass_scores: Tensor | None = None
-    keypoints: Tensor | None = None
-    masks: Tensor | None = None
-    features: Tensor | None = None
-    rpn_features: Tensor | None = None
-    keypoint_scores: Tensor | None = None
-    keypoint_depths: Tensor | None = None
-    temporal_offsets: Tensor | None = None
-    surface_parts: Tensor | None = None
-    surface_coordinates: Tensor | None = None
-    cell_boxes: Tensor | None = None
-    embeddings: Tensor | None = None
-
-    def image(self, number: int) -> PaddedDetections:
-        """Return the detections in one image, [D, …] without padding."""
-        # Padding comes last, so that a count selects the rest.
-        count = int(self.valid[number].sum())
-        padded = replace(self, complete=None)
-        known = {name: value[number, :count] for name, value in vars(padded).items() if value is not None}
-        return PaddedDetections(**known)
-
-    def on_cpu(self, *others: Tensor) -> tuple[PaddedDetections, list[Tensor]]:
-        """Return these and other tensors on the CPU, with one synchronized copy from a GPU."""
-        known = {name: value for name, value in vars(self).items() if value is not None}
-        values = fetched([*known.values(), *others])
-        return PaddedDetections(**dict(zip(known, values, strict=False))), values[len(known) :]
-
-    def to_list(self, image_sizes: Tensor, categories: Categories | None = None) -> list[Detections]:
-        """Return the detections in each image, without padding; on a GPU this synchronizes once per image.
-
-        Args:
-            image_sizes: int64 [B, 2]; the (height, width) of each image, in the pixels that boxes are in.
-            categories: The classes of the labels.
-
-        Returns:
-            B detections.
-        """
-        listed = []
-        for number, (height, width) in enumerate(image_sizes.tolist()):
-            known = dict(vars(self.image(number)))
-            del known["valid"], known["complete"]
-            anchors, size = known.pop("anchors"), (int(height), int(width))
-            listed.append(Detections(**known, image_size=size, categories=categories, anchor_indices=anchors))
-        return listed
-
-
-@dataclass(frozen=True)
-class Detections:
-    """The detections in one image, best first.
+# Comparing arrays gives arrays, which have no truth value; a generated `__eq__` would raise.
+@dataclass(frozen=True, eq=False)
+class Detections(Generic[V]):
+    """The detections in one image, best first; all values are arrays, or all are tensors.
 
     Attributes:
         boxes: float32 [D, 4], xyxy in pixels of the original image.
@@ -164,69 +43,80 @@ class Detections:
         labels: int64 [D], 0-based.
         image_size: (height, width) of that image.
         categories: The classes of the labels.
-        anchor_indices: int64 [D]; the index of the anchor of each.
+        anchor_indices: int64 [D]; the index of the anchor of each. This and the following fields are None if unknown.
         multiclass_scores: float32 [D, C]; all scores of that anchor, background first if there is one.
         keypoints: float32 [D, P, 2], x and y in pixels of the original image.
         masks: float32 [D, h, w] in 0..1; the probability that each part of the box, from corner to corner, belongs to
             the object. `boxwright.instance_masks` resizes them to the image.
         features: float [D, C, H, W]; the second stage's features of the box (TF's `detection_features`).
         rpn_features: float [D, C, H, W]; crops of the first stage's feature map (TF's `cropped_rpn_box_features`).
-        keypoint_scores: float32 [D, P].
-        keypoint_depths: float32 [D, P]; in the unit of the groundtruth's.
+        keypoint_scores: float32 [D, P] in 0..1; 0 where an object's class has no such keypoint.
+        keypoint_depths: float32 [D, P], in the unit of the groundtruth's.
         temporal_offsets: float32 [D, 2]; y and x from the center in the previous frame, in the groundtruth's unit.
         surface_parts: uint8 [D, h, w]; within each mask the part of the body's surface, as `dense_pose.py` counts them
             plus 1; 0 beside it, and for classes without parts.
         surface_coordinates: float32 [D, h, w, 2]; v and u on that part; 0 without one.
         cell_boxes: float32 [D, 4]; CenterNet's boxes, xyxy in cells of its maps and clipped to these.
         embeddings: float32 [D, E] of length 1; nearer for the same individual in other images than for others.
+        tracks: int64 [D]; the id that an object keeps from frame to frame of a video.
         raw: Boxes and scores of all anchors or regions: views of the batch's, on its device. Only
             `Detector.postprocess` returns them, not `Detector.detect`.
     """
 
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
+    boxes: V
+    scores: V
+    labels: V
     image_size: tuple[int, int]
     categories: Categories | None = None
-    anchor_indices: Tensor | None = None
-    multiclass_scores: Tensor | None = None
-    keypoints: Tensor | None = None
-    masks: Tensor | None = None
-    features: Tensor | None = None
-    rpn_features: Tensor | None = None
-    keypoint_scores: Tensor | None = None
-    keypoint_depths: Tensor | None = None
-    temporal_offsets: Tensor | None = None
-    surface_parts: Tensor | None = None
-    surface_coordinates: Tensor | None = None
-    cell_boxes: Tensor | None = None
-    embeddings: Tensor | None = None
+    anchor_indices: V | None = None
+    multiclass_scores: V | None = None
+    keypoints: V | None = None
+    masks: V | None = None
+    features: V | None = None
+    rpn_features: V | None = None
+    keypoint_scores: V | None = None
+    keypoint_depths: V | None = None
+    temporal_offsets: V | None = None
+    surface_parts: V | None = None
+    surface_coordinates: V | None = None
+    cell_boxes: V | None = None
+    embeddings: V | None = None
+    tracks: V | None = None
     raw: RawDetections | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
 
-    def above(self, score: float) -> Detections:
+    def select(self, rows: Any) -> Detections[V]:
+        """Return the detections of some rows: a slice, a mask or indices, as an array or tensor takes them."""
+        known = {name: value[rows] for name, value in vars(self).items() if name not in _OF_IMAGE and value is not None}
+        return replace(self, **known)
+
+    def above(self, score: float) -> Detections[V]:
         """Return the detections of at least a score."""
-        return chosen(self, self.scores >= score)
+        return self.select(self.scores >= score)
 
-    def first(self, count: int) -> Detections:
+    def first(self, count: int) -> Detections[V]:
         """Return the best `count` detections."""
-        return chosen(self, slice(count))
+        return self.select(slice(count))
 
-    def arrays(self) -> FoundObjects:
-        """Return the same as arrays, for metrics, drawings and files."""
-        known = {field.name: getattr(self, field.name) for field in fields(FoundObjects) if hasattr(self, field.name)}
-        for name, value in known.items():
-            if isinstance(value, Tensor):
-                known[name] = value.detach().cpu().numpy()
-        return FoundObjects(**known)
+    def arrays(self) -> Detections[Array]:
+        """Return the same as arrays, for metrics, drawings and files, without `raw` and the second stage's features."""
+        return Detections(**{name: value for name, value in self._to_arrays().items() if name not in SECOND_STAGE})
+
+    def scored_keypoints(self) -> NDArray[np.float32] | None:
+        """Return the keypoints with their scores, 1 where those are unknown, float32 [D, P, 3]; None without."""
+        if self.keypoints is None:
+            return None
+        keypoints = _to_array(self.keypoints)
+        scores = np.ones(keypoints.shape[:2]) if self.keypoint_scores is None else _to_array(self.keypoint_scores)
+        return np.concatenate([keypoints, scores[..., None]], -1).astype(np.float32)
 
     def names(self) -> list[str]:
         """Return D names; "class 3" for a label without a category."""
         return titles(self.categories, self.labels.tolist())
 
-    def to_tf(self) -> dict[str, NDArray[Any]]:
+    def to_tf(self) -> dict[str, Array]:
         """Return the outputs of TensorFlow's exported detectors for one image, without batch dimension and padding.
 
         Returns:
@@ -235,18 +125,34 @@ class Detections:
             `DETECTION_OUTPUTS`, float32, and `raw_detection_boxes` [A, 4] and `raw_detection_scores` [A, C] as
             `RawDetections.to_tf` describes them.
         """
+        arrays: Detections[Array] = Detections(**self._to_arrays())
         height, width = self.image_size
-        boxes = self.boxes.cpu().numpy()[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32)
-        # All float32, classes and counts too, as in TF's exported signature.
-        result: dict[str, NDArray[Any]] = {
-            "detection_boxes": boxes.astype(np.float32),
-            "detection_scores": self.scores.cpu().numpy().astype(np.float32),
-            "detection_classes": self.labels.cpu().numpy().astype(np.float32) + 1,
-            "num_detections": np.array(len(self), np.float32),
+        outputs = {
+            "detection_boxes": arrays.boxes[:, [1, 0, 3, 2]] / np.array([height, width, height, width], np.float32),
+            "detection_scores": arrays.scores,
+            "detection_classes": arrays.labels + 1,
+            "num_detections": np.array(len(self)),
         }
-        more = outputs_of(self, torch.tensor(self.image_size, device=self.boxes.device))
-        result |= {name: values.cpu().numpy().astype(np.float32) for name, values in more.items()}
-        if self.raw is not None:
-            raw = self.raw.to_tf(torch.tensor(self.image_size, device=self.raw.boxes.device))
-            result |= {name: value.cpu().numpy() for name, value in raw.items()}
-        return result
+        outputs |= outputs_of(arrays, np.array(self.image_size, np.float32))
+        # All float32, classes and counts too, as in TF's exported signature.
+        result = {name: values.astype(np.float32) for name, values in outputs.items()}
+        return result if self.raw is None else result | self.raw.to_tf_arrays(self.image_size)
+
+    def _to_arrays(self) -> dict[str, Any]:
+        """Return the fields, except `raw`, with arrays in place of tensors."""
+        return {
+            name: value if name in _OF_IMAGE or value is None else _to_array(value)
+            for name, value in vars(self).items()
+            if name != "raw"
+        }
+
+
+# Detects objects in images, each uint8 [H, W, 3].
+DetectFunction = Callable[[Sequence[NDArray[np.uint8]]], list[Detections[Array]]]
+
+
+def _to_array(values: Array | Tensor) -> Array:
+    """Return an array, or a tensor of any device as an array."""
+    if isinstance(values, np.ndarray):
+        return values
+    return values.detach().cpu().numpy()

@@ -15,7 +15,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from boxwright.types.detections import PaddedDetections
+from boxwright.types.padded_detections import PaddedDetections
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
 from boxwright.pipeline import messages as m
+from boxwright.pipeline.load import load_config
 from boxwright.types import Categories
 from boxwright.weights.tensorflow.bundle import write_bundle
 from boxwright.weights.tensorflow.variables import to_tensorflow
@@ -132,6 +133,20 @@ def write_tensorflow_checkpoint(detector: Detector, prefix: str | Path, *, step:
         counters = {"step": step, "save_counter": 1}
         numbers = {f"{name}{ATTRIBUTE}": np.array(value, np.int64) for name, value in counters.items()}
         return write_bundle(prefix, {**arrays, **numbers}, aliases)
+
+
+def refuse_other_models_folder(folder: Path, config: m.TrainEvalPipelineConfig) -> None:
+    """Raise if a folder has checkpoints of another model, whose list of checkpoints the next one would replace.
+
+    Raises:
+        CheckpointError: If its `pipeline.config` describes another model, or it has checkpoints and none is there.
+    """
+    if not is_file(folder / "checkpoint"):
+        return
+    beside = folder / CONFIG
+    own = load_config(beside).model if is_file(beside) else None
+    if own != config.model:
+        raise CheckpointError(f"{shown(folder)}: has checkpoints of another model; name another folder")
 
 
 def write_description(folder: str | Path, config: m.TrainEvalPipelineConfig, categories: Categories | None) -> None:

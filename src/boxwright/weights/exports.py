@@ -23,7 +23,7 @@ def open_export(path: Path, threads: int = 0, device: str = CPU, *, allow_edited
     Raises:
         ExportError: If it does not exist, or is damaged or edited, or the runtime has no such device.
     """
-    if path.suffix in RUNTIMES:
+    if path.suffix.lower() in RUNTIMES:
         return open_exported(path, threads, device, allow_edited=allow_edited)
     return ExportedDetector(session_of(read_checked(path, allow_edited=allow_edited), threads, device))
 
@@ -34,7 +34,7 @@ def session_of(file: ExportFile, threads: int = 0, device: str = CPU) -> Session
     Raises:
         ExportError: If the file is damaged, of another format or not Boxwright's, or its runtime is not installed.
     """
-    if file.suffix in RUNTIMES:
+    if file.suffix.lower() in RUNTIMES:
         return sessions.session_of(file, threads, device)
     require_cpu(device, "a PyTorch program")
     from boxwright.weights.pt2_archive import Pt2Session

@@ -1,110 +1,16 @@
-"""Where weights to start from are on disk: a path of another machine is searched, an address on the hub is fetched.
-
-Models on Hugging Face's hub are fetched into the hub's own cache.
-"""
+"""Where weights are on disk: a path of another machine is searched, published weights and the hub's are fetched."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-from boxwright.base.errors import CheckpointError, first_line, shortened
+from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, shown
-
-PREFIX = "hf://"
-LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
-_ADDRESS = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
-_WEB = re.compile(r"(https?|ftp|s3|gs|az)://?", re.IGNORECASE)
-_PAGE = re.compile(r"https?://?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class HubAddress:
-    """Where a model is on the hub.
-
-    Attributes:
-        repository: USER/NAME.
-        revision: A branch, tag or commit; None for the newest of the main branch.
-    """
-
-    repository: str
-    revision: str | None = None
-
-    def __str__(self) -> str:
-        return PREFIX + self.repository + (f"@{self.revision}" if self.revision else "")
-
-
-def hub_address(source: str | Path) -> HubAddress | None:
-    """Return the address that a source of weights is; None for a path.
-
-    Raises:
-        CheckpointError: If it begins as an address and is none, or is one of the web.
-    """
-    text = str(source)
-    if not text.startswith(PREFIX):
-        _refuse_web(text)
-        return None
-    match = _ADDRESS.fullmatch(text.removeprefix(PREFIX).rstrip("/"))
-    if match is None:
-        raise CheckpointError(f"{shortened(text, 200)}: expected hf://USER/NAME or hf://USER/NAME@REVISION")
-    return HubAddress(match["repository"], match["revision"])
-
-
-def _refuse_web(text: str) -> None:
-    """Raise for an address of the web or of a store, from which nothing is fetched."""
-    # A path loses the second slash.
-    web = _WEB.match(text)
-    if web is None:
-        return
-    page = _PAGE.match(text)
-    if page is not None:
-        raise CheckpointError(f"{shortened(text, 200)}: use the hub's own address: {PREFIX}{page[1]}")
-    raise CheckpointError(
-        f"{shortened(text, 200)}: weights are not fetched from there; download the file and name that, or a model on "
-        f"Hugging Face's hub: {PREFIX}USER/NAME"
-    )
-
-
-def fetch(address: HubAddress) -> Path:
-    """Return the folder of a model's files in the hub's cache, downloading those that are not there.
-
-    Without a connection, or with HF_HUB_OFFLINE=1, the revision that was fetched last is used.
-
-    Raises:
-        CheckpointError: If there is no such repository or revision, it has no weights, or it can neither be reached
-            nor found in the cache.
-    """
-    from huggingface_hub import constants, errors, snapshot_download
-
-    from boxwright.weights.export_weights import CONFIG, FILES, WEIGHTS
-
-    try:
-        folder = Path(snapshot_download(address.repository, revision=address.revision, allow_patterns=[*FILES]))
-    except errors.GatedRepoError:
-        raise CheckpointError(f"{address}: access has to be requested on its page first; then {LOGIN}") from None
-    except errors.RepositoryNotFoundError:
-        raise CheckpointError(f"{address}: no such repository, or it is private: then {LOGIN}") from None
-    except errors.RevisionNotFoundError:
-        raise CheckpointError(f"{address}: the repository has no branch, tag or commit of that name") from None
-    except errors.HFValidationError as error:
-        raise CheckpointError(f"{address}: {first_line(error)}") from None
-    except errors.LocalEntryNotFoundError as error:
-        reason = "" if error.__cause__ is None else f" ({first_line(error.__cause__)})"
-        raise CheckpointError(
-            f"{address}: the hub cannot be reached{reason}, and {constants.HF_HUB_CACHE} does not hold it: connect "
-            "once, or copy the cache of a machine that has it to there"
-        ) from None
-    except Exception as error:  # of the hub's library, of the one it reaches the network with, and of the disk
-        raise CheckpointError(
-            f"{address}: could not be fetched: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    if not is_file(folder / WEIGHTS):
-        raise CheckpointError(
-            f"{address}: has no {WEIGHTS}; expected a model of bw.push_to_hub ({WEIGHTS}, {CONFIG} …)"
-        )
-    return folder
+from boxwright.weights.fetch import fetch_published
+from boxwright.weights.hub import fetch_model, hub_address
+from boxwright.weights.published import find_published, nearest_published
 
 
 def find_source(named: str, folder: str) -> tuple[str, str]:
@@ -135,21 +41,48 @@ def exists(path: str | Path) -> bool:
     return os.path.exists(path) or is_file(f"{path}.index")
 
 
+def local_path(source: str | Path) -> Path:
+    """Return the path of a model that a user names: a path that exists, else the fetched file of a name.
+
+    Args:
+        source: A path, the name of published weights, or hf://USER/NAME[@REVISION].
+
+    Raises:
+        CheckpointError: If it can neither be reached nor found in a cache.
+    """
+    address = hub_address(source)
+    if address is not None:
+        return fetch_model(address)
+    weights = None if exists(source) else find_published(str(source))
+    return Path(source) if weights is None else fetch_published(weights)
+
+
+def unknown(source: str | Path) -> CheckpointError:
+    """Return the error for a source that is neither a path that exists nor a name."""
+    alike = nearest_published(str(source))
+    meant = f"; names of published weights are {', '.join(alike)}, …" if alike else ""
+    return CheckpointError(f"{shown(source)}: no such run, checkpoint or exported file{meant}")
+
+
 def find_weights(named: str, folder: str = "") -> tuple[str, str]:
     """Return the path of weights, and a message if it differs from what was named.
 
     Args:
-        named: A path, or hf://USER/NAME.
+        named: A path, the name of published weights, or hf://USER/NAME.
         folder: The folder of the configuration that names it; empty if none does.
 
     Raises:
-        CheckpointError: If nothing is there, or it can neither be reached nor found in the hub's cache.
+        CheckpointError: If nothing is there, or it can neither be reached nor found in a cache.
     """
-    address = hub_address(named)
-    if address is not None:
-        path = str(fetch(address))
-        return path, f"{address} is {path}"
+    if hub_address(named) is not None:
+        fetched = str(local_path(named))
+        return fetched, f"{named} is {fetched}"
     path, note = find_source(named, folder)
-    if not exists(path):
-        raise CheckpointError(f"{shown(named)}: no such checkpoint")
-    return path, note
+    if exists(path):
+        also = " (there are published weights of that name, too)" if find_published(named) else ""
+        return path, note or (f"{named} is the path{also}" if also else "")
+    fetched = str(local_path(named))
+    if not exists(fetched):
+        alike = nearest_published(named)
+        raise CheckpointError(f"{shown(named)}: no such checkpoint{f'; did you mean {alike[0]}?' if alike else ''}")
+    return fetched, f"{named} is {fetched}"

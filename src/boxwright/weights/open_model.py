@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from boxwright.base.errors import CheckpointError, ConfigError, DataError, ExportError
-from boxwright.base.files import is_file, is_folder, read_file, shown
+from boxwright.base.errors import ConfigError, DataError, ExportError
+from boxwright.base.files import is_file, read_file, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import with_overrides
 from boxwright.runtime.exported import ExportedDetector
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.runtime.sessions import read_metadata
 from boxwright.types.categories import Categories
-from boxwright.types.found import Finder
+from boxwright.types.detections import DetectFunction
 from boxwright.weights.exports import open_export
-from boxwright.weights.find_weights import fetch, hub_address
+from boxwright.weights.fetch import weights_cache
+from boxwright.weights.find_weights import exists, local_path, unknown
+from boxwright.weights.hub import hub_cache
 
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector
@@ -71,6 +73,13 @@ class Configuration:
     path: Path | None
 
 
+def export_folder(model: Path) -> Path:
+    """Return the folder for a model's exports: in that of its run, for cached weights in the current one."""
+    caches = (weights_cache(), hub_cache())
+    cached = any(model.resolve().is_relative_to(cache.resolve()) for cache in caches)
+    return (Path() if cached else run_folder(model)) / "export"
+
+
 def run_folder(path: Path) -> Path:
     """Return the folder of a run, given the folder or a checkpoint in it."""
     return path if path.is_dir() else path.parent
@@ -90,7 +99,7 @@ def configuration_of(
     Raises:
         BoxwrightError: If there is none, or it cannot be read.
     """
-    if given is None and model.suffix not in EXPORTS:
+    if given is None and not is_export(model):
         given = _beside(model)
     if given is not None:
         return Configuration(load_config(given, overrides), Path(given))
@@ -106,7 +115,7 @@ def _beside(model: Path) -> Path | None:
 
 
 def _own(model: Path, *, allow_edited: bool) -> TrainEvalPipelineConfig:
-    if model.suffix in EXPORTS:
+    if is_export(model):
         metadata = read_metadata(model, allow_edited=allow_edited)
         return parse_message(metadata.config, TrainEvalPipelineConfig, file=str(model))
     from boxwright.weights.restore import stored_config
@@ -195,7 +204,7 @@ class OpenModel:
         digest = self.weights_sha256()
         return replace(self, opened=optimized(self.opened, precision, compile=compile), original_sha256=digest)
 
-    def finder(self, multi_scale: str = "") -> Finder:
+    def finder(self, multi_scale: str = "") -> DetectFunction:
         """Return a function that detects objects in pictures.
 
         Args:
@@ -226,6 +235,7 @@ def open_model(
     """Open a run's folder (its newest checkpoint), a checkpoint, an archive of the model zoo, or an exported file.
 
     Args:
+        path: Such a path, the name of published weights, or hf://USER/NAME.
         device: cpu, cuda, cuda:1, or auto for a GPU if available; exported files run on the CPU for auto, or on a
             device of their runtime (`runtime/devices.py`).
         threads: How many an exported file's runtime uses; 0 for its default. PyTorch's are the process's.
@@ -236,11 +246,10 @@ def open_model(
     Raises:
         BoxwrightError: If there is no detector, it is damaged, or the options do not apply to it.
     """
-    address = hub_address(path)
-    path = Path(path) if address is None else fetch(address)
-    if not (is_file(path) or is_folder(path) or is_file(f"{path}.index")):
-        raise CheckpointError(f"{shown(path)}: no such run, checkpoint or exported file")
-    if path.suffix in EXPORTS and is_file(path):
+    source, path = path, local_path(path)
+    if not exists(path):
+        raise unknown(source)
+    if is_export(path) and is_file(path):
         if config is not None or categories is not None:
             raise fixed(path)
         exported = open_export(path, threads, device, allow_edited=allow_edited)
@@ -261,5 +270,5 @@ def fixed(path: Path) -> ExportError:
 
 def require_adjustable(path: Path, precision: str, *, compile: bool) -> None:
     """Raise an ExportError if another precision, or compilation, is requested for an exported file."""
-    if path.suffix in EXPORTS and (precision != "float32" or compile):
+    if is_export(path) and (precision != "float32" or compile):
         raise ExportError(f"{shown(path)} is exported: its precision is fixed, and it is compiled; export it again")

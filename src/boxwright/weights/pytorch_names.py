@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -245,6 +246,15 @@ def read_pth(path: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: If the file is missing, broken, or holds anything else.
     """
+    return read_training_state(path)[0]
+
+
+def read_training_state(path: Path) -> tuple[dict[str, Tensor], frozenset[str]]:
+    """Return the tensors of `read_pth`, and the keys of the training state that holds them; none for tensors alone.
+
+    Raises:
+        CheckpointError: As for `read_pth`.
+    """
     try:
         content = load_archive(path)
     except FileNotFoundError:
@@ -253,6 +263,9 @@ def read_pth(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             str(error).replace("not a readable checkpoint", "not readable as tensors by names")
         ) from None
+    entries = (
+        frozenset(map(str, content)) if isinstance(content, dict) and _holds_weights(content) else frozenset[str]()
+    )
     for key in ("ema", "module"):  # of a training state of D-FINE's, in which the average is what was evaluated
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -263,7 +276,11 @@ def read_pth(path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
     ):
         raise CheckpointError(f"{path}: expected tensors by names, as torch.save(network.state_dict()) writes them")
-    return {name.removeprefix("module."): value for name, value in content.items()}
+    return {name.removeprefix("module."): value for name, value in content.items()}, entries
+
+
+def _holds_weights(content: Mapping[Any, Any]) -> bool:
+    return any(isinstance(content.get(key), dict) for key in ("ema", "state_dict", "model"))
 
 
 def from_pytorch(

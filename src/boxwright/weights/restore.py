@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
 from boxwright.types.categories import coco_classes_by_id
 from boxwright.weights.export_weights import CONFIG, WEIGHTS, is_weights_folder, step_in
+from boxwright.weights.fetch import identify_published
 from boxwright.weights.initial_shares import debiased
+from boxwright.weights.known_answers import check_known_answers
 from boxwright.weights.load_weights import check_finite, load_weights
 from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
 from boxwright.weights.store import config_of, find_checkpoint, nearby
@@ -60,8 +63,22 @@ def restore_detector(
         CheckpointError: If there is no checkpoint, or no average in it.
     """
     refuse_export(checkpoint)
+    file = Path(checkpoint) / WEIGHTS if is_weights_folder(Path(checkpoint)) else Path(checkpoint)
+    published, digest = identify_published(file)
+    as_published = config is None or config.model is None
+    if published is not None:
+        # An archive is opened with the configuration in it.
+        if as_published and not is_archive(file):
+            config = published.configuration()
+        categories = categories or published.categories
     with unpacked(checkpoint) as path:
-        return _restore(path, config, use_average=use_average, categories=categories)
+        detector, config, step = _restore(path, config, use_average=use_average, categories=categories)
+    if published is not None:
+        if as_published:  # with another configuration, other answers may be right
+            check_known_answers(detector, published.name, digest)
+        config = copy.deepcopy(config)
+        config.pedigree = [published.origin(digest)]
+    return detector, config, step
 
 
 def _restore(
@@ -75,7 +92,7 @@ def _restore(
         return _restore_tensorflow(theirs, config, use_average=use_average, categories=categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
-    if path.suffix in (".pth", ".safetensors") and is_file(path):
+    if path.suffix.lower() in (".pth", ".safetensors") and is_file(path):
         return _restore_weights(path, config, categories)
     if is_weights_folder(path):
         return _restore_folder(path, config, categories)
@@ -172,7 +189,7 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
 def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
     """Return a warning if one of our checkpoints uses the other TensorFlow's meaning of its extractor; else empty."""
     path = Path(source)
-    if is_tensorflow(path) or is_archive(path) or path.suffix in _WITHOUT_CONFIG or not os.path.exists(path):
+    if is_tensorflow(path) or is_archive(path) or path.suffix.lower() in _WITHOUT_CONFIG or not os.path.exists(path):
         return ""
     if is_weights_folder(path) and not is_file(path / CONFIG):  # such as transformers'
         return ""

@@ -13,16 +13,17 @@ from torch import nn
 from boxwright.base.errors import CheckpointError
 from boxwright.base.files import is_file, is_folder, read_file, shown
 from boxwright.base.safetensors_file import read_safetensors
-from boxwright.families.shared.source_weights import SourceWeights
+from boxwright.families.shared.source_weights import FileFacts, SourceWeights
 from boxwright.families.table import families
 from boxwright.nn.ops.boxes import BoxCoder
 from boxwright.pipeline import messages as m
 from boxwright.runtime.foreign_file import foreign_file
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.types import Categories
 from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
-from boxwright.weights.pytorch_names import from_pytorch, read_pth
+from boxwright.weights.published import published_weights
+from boxwright.weights.pytorch_names import from_pytorch, read_pth, read_training_state
 from boxwright.weights.store import config_of, find_checkpoint
 from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
@@ -45,10 +46,10 @@ def is_tensorflow(source: str | Path) -> bool:
 def refuse_export(source: str | Path) -> None:
     """Raise a CheckpointError for an exported file, Boxwright's or another's, which has no weights to restore."""
     path = Path(source)
-    if path.suffix not in EXPORTS or not is_file(path):
+    if not is_export(path) or not is_file(path):
         return
     own = "is exported, for detection alone (boxwright predict): pass the run or checkpoint that it was exported from"
-    raise CheckpointError(f"{shown(path)} {foreign_file(read_file(path, CheckpointError), path.suffix) or own}")
+    raise CheckpointError(f"{shown(path)} {foreign_file(read_file(path, CheckpointError), path.suffix.lower()) or own}")
 
 
 def read_source(
@@ -81,14 +82,14 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
         stored = anchors_beside(theirs) if has_ssd_anchors(network) else ()
         weights = _theirs(from_tensorflow(network, open_tensorflow(theirs), use_average=use_average))
         return replace(weights, check_anchors=lambda: check_stored_anchors(network, stored, theirs))
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but safetensors files have none")
         tensors = read_safetensors(path)
         # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
         ours = not tensors.keys().isdisjoint(network.state_dict())
         return SourceWeights(tensors) if ours else from_pytorch(network, tensors, path, coder)
-    if path.suffix == ".pth":
+    if path.suffix.lower() == ".pth":
         if use_average:
             raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
         return from_pytorch(network, read_pth(path), path, coder)
@@ -123,10 +124,14 @@ def describe_weights(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories 
     Raises:
         CheckpointError: If the names of its tensors are of no family's layout, or do not tell the rest.
     """
-    tensors = read_pth(path) if path.suffix == ".pth" else read_safetensors(path)
+    is_pth = path.suffix.lower() == ".pth"
+    tensors, entries = read_training_state(path) if is_pth else (read_safetensors(path), frozenset[str]())
+    published = next((one for one in published_weights() if one.file == path.name and one.opens and one.presets), None)
+    model = published.configuration().model if published is not None else None
+    facts = FileFacts(model.chosen("model") if model is not None else None, entries)
     members = {field.type: name for name, field in m.DetectionModel.fields.items()}
     for family in families():
-        if (described := family.describe_weights(tensors, path)) is not None:
+        if (described := family.describe_weights(tensors, path, facts)) is not None:
             message, categories = described
             model = m.DetectionModel(**{members[type(message)]: message})
             config = m.TrainEvalPipelineConfig(model=model)

@@ -82,7 +82,7 @@ def anchors_beside(checkpoint: Path) -> Levels:
         checkpoint: A frozen graph, or a checkpoint's prefix: TF1 writes its graph beside it (`.meta`), and the model
             zoo has a frozen one in the same folder.
     """
-    if checkpoint.suffix == ".pb":
+    if checkpoint.suffix.lower() == ".pb":
         return _read(checkpoint, GraphDef)
     return _read(Path(f"{checkpoint}.meta"), MetaGraphDef) or _read(checkpoint.parent / FROZEN_GRAPH, GraphDef)
 

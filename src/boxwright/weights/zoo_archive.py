@@ -34,7 +34,7 @@ _WANTED = (
 
 def is_archive(source: str | Path) -> bool:
     """Return whether a path is an archive, by its name."""
-    return str(source).endswith(_ENDINGS) and is_file(source)
+    return str(source).lower().endswith(_ENDINGS) and is_file(source)
 
 
 def _check_size(end: int) -> None:

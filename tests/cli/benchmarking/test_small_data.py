@@ -13,7 +13,7 @@ from benchmarks.small_data_models import CONTENDERS, Ours, Samples
 from benchmarks.small_data_table import table
 
 from boxwright.data.shapes import ShapesDataset
-from boxwright.types import FoundObjects, Sample
+from boxwright.types import Array, Detections, Sample
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> Samples:
     return Samples("shapes", made.categories, [made[number] for number in range(9)])
 
 
-def perfect(sample: Sample, data: Samples) -> FoundObjects:
+def perfect(sample: Sample, data: Samples) -> Detections[Array]:
     count = len(sample.labels)
-    return FoundObjects(
+    return Detections(
         boxes=sample.boxes,
         scores=np.linspace(1, 0.5, count, dtype=np.float32),
         labels=sample.labels,

@@ -11,7 +11,7 @@ from boxwright.base.errors import DataError
 from boxwright.data.coco import CocoDataset
 from boxwright.data.layouts.table import layout_of
 from boxwright.evaluation.metrics.coco import CocoMetrics
-from boxwright.types import FoundObjects
+from boxwright.types import Detections
 from tests.data.layouts.opened import classes_in, draw, objects_in
 
 KITTI = "{} 0.00 0 -1.57 {} 1.5 1.6 3.6 0.1 1.5 8.4 0.01\n"
@@ -50,7 +50,7 @@ def test_detections_in_a_region_to_ignore_are_no_errors(kitti: Path) -> None:
     sample = data[0]
     boxes = np.array([[10, 20, 40.5, 60], [1, 2, 3, 4], [52, 12, 60, 20], [52, 12, 60, 20]], np.float32)
     scores = np.array([0.5, 0.5, 0.9, 0.9], np.float32)
-    detections = FoundObjects(boxes, scores, np.array([0, 1, 0, 1]), (80, 100))
+    detections = Detections(boxes, scores, np.array([0, 1, 0, 1]), (80, 100))
     metrics = CocoMetrics(data.categories)
     metrics.add(sample, detections)
     assert metrics.compute().values["DetectionBoxes_Precision/mAP"] == pytest.approx(1)

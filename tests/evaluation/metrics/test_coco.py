@@ -18,15 +18,14 @@ from boxwright.evaluation.metrics.coco import CocoMetrics, PerCategoryMetrics, v
 from boxwright.evaluation.metrics.coco_matching import are_known
 from boxwright.evaluation.metrics.metric import verified_or_present
 from boxwright.evaluation.metrics.pascal import PascalMetrics
-from boxwright.types import Categories, Category, FoundObjects, Sample
-from boxwright.types.found import chosen
+from boxwright.types import Array, Categories, Category, Detections, Sample
 from tests.conftest import found_objects
 
 CATEGORIES = Categories(tuple(Category(n, n + 1, f"class {n}") for n in range(3)))
 SIDES = (4, 8, 16, 31, 32, 33, 90, 96, 97, 120)
 
 
-def random_images(seed: int) -> list[tuple[Sample, FoundObjects]]:
+def random_images(seed: int) -> list[tuple[Sample, Detections[Array]]]:
     """Draw images with crowds, ties of score and overlap, empty images, and boxes at the borders of size."""
     rng = np.random.default_rng(seed)
     images = []
@@ -50,7 +49,7 @@ def random_images(seed: int) -> list[tuple[Sample, FoundObjects]]:
     return images
 
 
-def by_pycocotools(images: list[tuple[Sample, FoundObjects]]) -> list[float]:
+def by_pycocotools(images: list[tuple[Sample, Detections[Array]]]) -> list[float]:
     truth, rows = COCO(), []
     truth.dataset = {"images": [], "annotations": [], "categories": [{"id": c.label} for c in CATEGORIES]}
 
@@ -147,7 +146,7 @@ def test_every_metric_of_each_class_is_that_of_the_class_alone() -> None:
     names += tuple(f"Recall AR@100 ({size})" for size in ("small", "medium", "large"))
     for category in CATEGORIES:
         alone = [
-            (sample.keep(sample.labels == category.label), chosen(rows, rows.labels == category.label))
+            (sample.keep(sample.labels == category.label), rows.select(rows.labels == category.label))
             for sample, rows in images
         ]
         expected = by_pycocotools(alone)
@@ -204,7 +203,7 @@ def test_detections_of_classes_that_were_not_verified(labeled: Any, verified: li
     assert metrics.compute().values[name] == pytest.approx(expected)
 
 
-def one(boxes: list[list[float]], scores: list[float], label: int = 0) -> FoundObjects:
+def one(boxes: list[list[float]], scores: list[float], label: int = 0) -> Detections[Array]:
     labels = torch.full((len(boxes),), label, dtype=torch.int64)
     return found_objects(torch.tensor(boxes).reshape(-1, 4), torch.tensor(scores), labels, (50, 50))
 
@@ -235,7 +234,7 @@ def test_perfect_and_why_not() -> None:
         (TRUTH, one([[0, 0, 20, 20]], [0.9], label=1), 0, "overlaps an object of its class"),
     ],
 )
-def test_zero_and_minus_one_are_explained(sample: Sample, found: FoundObjects, value: float, wanted: str) -> None:
+def test_zero_and_minus_one_are_explained(sample: Sample, found: Detections[Array], value: float, wanted: str) -> None:
     metrics = CocoMetrics(CATEGORIES)
     metrics.add(sample, found)
     values = metrics.compute().values

@@ -14,7 +14,7 @@ from pycocotools.cocoeval import COCOeval
 
 from boxwright.base.errors import ConfigError, DataError
 from boxwright.evaluation.metrics.keypoints import DEFAULT_SIGMA, CocoKeypointMetrics
-from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types import Array, Categories, Category, Detections, Sample
 
 POINTS = ("nose", "hand", "foot")
 SIGMAS = {"nose": 0.1, "foot": 0.3}
@@ -26,7 +26,7 @@ NAMES += ("Precision/mAP (large)", "Recall/AR@1", "Recall/AR@10", "Recall/AR@100
 NAMES += ("Recall/AR@100 (medium)", "Recall/AR@100 (large)")
 
 
-def random_images(seed: int) -> list[tuple[Sample, FoundObjects]]:
+def random_images(seed: int) -> list[tuple[Sample, Detections[Array]]]:
     rng = np.random.default_rng(seed)
     images = []
     for number in range(int(rng.integers(1, 5))):
@@ -50,7 +50,7 @@ def random_images(seed: int) -> list[tuple[Sample, FoundObjects]]:
         for row in range(min(found, count)):
             near[row] = sample.keypoints[row, :, :2] + rng.normal(0, 8, (4, 2)) if sample.keypoints is not None else 0
         scores = np.round(rng.random(found), 1).astype(np.float32)
-        detections = FoundObjects(
+        detections = Detections(
             np.zeros((found, 4), np.float32),
             scores,
             rng.integers(0, 2, found),
@@ -61,7 +61,7 @@ def random_images(seed: int) -> list[tuple[Sample, FoundObjects]]:
     return images
 
 
-def by_pycocotools(images: list[tuple[Sample, FoundObjects]]) -> list[float]:
+def by_pycocotools(images: list[tuple[Sample, Detections[Array]]]) -> list[float]:
     truth, results, rows = COCO(), COCO(), []
     truth.dataset = {"images": [], "annotations": [], "categories": [{"id": 1}]}
     chosen = list(PERSON.keypoint_indices)
@@ -120,7 +120,7 @@ def test_similarity_by_hand() -> None:
     points = np.array([[[10, 10, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]]], np.float32)
     sample = Sample(np.zeros((50, 50, 3), np.uint8), np.array([[0, 0, 20, 20]]), np.array([1]), keypoints=points)
     moved = points[..., :2] + np.array([3, 0], np.float32)
-    found = FoundObjects(np.zeros((1, 4), np.float32), np.ones(1, np.float32), np.array([1]), (50, 50), keypoints=moved)
+    found = Detections(np.zeros((1, 4), np.float32), np.ones(1, np.float32), np.array([1]), (50, 50), keypoints=moved)
     metrics = CocoKeypointMetrics(CATEGORIES, "person", SIGMAS)
     metrics.add(sample, found)
     values = metrics.compute().values
@@ -150,7 +150,7 @@ def test_what_does_not_fit() -> None:
     with pytest.raises(DataError, match="objects have 2 keypoints, and 'person' needs 4; set num_keypoints"):
         metrics.add(Sample(sample.image, sample.boxes, sample.labels, keypoints=sample.keypoints[:, :2]), found)
     with pytest.raises(DataError, match="the detector predicts no keypoints"):
-        metrics.add(sample, FoundObjects(found.boxes, found.scores, found.labels, found.image_size))
+        metrics.add(sample, Detections(found.boxes, found.scores, found.labels, found.image_size))
 
 
 def test_the_class_goes_by_its_display_name_too() -> None:

@@ -11,7 +11,7 @@ import pytest
 from boxwright.evaluation.metrics.lvis import LvisMetrics
 from boxwright.evaluation.metrics.regions import BOXES, MASKS, ImageMasks, RegionKind
 from boxwright.nn.ops.pasted_masks import encode_mask
-from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types import Array, Categories, Category, Detections, Sample
 
 CLASSES = 12
 CATEGORIES = Categories(tuple(Category(n, 10 * n + 3, f"class {n}", frequency="rcf"[n % 3]) for n in range(CLASSES)))
@@ -19,7 +19,7 @@ SIDE = 160
 NAMES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "APr", "APc", "APf", "AR@300", "ARs@300", "ARm@300", "ARl@300")
 # The package's own.
 LOGS = pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated")
-Images = list[tuple[Sample, FoundObjects, ImageMasks]]
+Images = list[tuple[Sample, Detections[Array], ImageMasks]]
 
 
 def filled(boxes: np.ndarray) -> list[Any]:
@@ -60,9 +60,7 @@ def made_up(seed: int, most: int = 30) -> Images:
             id=str(number),
         )
         scores = (random.integers(1, 40, found) / 40).astype(np.float32)
-        images.append(
-            (sample, FoundObjects(boxes, scores, seen, (SIDE, SIDE)), ImageMasks(filled(truth), filled(boxes)))
-        )
+        images.append((sample, Detections(boxes, scores, seen, (SIDE, SIDE)), ImageMasks(filled(truth), filled(boxes))))
     return images
 
 
@@ -135,9 +133,9 @@ def test_an_image_keeps_its_300_best_of_all_classes(monkeypatch: pytest.MonkeyPa
 TRUTH = Sample(np.zeros((SIDE, SIDE, 0), np.uint8), np.array([[0, 0, 40, 40]]), np.array([0]))
 
 
-def detections(*rows: tuple[list[float], float, int]) -> FoundObjects:
+def detections(*rows: tuple[list[float], float, int]) -> Detections[Array]:
     boxes, scores, labels = zip(*rows, strict=True)
-    return FoundObjects(np.float32(boxes), np.float32(scores), np.array(labels, np.int64), (SIDE, SIDE))
+    return Detections(np.float32(boxes), np.float32(scores), np.array(labels, np.int64), (SIDE, SIDE))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from boxwright.evaluation.metrics.pascal import (
     PascalRules,
     precision_at_recall,
 )
-from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types import Array, Categories, Category, Detections, Sample
 from tests.conftest import found_objects
 
 CATEGORIES = Categories((Category(0, 1, "a"), Category(1, 2, "b")))
@@ -39,12 +39,12 @@ def truth(boxes: list[list[float]], labels: list[int] | None = None, **marks: li
     )
 
 
-def found(*rows: tuple[list[float], float, int]) -> FoundObjects:
+def found(*rows: tuple[list[float], float, int]) -> Detections[Array]:
     boxes = torch.tensor([row[0] for row in rows], dtype=torch.float32).reshape(len(rows), 4)
     return found_objects(boxes, torch.tensor([row[1] for row in rows]), torch.tensor([row[2] for row in rows]), (1, 1))
 
 
-def score(rules: PascalRules, *images: tuple[Sample, FoundObjects]) -> dict[str, float]:
+def score(rules: PascalRules, *images: tuple[Sample, Detections[Array]]) -> dict[str, float]:
     metrics = PascalMetrics(CATEGORIES, rules)
     for sample, detections in images:
         metrics.add(sample, detections)
@@ -73,7 +73,7 @@ def score(rules: PascalRules, *images: tuple[Sample, FoundObjects]) -> dict[str,
         ((truth([A]), found()), 0.0, "nothing found"),
     ],
 )
-def test_pascal(image: tuple[Sample, FoundObjects], wanted: float, why: str) -> None:
+def test_pascal(image: tuple[Sample, Detections[Array]], wanted: float, why: str) -> None:
     assert score(PASCAL_VOC, image)["a"] == pytest.approx(wanted, nan_ok=True), why
 
 

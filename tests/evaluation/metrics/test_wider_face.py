@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from boxwright.evaluation.metrics.wider_face import WiderFaceMetrics
-from boxwright.types import Categories, Category, FoundObjects, Sample
+from boxwright.types import Array, Categories, Category, Detections, Sample
 from tests.conftest import found_objects
 
 FACE = Categories((Category(0, 1, "face"),))
@@ -32,7 +32,7 @@ def sample_of(boxes: list[list[float]], hard: list[int] | None = None, easy: lis
     )
 
 
-def found_of(rows: list[tuple[list[float], float]]) -> FoundObjects:
+def found_of(rows: list[tuple[list[float], float]]) -> Detections[Array]:
     boxes = torch.tensor([box for box, _ in rows]).reshape(-1, 4)
     scores = torch.tensor([score for _, score in rows])
     return found_objects(boxes, scores, torch.zeros(len(rows), dtype=torch.int64), (100, 100))
@@ -42,7 +42,7 @@ A, B, C = [0.0, 0, 10, 10], [20.0, 20, 40, 40], [60.0, 60, 70, 70]
 FAR = [80.0, 0, 90, 10]
 
 
-def measure(*images: tuple[Sample, FoundObjects]) -> dict[str, float]:
+def measure(*images: tuple[Sample, Detections[Array]]) -> dict[str, float]:
     metrics = WiderFaceMetrics(FACE)
     for sample, found in images:
         metrics.add(sample, found)
@@ -136,7 +136,7 @@ def overlap(a: Any, b: Any) -> float:
     return float(wide * tall / (sum(areas) - wide * tall))
 
 
-def slowly(images: list[tuple[Sample, FoundObjects]], column: int) -> float:
+def slowly(images: list[tuple[Sample, Detections[Array]]], column: int) -> float:
     """Follow the rules for every threshold, image, detection and face in turn."""
     scores = [float(score) for _, found in images for score in found.scores]
     low, high = min(scores), max(scores)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import boxwright as bw
 from boxwright.config.load import parse_message
@@ -66,7 +67,7 @@ def with_filled_boxes(detector: Detector) -> Detector:
 
     def detect_runs(
         images: Any, judge: Any, context: Any = None
-    ) -> Iterator[tuple[list[Detections], dict[str, float]]]:
+    ) -> Iterator[tuple[list[Detections[Tensor]], dict[str, float]]]:
         for detections, losses in detector.detect_runs(images, judge, context=context):
             yield [replace(each, masks=torch.ones(len(each), 2, 2)) for each in detections], losses
 

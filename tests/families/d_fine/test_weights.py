@@ -109,7 +109,7 @@ def test_classes_are_kept_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow_cases("dfine_n_coco.pth-RELU")
 @pytest.mark.parametrize(
-    ("name", "activation"), [("dfine_n_coco.pth", "RELU"), ("deim_dfine_hgnetv2_n_coco.pth", "SILU")]
+    ("name", "activation"), [("dfine_n_coco.pth", "RELU"), ("deim_dfine_hgnetv2_n_coco_160e.pth", "SILU")]
 )
 def test_a_file_of_the_authors_is_opened_without_a_configuration(tmp_path: Path, name: str, activation: str) -> None:
     text = f"""d_fine {{ num_classes: 4 size: N decoder {{ activation: {activation} num_queries: 300 }}
@@ -125,6 +125,74 @@ def test_a_file_of_the_authors_is_opened_without_a_configuration(tmp_path: Path,
     with torch.no_grad():
         first, second = source.predict(inputs), opened.detector.eval().predict(inputs)
     assert torch.equal(first.queries.layers[-1].logits, second.queries.layers[-1].logits)
+
+
+@pytest.mark.parametrize("name", ["dfine_n.pth", "my_deim_run.pth", "best_stg2.pth"])
+def test_the_activation_is_not_guessed(tmp_path: Path, name: str) -> None:
+    """Names that only resemble published ones decide nothing; the configuration does, and so does RT-DETRv4's file."""
+    text = """d_fine { num_classes: 4 size: N decoder { activation: SILU num_queries: 300 }
+      image_resizer { fixed_shape_resizer { height: 64 width: 64 resize_method: BILINEAR_ANTIALIASED } } }"""
+    state = authors_file(state_of(small(text)))
+    torch.save({"model": state}, tmp_path / name)
+    with pytest.raises(CheckpointError, match=f"{name}: nothing in it tells the activation .*activation: RELU"):
+        bw.load(tmp_path / name, device="cpu")
+    opened = bw.load(tmp_path / name, device="cpu", config=bw.load_config("preset:d_fine_n_coco", ["num_classes=4"]))
+    assert opened.step == 0
+    state["encoder.feature_projector.0.weight"] = torch.zeros(3)
+    whole = {"date": "2026", "last_epoch": 3, "ema": {"module": state, "updates": 7}, "optimizer": {"state": {}}}
+    torch.save(whole, tmp_path / "state.pth")
+    model = bw.load(tmp_path / "state.pth", device="cpu").config.model
+    assert model is not None
+    assert model.d_fine.decoder.activation.name == "SILU"
+
+
+def training_state(state: dict[str, Tensor], **schedulers: object) -> dict[str, object]:
+    """Return what a solver of the authors' saves: every part with a state, from real optimizers and scalers."""
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.AdamW([parameter], lr=0.1)
+    parameter.sum().backward()
+    optimizer.step()
+    steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, [500])
+    parts = {"lr_scheduler": steps.state_dict(), **schedulers}
+    return {
+        "date": "2025-01-01T00:00:00", "last_epoch": 11, "model": {name: value * 0 for name, value in state.items()},
+        "criterion": {}, "postprocessor": {}, "ema": {"module": state, "updates": 700},
+        "scaler": torch.amp.GradScaler("cpu").state_dict(), "optimizer": optimizer.state_dict(),
+        "lr_warmup_scheduler": {"warmup_duration": 500, "last_step": 500, "warmup_end_values": [0.1]},
+        **{name: part for name, part in parts.items() if part is not None},
+    }  # fmt: skip
+
+
+def test_a_training_state_of_d_fines_own_code_has_relu(tmp_path: Path) -> None:
+    """It alone saves a scheduler: those of DEIM and RT-DETRv4 have no state."""
+    text = """d_fine { num_classes: 4 size: N decoder { num_queries: 300 }
+      image_resizer { fixed_shape_resizer { height: 64 width: 64 } } }"""
+    state = authors_file(state_of(small(text)))
+    torch.save(training_state(state), tmp_path / "best_stg1.pth")
+    opened = bw.load(tmp_path / "best_stg1.pth", device="cpu")
+    assert opened.config.model is not None
+    assert opened.config.model.d_fine.decoder.activation.name == "RELU"
+    scores = opened.detector.network.state_dict()["decoder.dec_score_head.0.weight"]
+    assert torch.equal(scores, state["decoder.dec_score_head.0.weight"])
+    torch.save(training_state(state, lr_scheduler=None), tmp_path / "best_stg2.pth")
+    with pytest.raises(CheckpointError, match=r"best_stg2.pth: nothing in it tells .*model.d_fine.decoder.activation"):
+        bw.load(tmp_path / "best_stg2.pth", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "activation"), [("RTv4-S-hgnet.pth", "S", "SILU"), ("dfine_s_obj365.pth", "S", "RELU")]
+)
+def test_what_a_published_files_name_says(tmp_path: Path, name: str, size: str, activation: str) -> None:
+    """By the whole name; of Objects365's 366 classes, whose names are not known, none is COCO's."""
+    classes = 366 if "obj365" in name else 80
+    text = f"d_fine {{ num_classes: {classes} size: {size} image_resizer {{ fixed_shape_resizer {{ height: 64 width: 64 }} }} }}"
+    detector = bw.build_detector(parse_message(text, m.DetectionModel))
+    torch.save({"ema": {"module": authors_file(state_of(detector))}}, tmp_path / name)
+    opened = bw.load(tmp_path / name, device="cpu")
+    assert opened.config.model is not None
+    assert opened.config.model.d_fine.decoder.activation.name == activation
+    assert opened.config.model.d_fine.num_classes == classes
+    assert (opened.detector.categories is None) == (classes == 366)
 
 
 def test_a_file_of_transformers_brings_its_classes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import boxwright as bw
 from boxwright.exporters.export import export
 from boxwright.inference.serving.app import _objects
 from boxwright.runtime.exported import open_exported
-from boxwright.types import FoundObjects
+from boxwright.types import Detections
 from tests.center_nets import (
     KEYPOINT_LABEL_MAP,
     SIZE,
@@ -31,20 +31,20 @@ from tests.inference.serving.test_server import b64, client_of, png
 
 def test_detections_have_x_y_and_score_of_each_keypoint() -> None:
     boxes, points = np.array([[1, 2, 11, 22]], np.float32), np.array([[[5.5, 6.25], [7, 8]]], np.float32)
-    found = FoundObjects(boxes, np.array([0.9], np.float32), np.array([0]), (40, 60), keypoints=points)
+    found = Detections(boxes, np.array([0.9], np.float32), np.array([0]), (40, 60), keypoints=points)
     assert _objects(found)["detections"][0]["keypoints"] == [[5.5, 6.25, 1], [7, 8, 1]]
-    scored = FoundObjects(**vars(found) | {"keypoint_scores": np.array([[0.25, 0.125]], np.float32)})
+    scored = Detections(**vars(found) | {"keypoint_scores": np.array([[0.25, 0.125]], np.float32)})
     assert _objects(scored)["detections"][0]["keypoints"] == [[5.5, 6.25, 0.25], [7, 8, 0.125]]
-    boxes_alone = FoundObjects(**vars(found) | {"keypoints": None})
+    boxes_alone = Detections(**vars(found) | {"keypoints": None})
     assert "keypoints" not in _objects(boxes_alone)["detections"][0]
-    moved = FoundObjects(**vars(found) | {"temporal_offsets": np.array([[0.5, -2]], np.float32)})
+    moved = Detections(**vars(found) | {"temporal_offsets": np.array([[0.5, -2]], np.float32)})
     assert _objects(moved)["detections"][0]["temporal_offset"] == [0.5, -2]
 
 
 def test_detections_have_masks_surfaces_and_embeddings() -> None:
     """As in predict's files: masks as COCO's run lengths, surfaces as pictures of part, u and v."""
     parts = np.array([[[24, 0]]], np.uint8)
-    found = FoundObjects(
+    found = Detections(
         np.array([[0, 0, 4, 2]], np.float32),
         np.array([0.9], np.float32),
         np.array([0]),

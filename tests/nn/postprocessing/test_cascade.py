@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 import boxwright as bw
 from boxwright.config.load import parse_message
@@ -38,7 +39,7 @@ def predictions_of(objectness: list[float]) -> CascadePredictions:
     )
 
 
-def detections_of(detector: bw.Detector, predictions: CascadePredictions) -> bw.Detections:
+def detections_of(detector: bw.Detector, predictions: CascadePredictions) -> bw.Detections[Tensor]:
     return detector.postprocess(judge_of(detector).begun(predictions), SIZES)[0]
 
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import boxwright as bw
 from boxwright.nn.postprocessing.nms import LinearLowering, Nms, PerClass
 from boxwright.types import AnchorPredictions, CascadePredictions, Proposals, RawDetections, TwoStagePredictions
 
 
-def found_with(raw: RawDetections) -> bw.Detections:
+def found_with(raw: RawDetections) -> bw.Detections[Tensor]:
     boxes = torch.tensor([[10.0, 5.0, 30.0, 25.0], [0.0, 0.0, 40.0, 50.0]])
     return bw.Detections(boxes, torch.tensor([0.9, 0.2]), torch.tensor([1, 0]), (50, 40), raw=raw)
 

@@ -371,5 +371,5 @@ def test_a_prefix_is_enough_for_a_command(tmp_path: Path) -> None:
     require_checkpoint(path)
     require_checkpoint(tmp_path)
     for missing in (tmp_path / "x" / "none", tmp_path / ("y" * 300)):
-        with pytest.raises(CheckpointError, match="no such folder or checkpoint"):
+        with pytest.raises(CheckpointError, match="no such run, checkpoint or exported file"):
             require_checkpoint(missing if missing.parent != tmp_path else tmp_path / "empty" / missing.name)

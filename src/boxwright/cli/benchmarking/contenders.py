@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli.benchmarking.settings import BenchmarkSettings
-from boxwright.runtime.formats import EXPORTS
+from boxwright.runtime.formats import is_export
 from boxwright.runtime.measure import Timing, measure
 from boxwright.weights.open_model import open_model
 
@@ -55,7 +55,7 @@ def open_contenders(names: Sequence[str], settings: BenchmarkSettings) -> dict[s
     """
     contenders: dict[str, Contender] = {}
     for name in names:
-        if Path(name).suffix in EXPORTS:
+        if is_export(Path(name)):
             contenders[name] = _exported(name, settings)
         else:
             from boxwright.cli.benchmarking.networks import open_network

@@ -87,7 +87,7 @@ def _inference(detector: Detector) -> Prepare:
 
 def _detector(name: str, settings: BenchmarkSettings) -> Detector:
     path = Path(name)
-    if path.suffix == ".config" or referred(path) is not None:
+    if path.suffix.lower() == ".config" or referred(path) is not None:
         detector = build_detector(load_config(path)).eval()
     else:
         return open_model(path, device=settings.device).detector

@@ -77,5 +77,5 @@ from boxwright.config.messages.target_assignment import (
 )
 from boxwright.config.messages.train import (
     ChannelOrder, CheckpointVersion, FreezeStage, GradientClipping, GraphRewriter, MultiScale, Quantization,
-    TrainConfig,
+    TrainConfig, WeightsOrigin,
 )

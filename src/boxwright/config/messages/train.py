@@ -64,6 +64,17 @@ class MultiScale(Message):
             when=lambda c: c.has("until_step") and c.until_step <= c.from_step),
     )
 
+class WeightsOrigin(Message, path="pedigree"):
+    """Published weights that a model's own descend from (an extension of Boxwright)."""
+
+    name: str = field("", "Their name in `boxwright weights list`; empty for a file that is not in it.")
+    file: str = field("", "Their file's name.")
+    sha256: str = field("", "The file's SHA-256.")
+    publisher: str = field("", "Who published them.")
+    page: str = field("", "Where they are published.")
+    license: str = field("", "Their license, as their publisher states it; empty if that is not known.")
+    data: list[str] = field([], "The data that they were trained on.")
+
 class GradientClipping(Enum):
     """The norm by which gradients are clipped (an extension of Boxwright)."""
 

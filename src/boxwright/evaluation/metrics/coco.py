@@ -29,7 +29,7 @@ from boxwright.evaluation.metrics.coco_matching import (
 from boxwright.evaluation.metrics.judged import MatchAccumulator
 from boxwright.evaluation.metrics.metric import MetricResult, verified_or_present
 from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, RegionKind
-from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types import Array, Categories, Detections, Sample
 
 _SIZES = ("", " (small)", " (medium)", " (large)")
 _LIMITS = (1, 10, 100)
@@ -79,7 +79,7 @@ class CocoMetrics:
         self._images = self._truths = self._found = 0
         self._best = 0.0
 
-    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None = None) -> None:
         """Add one image."""
         truth, detected = self.kind.of(sample, detections, masks)
         labels, scores = detections.labels, detections.scores.astype(np.float32)

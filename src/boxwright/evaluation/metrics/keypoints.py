@@ -22,7 +22,7 @@ from boxwright.evaluation.metrics.judged import MatchAccumulator, MatchedDetecti
 from boxwright.evaluation.metrics.matching import NOBODY
 from boxwright.evaluation.metrics.metric import MetricResult
 from boxwright.evaluation.metrics.regions import ImageMasks
-from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types import Array, Categories, Detections, Sample
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -70,7 +70,7 @@ class CocoKeypointMetrics:
         self._objects = np.zeros(len(_RANGES), np.int64)
         self._images = 0
 
-    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Raises:
@@ -123,7 +123,7 @@ class CocoKeypointMetrics:
         points = sample.keypoints[own][:, self._indices].astype(np.float64)
         return np.concatenate([np.where(points[..., 2:] > 0, points[..., :2], 0), points[..., 2:]], -1)
 
-    def _found(self, detections: FoundObjects, chosen: NDArray[np.int64]) -> Floats:
+    def _found(self, detections: Detections[Array], chosen: NDArray[np.int64]) -> Floats:
         """Return the predicted keypoints [D, P, 2] of the class."""
         if not len(chosen):
             return np.zeros((0, len(self._indices), 2))

@@ -32,7 +32,7 @@ from boxwright.evaluation.metrics.coco_matching import (
 from boxwright.evaluation.metrics.judged import MatchAccumulator
 from boxwright.evaluation.metrics.metric import MetricResult
 from boxwright.evaluation.metrics.regions import BOXES, ImageMasks, RegionKind
-from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types import Array, Categories, Detections, Sample
 
 # Detections of an image, of all classes together; COCO's 100 are of each class.
 _MOST = 300
@@ -60,7 +60,7 @@ class LvisMetrics:
         self._objects: dict[int, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(RANGES), np.int64))
         self._images = self._found = self._listed = 0
 
-    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None = None) -> None:
         """Add one image; its `negative_labels` are the absent classes."""
         truth, detected = self.kind.of(sample, detections, masks)
         scores = detections.scores.astype(np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.evaluation.metrics.regions import ImageMasks
-from boxwright.types import FoundObjects, Sample
+from boxwright.types import Array, Detections, Sample
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class MetricResult:
 class Metrics(Protocol):
     """Accumulates ground truth and detections by image."""
 
-    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None = None) -> None:
         """Add one image.
 
         Args:

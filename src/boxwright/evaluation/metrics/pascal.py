@@ -17,7 +17,7 @@ from boxwright.evaluation.metrics.average_precision import all_points, eleven_po
 from boxwright.evaluation.metrics.matching import NOBODY, claim_best
 from boxwright.evaluation.metrics.metric import Curve, Matches, MetricResult, verified_or_present
 from boxwright.evaluation.metrics.regions import BOXES, MASKS, Boxes, ImageMasks, RegionKind, Regions
-from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types import Array, Categories, Detections, Sample
 
 Area = Callable[[NDArray[np.float64], NDArray[np.float64]], float]
 
@@ -111,7 +111,7 @@ class PascalMetrics:
         self._objects: dict[int, float] = defaultdict(float)
         self._images = 0
 
-    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None = None) -> None:
         """Add one image."""
         truth, detected = self.rules.kind.of(sample, detections, masks)
         boxes = detections.boxes.astype(np.float64)

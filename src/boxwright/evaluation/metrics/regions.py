@@ -16,7 +16,7 @@ from pycocotools import mask as coco_mask
 from boxwright.base.errors import DataError
 from boxwright.evaluation.metrics.matching import overlaps, overlaps_of_crowds
 from boxwright.nn.ops.pasted_masks import RunLengths
-from boxwright.types import FoundObjects, Sample
+from boxwright.types import Array, Detections, Sample
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -116,7 +116,7 @@ class RegionKind(Protocol):
         """Boxes or Masks, as in TF's metrics."""
         ...
 
-    def of(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None) -> tuple[Regions, Regions]:
         """Return the regions of an image's objects, and of its detections."""
         ...
 
@@ -125,7 +125,7 @@ class RegionKind(Protocol):
 class _BoxRegions:
     name = "Boxes"
 
-    def of(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None) -> tuple[Regions, Regions]:
         del masks
         return Boxes(sample.boxes.astype(np.float64)), Boxes(detections.boxes.astype(np.float64))
 
@@ -134,7 +134,7 @@ class _BoxRegions:
 class _MaskRegions:
     name = "Masks"
 
-    def of(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None) -> tuple[Regions, Regions]:
+    def of(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None) -> tuple[Regions, Regions]:
         if masks is None or len(masks.truth) != len(sample.boxes):
             raise DataError(
                 f"{sample.id or 'an image'}: mask metrics were requested, but its objects have no masks; set "

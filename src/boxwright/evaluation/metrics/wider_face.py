@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from boxwright.evaluation.metrics.average_precision import all_points
 from boxwright.evaluation.metrics.metric import Curve, Matches, MetricResult
 from boxwright.evaluation.metrics.regions import Boxes, ImageMasks
-from boxwright.types import Categories, FoundObjects, Sample
+from boxwright.types import Array, Categories, Detections, Sample
 
 _SUBSETS = ("easy", "medium", "hard")
 _EVERY = "all"
@@ -54,7 +54,7 @@ class WiderFaceMetrics:
         self._images: list[_Image] = []
         self._names: tuple[str, ...] | None = None
 
-    def add(self, sample: Sample, detections: FoundObjects, masks: ImageMasks | None = None) -> None:
+    def add(self, sample: Sample, detections: Detections[Array], masks: ImageMasks | None = None) -> None:
         """Add one image."""
         del masks
         names, subsets = _read_subsets(sample)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from boxwright.config import messages as m
-from boxwright.config.support import require
+from boxwright.config.build import require
 from boxwright.families.align_det.message import AlignDet as AlignDetMessage
 from boxwright.families.align_det.message import AlignedStep
 from boxwright.families.align_det.network import AlignDet, RetinaNetPyramid

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from boxwright.config import messages as m
-from boxwright.config.support import refuse_contradictions, require
+from boxwright.config.build import require
+from boxwright.config.support import refuse_contradictions
 from boxwright.families.center_net.build_deep_masks import build_deep_mask_task, build_deep_masks, build_embedding_heads
 from boxwright.families.center_net.build_feature_extractor import FeatureExtractor, build_feature_extractor
 from boxwright.families.center_net.build_tasks import (

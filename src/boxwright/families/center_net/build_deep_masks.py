@@ -6,7 +6,7 @@ import re
 
 from torch import nn
 
-from boxwright.config.support import require
+from boxwright.config.build import require
 from boxwright.families.center_net.backbones import single_hourglass
 from boxwright.families.center_net.build_feature_extractor import HOURGLASS_NORM, RESNET_NORM, FeatureExtractor
 from boxwright.families.center_net.build_tasks import HeadBuilder

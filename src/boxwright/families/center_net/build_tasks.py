@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import as_here, is_file
 from boxwright.config import messages as m
+from boxwright.config.build import require
 from boxwright.config.load import load_message
 from boxwright.config.preset import packaged
-from boxwright.config.support import require
 from boxwright.data.label_map import load_label_map
 from boxwright.families.center_net.criteria.criterion import (
     BoxTask,

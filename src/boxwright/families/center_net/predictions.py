@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from boxwright.types.detections import PaddedDetections
+from boxwright.types.padded_detections import PaddedDetections
 
 # Pixels of the network's input in a cell, along each axis.
 STRIDE = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from boxwright.config.support import require
+from boxwright.config.build import require
 from boxwright.families.d_fine.criterion import (
     ClassificationLoss,
     DFineCriterion,

@@ -19,9 +19,9 @@ from boxwright.base.errors import CheckpointError
 from boxwright.base.files import shown
 from boxwright.config.load import parse_message
 from boxwright.families.d_fine.layouts import SIZES
-from boxwright.families.d_fine.message import DFine
+from boxwright.families.d_fine.message import DFine, DFineDecoder
 from boxwright.families.d_fine.network import DFine as Network
-from boxwright.families.shared.source_weights import SourceWeights, map_names, unchanged
+from boxwright.families.shared.source_weights import FileFacts, SourceWeights, map_names, unchanged
 from boxwright.nn.backbones.hgnetv2 import HGNETS
 from boxwright.types import Categories, Category
 from boxwright.types.categories import are_coco_classes, coco_classes
@@ -29,8 +29,9 @@ from boxwright.types.categories import are_coco_classes, coco_classes
 # What the authors' decoder has and ours leaves to the selection of queries.
 _SELECTION = r"(input_proj|enc_output|enc_score_head|enc_bbox_head|denoising_class_embed)\."
 # Constants of an input size or a layout, copies, and a count that nothing reads.
+_PROJECTOR = "encoder.feature_projector."
 _IGNORED = re.compile(
-    r"decoder\.(anchors|valid_mask|decoder\.(up|reg_scale|project))$|num_points_scale$|num_batches_tracked$"
+    r"^encoder\.feature_projector\.|decoder\.(anchors|valid_mask|decoder\.(up|reg_scale|project))$|num_points_scale$|num_batches_tracked$"
 )
 
 # Authors' names → transformers', each pattern from the beginning of a name.
@@ -211,30 +212,33 @@ _STEM, _LEVEL = "backbone.stem.stem1.conv.weight", "encoder.input_proj.{}.conv.w
 _LAYER, _CLASSES = "decoder.dec_score_head.{}.weight", "queries.enc_score_head.weight"
 
 
-def describe_weights(tensors: Mapping[str, Tensor], path: Path) -> tuple[DFine, Categories | None] | None:
+def describe_weights(
+    tensors: Mapping[str, Tensor], path: Path, facts: FileFacts
+) -> tuple[DFine, Categories | None] | None:
     """Return the message of a file of D-FINE's weights, and its classes where they are known; None for other weights.
 
     The size follows from the weights' shapes; if it is none that was published, every part is read from `config.json`.
-    The decoder's activation, ReLU or SiLU, is read from `config.json`, or inferred from "deim" in the file's name: the
-    weights do not show it.
+    The decoder's activation, ReLU or SiLU, is not in the weights: it is
+    in `config.json`, known of a published file, or of the project whose training state the file is.
 
     Args:
         tensors: Of the authors' layout in a `.pth`, or of transformers' in a `.safetensors`.
         path: The file.
+        facts: What is known of the file beside its tensors.
 
     Raises:
-        CheckpointError: If they are of no published size and without a `config.json`.
+        CheckpointError: If nothing tells the activation, or they are of no published size and without a `config.json`.
     """
     if not (is_authors(tensors) or is_transformers(tensors)):
         return None
     said = transformers_config(path)
     classes = _require_tensor(tensors, _CLASSES, path).shape[0]
-    silu = str(said.get("decoder_activation_function", "silu" if "deim" in path.name else "relu")) == "silu"
     size = _size(tensors, path)
     if size is None and not said:
         raise CheckpointError(f"{shown(path)}: of none of D-FINE's sizes {', '.join(SIZES)}; pass the configuration")
+    activation = _activation(tensors, path, said, facts)
     try:
-        head = f"activation: {'SILU' if silu else 'RELU'} num_queries: {int(said.get('num_queries', 300))}"
+        head = f"activation: {activation} num_queries: {int(said.get('num_queries', 300))}"
         shape = f"size: {size} decoder {{ {head} }}" if size is not None else _shape(said, head)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(f"{shown(path)}: config.json beside it does not describe a D-FINE: {error!r}") from None
@@ -244,6 +248,25 @@ def describe_weights(tensors: Mapping[str, Tensor], path: Path) -> tuple[DFine, 
       image_resizer {{ fixed_shape_resizer {{ height: {height} width: {width} resize_method: BILINEAR_ANTIALIASED }} }}
       {shape}"""
     return parse_message(text, DFine, file=str(path)), d_fine_classes(tensors, path)
+
+
+def _activation(tensors: Mapping[str, Tensor], path: Path, said: Mapping[str, Any], facts: FileFacts) -> str:
+    """Return RELU or SILU, the decoder's activation."""
+    if said:  # which leaves out what is transformers' default
+        return "SILU" if str(said.get("decoder_activation_function", "relu")) == "silu" else "RELU"
+    if any(name.startswith(_PROJECTOR) for name in tensors):  # RT-DETRv4's, towards its teacher
+        return "SILU"
+    if isinstance(facts.published, DFine):
+        return (facts.published.decoder or DFineDecoder()).activation.name
+    # D-FINE's own code, which has ReLU alone, saves its scheduler. DEIM's and RT-DETRv4's, which began as copies of it,
+    # have one without a state.
+    if {"last_epoch", "optimizer", "lr_scheduler"} <= facts.entries:
+        return "RELU"
+    raise CheckpointError(
+        f"{shown(path)}: nothing in it tells the activation of D-FINE's decoder; pass the configuration "
+        "(model.d_fine.decoder.activation), such as preset:d_fine_s_coco (activation: RELU, as D-FINE has it) or "
+        "preset:deim_d_fine_s_coco (SILU, as DEIM and RT-DETRv4 have it)"
+    )
 
 
 def foreign_weights(network: Network, tensors: Mapping[str, Tensor], path: Path) -> SourceWeights | None:

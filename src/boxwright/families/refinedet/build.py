@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from boxwright.config import messages as m
-from boxwright.config.support import require
+from boxwright.config.build import require
 from boxwright.families.refinedet.message import RefineDet as RefineDetMessage
 from boxwright.families.refinedet.message import RefineDetFeatureExtractor
 from boxwright.families.refinedet.message import TransferConnection as TransferConnectionMessage

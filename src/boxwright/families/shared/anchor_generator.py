@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from boxwright.config import messages as m
-from boxwright.config.support import build_chosen
+from boxwright.config.build import build_chosen
 from boxwright.nn.anchor_grids import (
     AnchorGenerator,
     AnchorGrid,

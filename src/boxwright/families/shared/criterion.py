@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from boxwright.config import messages as m
+from boxwright.config.build import build_chosen, require
 from boxwright.config.message import Message
-from boxwright.config.support import build_chosen, refuse_contradictions, require
+from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.backbones import BackboneRequest, BuiltBackbone, build_backbone
 from boxwright.families.shared.hyperparams import build_conv_settings

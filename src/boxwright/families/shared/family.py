@@ -11,7 +11,7 @@ from torch import Tensor
 
 from boxwright.config import messages as m
 from boxwright.config.message import Message
-from boxwright.families.shared.source_weights import SourceWeights
+from boxwright.families.shared.source_weights import FileFacts, SourceWeights
 from boxwright.nn.criteria.target_assigner import ClassColumns
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import Network
@@ -52,8 +52,8 @@ def _no_layout(network: Any, tensors: Tensors, path: Path) -> SourceWeights | No
     return None
 
 
-def _not_described(tensors: Tensors, path: Path) -> tuple[Message, Categories | None] | None:
-    del tensors, path
+def _not_described(tensors: Tensors, path: Path, facts: FileFacts) -> tuple[Message, Categories | None] | None:
+    del tensors, path, facts
     return None
 
 
@@ -71,7 +71,8 @@ class Family:
         foreign_weights: Returns a network's weights from a file of another project's; None if its names are not of a
             layout that the family knows.
         describe_weights: Returns the message of the detector that a file's weights are of, and its classes if they are
-            known; None if the weights are of another family.
+            known; None if the weights are of another family. Its last argument is what is known beside the weights,
+            which do not show everything.
         write_transformers: Writes a detector of its message for the transformers library into a folder, and returns the
             file of weights; None if transformers has no such detector.
     """
@@ -82,5 +83,5 @@ class Family:
     tf2: Namers = field(default_factory=dict)
     check_training: Callable[[Any, m.InputReader], None] = _can_train
     foreign_weights: Callable[[Any, Tensors, Path], SourceWeights | None] = _no_layout
-    describe_weights: Callable[[Tensors, Path], tuple[Message, Categories | None] | None] = _not_described
+    describe_weights: Callable[[Tensors, Path, FileFacts], tuple[Message, Categories | None] | None] = _not_described
     write_transformers: Callable[[Detector, Any, Path], Path] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from boxwright.config import messages as m
-from boxwright.config.support import build_chosen
+from boxwright.config.build import build_chosen
 from boxwright.nn.ops.resize import (
     resize_antialiased,
     resize_area,

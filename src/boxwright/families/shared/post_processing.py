@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from boxwright.config import messages as m
+from boxwright.config.build import build_chosen, require
 from boxwright.config.message import Message
-from boxwright.config.support import build_chosen, refuse_contradictions, require
+from boxwright.config.support import refuse_contradictions
 from boxwright.nn.ops.boxes import BoxCoder
 from boxwright.nn.postprocessing.anchor import (
     AnchorPostprocessor,

@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError
+from boxwright.config.message import Message
 from boxwright.nn.network import Network
 from boxwright.types import Categories
 
@@ -24,6 +25,19 @@ def unchanged(value: Tensor) -> Tensor:
 def vertical_first(value: Tensor) -> Tensor:
     """Reorder the outputs of a box predictor from x y w h for each anchor to y x h w."""
     return value.reshape(-1, 4, *value.shape[1:])[:, [1, 0, 3, 2]].reshape(value.shape)
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What is known of a file of another project's weights beside its tensors.
+
+    Attributes:
+        published: The message of the published weights of this file's exact name; None if there are none.
+        entries: What a training state holds beside or around the weights, by its keys; empty for weights alone.
+    """
+
+    published: Message | None = None
+    entries: frozenset[str] = frozenset()
 
 
 # Our name of a tensor, the source's, and how its value changes.

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from boxwright.config.build import require
 from boxwright.config.message import Message
-from boxwright.config.support import require
 from boxwright.families.shared.criterion import (
     FOCAL_BIAS,
     FOCAL_KERNELS,

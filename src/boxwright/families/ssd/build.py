@@ -8,8 +8,9 @@ from dataclasses import replace
 import torch
 
 from boxwright.config import messages as m
+from boxwright.config.build import build_chosen, require
 from boxwright.config.messages.ssd_feature_extractor import extractor_version
-from boxwright.config.support import build_chosen, refuse_contradictions, require
+from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.criterion import build_box_coder, build_criterion, build_matcher, build_similarity
 from boxwright.families.shared.family import Family, check_classes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.config import messages as m
-from boxwright.config.support import require
+from boxwright.config.build import require
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.families.shared.criterion import (
     build_classification_loss,

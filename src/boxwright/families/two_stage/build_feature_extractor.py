@@ -14,7 +14,8 @@ from typing import Literal
 from torch import nn
 
 from boxwright.config import messages as m
-from boxwright.config.support import refuse_contradictions, require
+from boxwright.config.build import require
+from boxwright.config.support import refuse_contradictions
 from boxwright.families.shared.feature_extractor import pyramid_levels
 from boxwright.families.shared.hyperparams import CONV_SETTINGS, variance_scaling
 from boxwright.families.two_stage.inception_resnet_v2 import NASNET, NASNET_SETTINGS, inception_resnet_v2

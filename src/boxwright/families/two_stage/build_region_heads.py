@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from boxwright.config import messages as m
-from boxwright.config.support import build_chosen, require
+from boxwright.config.build import build_chosen, require
 from boxwright.families.shared.hyperparams import CONV_SETTINGS
 from boxwright.families.two_stage.build_feature_extractor import CropFeatures, TwoStageExtractor
 from boxwright.families.two_stage.context_attention import (

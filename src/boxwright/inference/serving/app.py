@@ -48,7 +48,7 @@ from boxwright.inference.serving.settings import ServerSettings
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.runtime.exported import found_objects
 from boxwright.types.categories import ids
-from boxwright.types.found import FoundObjects
+from boxwright.types.detections import Array, Detections
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _INDEX = "index.html"
@@ -368,7 +368,7 @@ async def _watch(model: ServedModel) -> None:
             _LOG.warning("still serving the old version of %s: %s", model.name, error)
 
 
-def _drawn(image: NDArray[np.uint8], detections: FoundObjects, least: float) -> bytes:
+def _drawn(image: NDArray[np.uint8], detections: Detections[Array], least: float) -> bytes:
     return encode_picture(draw_detections(image, detections, least, _MOST_DRAWN), ".png")
 
 
@@ -383,7 +383,7 @@ def _number(request: Request, name: str, default: float) -> float:
     return value
 
 
-def _objects(detections: FoundObjects) -> dict[str, Any]:
+def _objects(detections: Detections[Array]) -> dict[str, Any]:
     class_ids = ids(detections.categories, detections.labels.tolist())
     rows: list[dict[str, Any]] = [
         {

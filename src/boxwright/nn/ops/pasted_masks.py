@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 
-from boxwright.types.found import FoundObjects
+from boxwright.types.detections import Array, Detections
 
 # {"size": [H, W], "counts": packed text}
 RunLengths = dict[str, Any]
@@ -65,7 +65,7 @@ class _Axis:
     weights: Floats
 
 
-def whole_masks(objects: FoundObjects, threshold: float = 0.5) -> NDArray[np.uint8]:
+def whole_masks(objects: Detections[Array], threshold: float = 0.5) -> NDArray[np.uint8]:
     """Return which pixels of the image belong to each object.
 
     Args:
@@ -82,7 +82,7 @@ def whole_masks(objects: FoundObjects, threshold: float = 0.5) -> NDArray[np.uin
     return whole
 
 
-def mask_run_lengths(objects: FoundObjects, threshold: float = 0.5) -> Iterator[dict[str, Any]]:
+def mask_run_lengths(objects: Detections[Array], threshold: float = 0.5) -> Iterator[dict[str, Any]]:
     """Yield each object's mask in COCO's format, without making masks of the image's size.
 
     Args:
@@ -97,7 +97,7 @@ def mask_run_lengths(objects: FoundObjects, threshold: float = 0.5) -> Iterator[
         yield encode_window(inside, rows.first, columns.first, objects.image_size)
 
 
-def _windows(objects: FoundObjects) -> Iterator[tuple[_Axis, _Axis, Floats]]:
+def _windows(objects: Detections[Array]) -> Iterator[tuple[_Axis, _Axis, Floats]]:
     if objects.masks is None:
         raise ValueError("these detections have no masks; a detector with number_of_stages: 3 predicts them")
     height, width = objects.image_size

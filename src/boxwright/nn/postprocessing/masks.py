@@ -12,7 +12,7 @@ from boxwright.nn.ops.pasted_masks import whole_masks
 from boxwright.types import Detections
 
 
-def instance_masks(found: Detections, threshold: float = 0.5) -> Tensor:
+def instance_masks(found: Detections[Tensor], threshold: float = 0.5) -> Tensor:
     """Return which pixels of the image belong to each detection.
 
     Args:

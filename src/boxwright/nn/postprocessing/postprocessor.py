@@ -33,7 +33,7 @@ class Postprocessor(Protocol[P]):
 @torch.no_grad()
 def detections_of(
     postprocessor: Postprocessor[Any], predictions: Any, true_sizes: Tensor, categories: Categories | None = None
-) -> list[Detections]:
+) -> list[Detections[Tensor]]:
     """Return each image's detections, with its raw ones; as `detections_with`, without other tensors."""
     raw = postprocessor.decode(predictions)
     batch_detections, _ = _selected(postprocessor, predictions, raw, true_sizes, categories, ())
@@ -47,7 +47,7 @@ def detections_with(
     true_sizes: Tensor,
     categories: Categories | None,
     others: Sequence[Tensor],
-) -> tuple[list[Detections], list[Tensor]]:
+) -> tuple[list[Detections[Tensor]], list[Tensor]]:
     """Return each image's detections and other tensors, on the CPU.
 
     On a GPU a whole batch is suppressed in tensors of fixed shape and copied once. These hold only the best candidates:
@@ -70,7 +70,7 @@ def _selected(
     true_sizes: Tensor,
     categories: Categories | None,
     others: Sequence[Tensor],
-) -> tuple[list[Detections], list[Tensor]]:
+) -> tuple[list[Detections[Tensor]], list[Tensor]]:
     padded, (sizes, *values) = postprocessor.select(predictions, raw, true_sizes).on_cpu(true_sizes, *others)
     if padded.complete is not None and not bool(padded.complete.all()):
         # The whole batch, not single images: incomplete ones are rare, and predictions are of a batch.

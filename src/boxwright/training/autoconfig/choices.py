@@ -26,7 +26,11 @@ _LEAST_SIDE = 32
 class InitSettings:
     """Choices that the user makes; `boxwright init` has an option for each."""
 
-    model: str = setting("", "A preset, as listed by boxwright models; default: one for small data.")
+    model: str = setting(
+        "",
+        "A preset of boxwright models, or a name of boxwright weights list, whose weights it starts from; default: "
+        "a preset for small data.",
+    )
     imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; default: one that fits the objects.")
     batch: str = setting("auto", "Batch size; auto for as many images as fit in memory, at most 16.")
     epochs: float | None = setting(None, "Passes over the images; default: by their number.", least=0)
@@ -35,7 +39,8 @@ class InitSettings:
     )
     weights: str = setting(
         "",
-        "Weights to start from: a checkpoint, archive, .pth, .safetensors or hf://USER/NAME; none for fresh ones.",
+        "Weights to start from: a checkpoint, archive, .pth, .safetensors, hf://USER/NAME or a name of boxwright "
+        "weights list; coco or imagenet for what is published for the preset; none for fresh ones.",
     )
     device: str = setting("auto", "Device to train on: cpu, cuda, one GPU as cuda:1, or auto.")
     most_lost: float = setting(MOST_LOST, LOST[0].upper() + LOST[1:], least=0)

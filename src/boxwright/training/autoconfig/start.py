@@ -53,14 +53,17 @@ from boxwright.training.length import steps_through
 from boxwright.training.preflight.anchors import anchors_of, fit_anchors
 from boxwright.training.preflight.records import Progress, Record, silent
 from boxwright.training.rehearsal import fitting_batch
-from boxwright.weights.find_weights import find_weights
+from boxwright.weights.find_weights import exists, find_weights
 from boxwright.weights.load_weights import load_weights
+from boxwright.weights.published import find_published, published_for
 
 # Anchors are changed if this many more of the objects reach the threshold.
 _WORTH = 0.02
 _FEW_HELD_OUT = 0.1
 _LEAST_STEPS = 50  # however short the requested time
 _PATIENCE = 1800.0
+# What `--weights` may say in place of a file: words for what the weights hold.
+_WORDS = {"coco": "detector", "imagenet": "backbone"}
 
 
 @dataclass(frozen=True)
@@ -112,12 +115,12 @@ def init_config(
         DataError: If the data are not recognized, or cannot be read.
         OutputError: If a file exists already, with other content and without `force`.
     """
-    if settings.weights == NO_WEIGHTS:
-        settings = replace(settings, weights="")
     out = Path(out).resolve()
     if out.is_dir():
         raise OutputError(f"{out} is a folder; name a file in it, such as {out / 'pipeline.config'}")
     stem = out.with_suffix("")
+    header = _header(data, settings)
+    settings, changes = _with_published(settings)
     preset = settings.preset
     base = load_config(f"preset:{preset}")
     if base.model is not None and base.model.center_net is not None and base.model.center_net.keypoint_estimation_task:
@@ -128,11 +131,10 @@ def init_config(
     if settings.epochs is not None and settings.minutes is not None:
         raise ConfigError("epochs and minutes both set the run's length; remove one")
     if settings.weights:
-        find_weights(settings.weights)  # before the data are read, which may take minutes
+        _require_weights(settings.weights)  # before the data are read, which may take minutes
     recognized = recognize(data, **asdict(settings.reading))
     opened = _open(recognized, stem, settings, progress)
-    header = _header(data, settings)
-    text, choices = _fitted(opened, base, preset, header, settings, overrides)
+    text, choices = _fitted(opened, base, preset, header, settings, changes, overrides)
     files = {**opened.files, out: text}
     for path, content in files.items() if not force else ():
         if is_file(path) and path.read_bytes() != content.encode():
@@ -141,6 +143,50 @@ def init_config(
     for path, content in files.items():  # the configuration last, after the files that it names
         write_whole(path, content)
     return WrittenConfiguration(out, tuple(files), (*opened.choices, *choices))
+
+
+def _with_published(settings: InitSettings) -> tuple[InitSettings, tuple[str, ...]]:
+    """Return settings that name a preset and weights, and the changes of the preset that the weights need.
+
+    A model's name that is one of published weights stands for both; `--weights` says otherwise, and may be a word:
+    coco or imagenet, for what is published for the preset, or none.
+
+    Raises:
+        CheckpointError: If the weights are of a kind that is not trained.
+        ConfigError: If none are published of the kind that the word asks for.
+    """
+    named = find_published(settings.model)
+    if named is not None:
+        named.configuration()  # raises for what cannot be fine-tuned
+        preset = settings.model if settings.model in named.presets else named.presets[0]
+        settings = replace(settings, model=preset, weights=settings.weights or named.name)
+    word = settings.weights.lower()
+    if word == NO_WEIGHTS:
+        settings = replace(settings, weights="")
+    elif word in _WORDS and not exists(settings.weights):
+        fitting = [one for one in published_for(settings.preset) if one.holds == _WORDS[word]]
+        if not fitting:
+            raise ConfigError(
+                f"--weights {word}: no {_WORDS[word]}'s weights are published for preset {settings.preset}; "
+                "`boxwright weights list` shows the names that there are, and none starts from fresh weights"
+            )
+        settings = replace(settings, weights=fitting[0].name)
+    weights = None if exists(settings.weights) else find_published(settings.weights)
+    # Weights that fit the preset by changes of it need these, whatever the model was named by.
+    detects = weights is not None and weights.holds == "detector" and settings.preset in weights.presets
+    shape = weights if detects else named
+    overrides = () if shape is None else shape.overrides
+    return settings, tuple(change for change in overrides if ".num_classes=" not in change)
+
+
+def _require_weights(weights: str) -> None:
+    """Raise unless weights are on this machine or can be fetched."""
+    try:
+        find_weights(weights)
+    except CheckpointError as error:
+        if find_published(weights) is None:
+            raise
+        raise CheckpointError(f"{error}; or start from fresh weights: --weights {NO_WEIGHTS}") from None
 
 
 def start_run(
@@ -272,10 +318,12 @@ def _fitted(
     preset: str,
     header: str,
     settings: InitSettings,
+    changes: tuple[str, ...],
     overrides: Overrides,
 ) -> tuple[str, list[Choice]]:
     """Return the configuration's text, and the choices made for it."""
     plan, choices = _first_plan(data, base, preset, header, settings)
+    plan = replace(plan, changes=changes)
     with tempfile.TemporaryDirectory() as folder:
         config = _loaded(plan, data.files, Path(folder), overrides)
         if settings.weights:
@@ -331,7 +379,7 @@ def _first_plan(
         smallest = facts.small_side() * max(size or facts.size)
         why = f"{shape[0].upper()}{shape[1:]}; a tenth of the objects are then smaller than {smallest:.0f} pixels."
     chosen = f"{size[1]}×{size[0]}" if size else "the preset's"
-    reason = "as requested" if settings.model else "learns from few images, without pretrained weights"
+    reason = "as requested" if settings.model else f"from fresh weights; {_coco_hint(settings.device)}"
     choices = [Choice("model", preset, reason), Choice("input", chosen, why if size else shape)]
     names = [item.name for item in data.training.categories]
     steps: list[str] | None = None
@@ -360,6 +408,12 @@ def _first_plan(
     on_cpu = own and usable_device(settings.device).type == "cpu"
     batch = settings.batch_size() or choose_batch(facts.images, on_cpu=on_cpu)
     return _plan_for_batch_size(plan, preset, batch, data, settings), choices
+
+
+def _coco_hint(device: str) -> str:
+    """Return which published name to start from, by its authors' figures: the best that the device trains soon."""
+    name = "ssd_mobilenet_v2_fpnlite_320_coco17" if usable_device(device).type == "cpu" else "d_fine_s_coco"
+    return f"--model {name} starts from COCO's"
 
 
 def _plan_for_batch_size(plan: Plan, preset: str, batch_size: int, data: _OpenedData, settings: InitSettings) -> Plan:

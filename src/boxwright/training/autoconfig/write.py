@@ -16,6 +16,7 @@ from boxwright.config.load import dump_message
 from boxwright.config.message import Message, find_fields
 from boxwright.data.dataset import Dataset
 from boxwright.pipeline import messages as m
+from boxwright.pipeline.overrides import apply_override
 from boxwright.pipeline.run_length import RATES, stretch
 from boxwright.training.autoconfig.choices import FineTuning, Length
 from boxwright.training.preflight.images import Fingerprints, near_groups, read_fingerprints
@@ -114,6 +115,7 @@ class Plan:
         optimizer: The preset's, with rates for this batch size and a schedule of this length.
         augmentation: Augmentation steps; None to keep the preset's.
         checkpoint: The weights to start from; empty for random ones.
+        changes: Of the preset's model, as overrides: what the weights need.
         start: What the run begins with: random weights, a classifier's as its backbone, or a detector's.
         fine_tuning: How the run differs, if it begins with a detector's.
     """
@@ -133,6 +135,7 @@ class Plan:
     checkpoint: str
     train: m.InputReader
     held_out: m.InputReader
+    changes: Sequence[str] = ()
     start: Start = "scratch"
     fine_tuning: FineTuning | None = None
 
@@ -186,7 +189,7 @@ def config_text(plan: Plan) -> str:
 
 
 def _model(plan: Plan) -> list[str]:
-    lines = []
+    lines = _changed(plan)
     if plan.input_size is not None:
         height, width = plan.input_size
         lines += [
@@ -200,6 +203,18 @@ def _model(plan: Plan) -> list[str]:
         why = f"    # Batches of {plan.batch_size} are too small to estimate statistics."
         lines += [why, f"    {KEEPING_STATISTICS[plan.family]}"]
     return ["model {", f"  {plan.family} {{", *lines, "  }", "}"] if lines else []
+
+
+def _changed(plan: Plan) -> list[str]:
+    """Return a plan's changes of the model as fields of its message, without those that the plan sets otherwise."""
+    chosen = {".image_resizer.": plan.input_size, "anchor_generator.": plan.anchors}
+    config = m.TrainEvalPipelineConfig()
+    for change in plan.changes:
+        if not any(field in change and value is not None for field, value in chosen.items()):
+            apply_override(config, change)
+    if config.model is None:
+        return []
+    return textwrap.indent(dump_message(config.model.chosen("model")).rstrip(), "    ").splitlines()
 
 
 def _start(checkpoint: str) -> list[str]:

@@ -203,23 +203,27 @@ def find_tensorflow(source: str | Path) -> Path | None:
         files = [file for file in path.glob("*.ckpt*") if is_file(file) and is_table(file)]
         graph = path / FROZEN_GRAPH
         return newest_of(path, files) if files else graph if is_file(graph) else None
-    if path.suffix == ".index" or is_file(f"{path}.index"):
+    if path.suffix.lower() == ".index" or is_file(f"{path}.index"):
         return find_bundle(path)
-    return path if is_file(path) and (path.suffix == ".pb" or is_table(path)) else None
+    return path if is_file(path) and (path.suffix.lower() == ".pb" or is_table(path)) else None
 
 
 def find_training(folder: str | Path) -> Path | None:
     """Return the newest checkpoint of a TensorFlow run, which its folder's `checkpoint` file names; else None."""
     folder = Path(folder)
     checkpoint = find_tensorflow(folder) if is_file(folder / "checkpoint") else None
-    return checkpoint if checkpoint is not None and checkpoint.parent == folder and checkpoint.suffix != ".pb" else None
+    return (
+        checkpoint
+        if checkpoint is not None and checkpoint.parent == folder and checkpoint.suffix.lower() != ".pb"
+        else None
+    )
 
 
 def open_tensorflow(path: Path) -> Mapping[str, NDArray[Any]]:
     """Open the result of `find_tensorflow`."""
     if is_file(f"{path}.index"):
         return Bundle(path)
-    return FrozenGraph(path) if path.suffix == ".pb" else SavedSlices(path)
+    return FrozenGraph(path) if path.suffix.lower() == ".pb" else SavedSlices(path)
 
 
 def read_step(arrays: Mapping[str, NDArray[Any]]) -> int:
