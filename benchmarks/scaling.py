@@ -153,7 +153,7 @@ def evaluation(size: int, work: Path, *, computing: bool) -> Callable[[], float]
 def predictions(size: int, work: Path, *, resuming: bool) -> Callable[[], None]:
     """Detect in the images of records, by a detector that takes no time, and write the rows; or find them there."""
     from boxwright.inference.collections import list_units
-    from boxwright.inference.finders import ImageDetector, ModelSource
+    from boxwright.inference.detect_functions import ImageDetector, ModelSource
     from boxwright.inference.settings import PredictionSettings
     from boxwright.inference.shards import Job, begin, run_unit, unfinished_units
     from boxwright.types import Detections

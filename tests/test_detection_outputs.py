@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from boxwright.types import Detections, PaddedDetections
-from boxwright.types.detection_outputs import DETECTION_OUTPUTS, fields_of, outputs_of
+from boxwright.types.detection_outputs import DETECTION_OUTPUTS, from_tf_outputs, to_tf_outputs
 
 # What each detection has, what the whole image has, and what is known of videos alone.
 NOT_IN_TABLE = {"boxes", "scores", "labels", "image_size", "categories", "raw", "tracks"}
@@ -60,7 +60,9 @@ def test_outputs_have_tensorflows_order() -> None:
 def test_fields_are_read_as_they_were() -> None:
     found = detections()
     sizes = torch.tensor(found.image_size)
-    read = fields_of({name: values.numpy() for name, values in outputs_of(found, sizes).items()}, sizes.numpy())
+    read = from_tf_outputs(
+        {name: values.numpy() for name, values in to_tf_outputs(found, sizes).items()}, sizes.numpy()
+    )
     assert read.keys() == {one.field for one in DETECTION_OUTPUTS if getattr(found, one.field) is not None}
     for name, values in read.items():
         own = getattr(found, name).numpy()

@@ -15,7 +15,7 @@ import typer
 import boxwright
 from boxwright.cli.benchmarking.preset_costs import read_costs
 from boxwright.cli.commands import COMMANDS, load_command
-from boxwright.cli.config import default_of, type_of
+from boxwright.cli.config import describe_type, format_default
 from boxwright.config.message import Message
 from boxwright.config.support import field_status
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
@@ -59,12 +59,12 @@ def fields() -> str:
         for name, field in message.fields.items():
             status = field_status(message, name)
             note = "" if message.refused or not status.note else f" ({status.note})"
-            kind = cell(type_of(field))
+            kind = cell(describe_type(field))
             if field.kind == "message" and not field.map:
                 kind = kind.replace(
                     field.type.proto_name, f"[{field.type.proto_name}](#{_anchor(field.type.proto_name)})"
                 )
-            default = default_of(field)
+            default = format_default(field)
             lines.append(
                 f"| `{name}` | {kind} | {f'`{default}`' if default else ''} | {status.verdict} | "
                 f"{cell(field.meaning + note)} |"

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from boxwright.base.errors import ConfigError
-from boxwright.base.worker_pools import child_environment, engine_of, module_command
+from boxwright.base.worker_pools import child_environment, module_command, parse_engine
 
 
 def test_a_gpu_by_its_number_is_not_for_ray() -> None:
     with pytest.raises(ConfigError, match="--engine ray --device cuda:1: Ray assigns each worker its own GPU"):
-        engine_of("ray", "cuda:1")
-    assert engine_of("ray", "cuda") is engine_of("ray")
+        parse_engine("ray", "cuda:1")
+    assert parse_engine("ray", "cuda") is parse_engine("ray")
 
 
 def test_an_engine_that_there_is_not() -> None:
     with pytest.raises(ConfigError, match="--engine slurm: expected local or ray"):
-        engine_of("slurm")
+        parse_engine("slurm")
 
 
 def test_a_module_of_the_working_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from boxwright.base.errors import DataError, ExportError
 from boxwright.cli import predict
 from boxwright.cli.main import app
 from boxwright.cli.serving import exported_for_serving
-from boxwright.inference.finders import ModelSource
+from boxwright.inference.detect_functions import ModelSource
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.inference.settings import PredictionSettings
 from boxwright.weights import export_weights as weights_digest

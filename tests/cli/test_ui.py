@@ -11,7 +11,7 @@ import pytest
 
 from boxwright.base.errors import ConfigError
 from boxwright.cli import serve, ui
-from boxwright.cli.serving import names_of
+from boxwright.cli.serving import name_models
 from boxwright.cli.ui import _only_model, ui_command
 from boxwright.inference.serving.settings import ServerSettings
 
@@ -69,7 +69,7 @@ def test_several_are_listed_newest_first(tmp_path: Path, capsys: pytest.CaptureF
     ],
 )
 def test_names_of_several_models(paths: list[str], names: list[str]) -> None:
-    assert names_of([Path(path) for path in paths]) == names
+    assert name_models([Path(path) for path in paths]) == names
 
 
 class Server:

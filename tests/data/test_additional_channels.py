@@ -21,7 +21,7 @@ from boxwright.data.example_messages import Example
 from boxwright.data.image_io import decode_image, encode_png
 from boxwright.data.tf_example import RecordFields, decode_example, read_features
 from boxwright.data.tfrecord import TFRecordFile, write_records
-from boxwright.inference.finders import ModelSource
+from boxwright.inference.detect_functions import ModelSource
 from boxwright.inference.settings import PredictionSettings
 from boxwright.nn.preprocessing import MINUS_ONE_TO_ONE, VGG_MEAN, image_tensors
 from boxwright.pipeline import messages as m

@@ -21,7 +21,7 @@ from boxwright.nn.preprocessing import FixedShapeResizer, KeepAspectRatioResizer
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.augmentation import build_steps
 from boxwright.types import Sample
-from boxwright.types.packing import packed, tensors_of
+from boxwright.types.packing import collect_tensors, packed
 from tests.conftest import GOLDEN
 from tests.cuda.fake import CUDA, fake_cuda
 
@@ -235,12 +235,12 @@ def masked_batch() -> Batch:
 
 def test_a_batch_is_one_block_and_none_of_its_numbers_moves() -> None:
     batch = masked_batch()
-    tensors = tensors_of(batch)
+    tensors = collect_tensors(batch)
     assert len(tensors) >= 10
     block = packed(tensors)
     assert len(block) == sum(one.numel() * one.element_size() for one in tensors)
     views = batch._views_in(block)
-    for one, other in zip(tensors, tensors_of(views), strict=True):
+    for one, other in zip(tensors, collect_tensors(views), strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one.nan_to_num(), other.nan_to_num())
         assert one.numel() == 0 or other.untyped_storage().data_ptr() == block.untyped_storage().data_ptr()
@@ -256,6 +256,6 @@ def test_a_batch_goes_to_a_gpu_in_one_copy_that_is_not_waited_for() -> None:
         there = pinned.to(CUDA)
         assert dict(recorder.kernels) == {"_to_copy": 1}
         assert not recorder.waits
-    assert {one.device for one in tensors_of(there)} == {CUDA}
-    assert [one.shape for one in tensors_of(there)] == [one.shape for one in tensors_of(batch)]
+    assert {one.device for one in collect_tensors(there)} == {CUDA}
+    assert [one.shape for one in collect_tensors(there)] == [one.shape for one in collect_tensors(batch)]
     assert there.block is None

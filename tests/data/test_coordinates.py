@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from boxwright.data.coco import CocoDataset
-from boxwright.data.coordinates import PictureBoxes, coordinates_problem, problem_of
+from boxwright.data.coordinates import PictureBoxes, coordinates_problem, find_problem
 from boxwright.data.picture_dataset import BoxesAre
 from boxwright.data.shapes import ShapesDataset
 from tests.data.test_coco import content, picture, written
@@ -42,7 +42,7 @@ CORNER_SHARES = [[x / 160, y / 120, right / 160, bottom / 120] for x, y, right, 
     [(SIZES, None), (CORNERS, "xyxy"), (SHARES, "normalized_xywh"), (CORNER_SHARES, "normalized_xyxy")],
 )
 def test_rows_read_as_x_y_width_height(rows: list[list[float]], wanted: BoxesAre | None) -> None:
-    problem = problem_of(placed(read_as_sizes(rows)), "xywh", can_change=True)
+    problem = find_problem(placed(read_as_sizes(rows)), "xywh", can_change=True)
     assert (problem and problem.boxes_are) == wanted
     if problem:
         words = {"xyxy": "corners", "normalized_xywh": "shares", "normalized_xyxy": "corners_in_shares"}
@@ -62,7 +62,7 @@ def test_rows_read_as_x_y_width_height(rows: list[list[float]], wanted: BoxesAre
     ],
 )
 def test_rows_read_as_corners(rows: list[list[float]], wanted: str) -> None:
-    problem = problem_of(placed(rows), "xyxy")
+    problem = find_problem(placed(rows), "xyxy")
     assert (problem.sentence if problem else "").startswith(f"boxes look like {wanted}," if wanted else "")
     assert (problem is None) == (not wanted)
     # No switch for readers that cannot be told.
@@ -71,49 +71,49 @@ def test_rows_read_as_corners(rows: list[list[float]], wanted: str) -> None:
 
 def test_a_few_careless_boxes_are_no_other_unit() -> None:
     wide: list[list[float]] = [[100, 80, 90, 60], [120, 90, 80, 70]]
-    assert problem_of(placed(read_as_sizes([*SIZES, *wide])), "xywh") is None
+    assert find_problem(placed(read_as_sizes([*SIZES, *wide])), "xywh") is None
     # Two boxes prove nothing.
-    assert problem_of(placed(read_as_sizes(CORNERS[:2])), "xywh") is None
+    assert find_problem(placed(read_as_sizes(CORNERS[:2])), "xywh") is None
     # A tool's placeholder is in [0, 1] as well.
-    assert problem_of(placed([[0, 0, 1, 1]] * 30), "xywh") is None
-    assert problem_of(placed([]), "xywh") is None
+    assert find_problem(placed([[0, 0, 1, 1]] * 30), "xywh") is None
+    assert find_problem(placed([]), "xywh") is None
     # Of 30 boxes, a third cross the border as sizes, and all fit as corners.
     many: list[list[float]] = [[10, 10, 30, 30]] * 20 + [[90, 60, 140, 110]] * 10
-    found = problem_of(placed(read_as_sizes(many)), "xywh", can_change=True)
+    found = find_problem(placed(read_as_sizes(many)), "xywh", can_change=True)
     assert found is not None
     assert found.boxes_are == "xyxy"
 
 
 def test_pictures_that_were_resized() -> None:
     boxes = [*CORNERS[:3], [100, 90, 150, 118]]
-    found = problem_of(placed(boxes, (60, 80), (120, 160)), "xywh")
+    found = find_problem(placed(boxes, (60, 80), (120, 160)), "xywh")
     assert found is not None
     assert (found.rescale, found.switch) == (True, "of_another_size")
     assert found.sentence == (
         "pictures were resized since they were labeled: 0.png was 160×120 and is 80×60, and 4 of 4 pictures differ so"
     )
     # Made larger: nothing lies outside, and yet no box is on its object.
-    assert problem_of(placed(boxes, (240, 320), (120, 160)), "xywh") is not None
+    assert find_problem(placed(boxes, (240, 320), (120, 160)), "xywh") is not None
     # Once moved, they are right.
-    assert problem_of(placed(boxes, (240, 320), (120, 160)), "xywh", rescaled=True) is None
+    assert find_problem(placed(boxes, (240, 320), (120, 160)), "xywh", rescaled=True) is None
     # A pixel of rounding, or a minority.
-    assert problem_of(placed(boxes, (120, 160), (121, 160)), "xywh") is None
+    assert find_problem(placed(boxes, (120, 160), (121, 160)), "xywh") is None
     some = [*placed(boxes[:2], (240, 320), (120, 160)), *placed(boxes, (120, 160), (120, 160))]
-    assert problem_of(some, "xywh") is None
+    assert find_problem(some, "xywh") is None
 
 
 def test_a_declared_size_that_no_box_refers_to_is_only_a_wrong_one() -> None:
     boxes: list[list[float]] = [[10 + n, 10, 60 + n, 50] for n in range(8)]
     # By accident, eight boxes would lie in a quarter of the picture once in 65,536 times; two once in 16.
-    assert problem_of(placed(boxes, (60, 80), (120, 160)), "xywh") is None
-    assert problem_of(placed(boxes[:2], (60, 80), (120, 160)), "xywh") is not None
+    assert find_problem(placed(boxes, (60, 80), (120, 160)), "xywh") is None
+    assert find_problem(placed(boxes[:2], (60, 80), (120, 160)), "xywh") is not None
 
 
 def test_width_and_height_exchanged() -> None:
     # Some tools exchange them, and have the right boxes.
-    assert problem_of(placed(CORNERS, (120, 160), (160, 120)), "xywh") is None
+    assert find_problem(placed(CORNERS, (120, 160), (160, 120)), "xywh") is None
     turned = [[70, 91, 101, 126], [14, 48, 46, 74], [79, 12, 107, 155], [80, 92, 106, 150]]
-    found = problem_of(placed(turned, (120, 160), (160, 120)), "xywh")
+    found = find_problem(placed(turned, (120, 160), (160, 120)), "xywh")
     assert found is not None
     assert "pictures were turned since they were labeled" in found.sentence
     assert found.switch == ""
@@ -131,9 +131,9 @@ def test_boxes_in_their_pictures_are_never_refused(
 ) -> None:
     boxes = [[x * width, y * height, (x + (1 - x) * w) * width, (y + (1 - y) * h) * height] for x, y, w, h in places]
     assume(max(max(box) for box in boxes) > 2)
-    assert problem_of(placed(boxes, (height, width), (height, width)), "xywh") is None
+    assert find_problem(placed(boxes, (height, width), (height, width)), "xywh") is None
     # Whatever the reader's convention, except where it happens to read pixels below 1.
-    assert problem_of(placed(boxes, (height, width)), "xyxy") is None
+    assert find_problem(placed(boxes, (height, width)), "xyxy") is None
 
 
 def coco_rows(folder: Path, how: Any) -> Path:

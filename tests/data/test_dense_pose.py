@@ -15,7 +15,7 @@ from PIL import Image
 from scipy.io import savemat
 from torchvision.transforms import v2
 
-from boxwright.base.drawing import Captions, color_of
+from boxwright.base.drawing import Captions, label_color
 from boxwright.base.errors import DataError
 from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions
@@ -419,8 +419,8 @@ def test_points_are_drawn_in_the_colors_of_their_parts() -> None:
     one.dense_pose = points
     drawn = draw_sample(one, Categories((Category(0, 1, ""),)))
     assert drawn.shape == (400, 400, 3)
-    assert drawn[40, 80].tolist() == list(color_of(2))
-    assert drawn[200, 360].tolist() == list(color_of(23))
+    assert drawn[40, 80].tolist() == list(label_color(2))
+    assert drawn[200, 360].tolist() == list(label_color(23))
     assert not drawn[120, 240].any(), "an unknown point is not"
     one.dense_pose = np.full((2, 1, 6), np.nan, np.float32)
     one.dense_pose[..., KNOWN] = 1
@@ -436,6 +436,6 @@ def test_parts_of_detections_are_drawn_where_the_map_has_them() -> None:
     ]
     objects = Detections(boxes, np.ones(1, np.float32), np.zeros(1, np.int64), (100, 100), PERSON, surface_parts=parts)
     drawn = draw_detections(np.zeros((100, 100, 3), np.uint8), objects, 0.5, 9, Captions(names=False, scores=False))
-    assert drawn[120, 100].tolist() == list(color_of(2))
-    assert drawn[200, 60].tolist() == list(color_of(23))
+    assert drawn[120, 100].tolist() == list(label_color(2))
+    assert drawn[200, 60].tolist() == list(label_color(23))
     assert not drawn[120, 60].any()

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 
 import boxwright as bw
-from boxwright.api.pictures import pictures_of
+from boxwright.api.pictures import iterate_pictures
 from boxwright.base.errors import DataError
 from boxwright.data.image_io import (
     ImageHeader,
     decode_image,
     encode_png,
-    header_of,
+    parse_header,
     read_array,
     read_header,
     read_image,
@@ -76,7 +76,7 @@ def test_exif(orientation: int, kind: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(Image.fromarray(np.stack([RAMP] * 3, -1)), kind, exif=exif, lossless=True)
-    assert header_of(data, "here") == ImageHeader((6, 8), orientation)
+    assert parse_header(data, "here") == ImageHeader((6, 8), orientation)
     stored = decode_image(data, "here")
     assert np.array_equal(stored[..., 0], RAMP)
     upright = decode_image(data, "here", upright=True)
@@ -97,7 +97,7 @@ def test_exif_after_a_pngs_pixels(tmp_path: Path) -> None:
     length = int.from_bytes(data[start : start + 4], "big") + 12
     late = data[:start] + data[start + length : -12] + data[start : start + length] + data[-12:]
     for whole in (data, late):
-        assert header_of(whole, "here") == ImageHeader((6, 8), 6)
+        assert parse_header(whole, "here") == ImageHeader((6, 8), 6)
         assert decode_image(whole, "here", upright=True).shape == (8, 6, 3)
     # A header is read without the pixels, which may be damaged.
     pixels = data.index(b"IDAT")
@@ -203,13 +203,13 @@ def test_they_are_pictures_for_a_model(tmp_path: Path) -> None:
     """Of a detector of as many channels; one of colors takes those of 1, 3 and 4."""
     (tmp_path / "five.npy").write_bytes(stored(IMAGE))
     (tmp_path / "four.npy").write_bytes(stored(IMAGE[..., :4]))
-    (five,) = pictures_of(tmp_path / "five.npy", channels=5)
+    (five,) = iterate_pictures(tmp_path / "five.npy", channels=5)
     np.testing.assert_array_equal(five.image, IMAGE)
-    (four,) = pictures_of(tmp_path / "four.npy", channels=4)
+    (four,) = iterate_pictures(tmp_path / "four.npy", channels=4)
     np.testing.assert_array_equal(four.image, IMAGE[..., :4])
-    (colors,) = pictures_of(tmp_path / "four.npy")
+    (colors,) = iterate_pictures(tmp_path / "four.npy")
     np.testing.assert_array_equal(colors.image, IMAGE[..., :3])
     with pytest.raises(DataError, match="five.npy: expected a HWC array with 1, 3 or 4 channels"):
-        next(pictures_of(tmp_path / "five.npy"))
+        next(iterate_pictures(tmp_path / "five.npy"))
     with pytest.raises(bw.DataError, match=r"the detector takes images of 5 channels: an array \[height, width, 5\]"):
-        next(pictures_of(b"bytes", channels=5))
+        next(iterate_pictures(b"bytes", channels=5))

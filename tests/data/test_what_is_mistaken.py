@@ -13,7 +13,7 @@ import pytest
 from boxwright.base.errors import DataError
 from boxwright.base.read_settings import LabelConvention
 from boxwright.data.account import take_account
-from boxwright.data.coordinates import look_like_sizes, problem_of
+from boxwright.data.coordinates import find_problem, look_like_sizes
 from boxwright.data.open_dataset import open_recognized
 from boxwright.data.recognize import recognize
 from boxwright.data.tool_files import Tool, write_for_tool
@@ -54,9 +54,9 @@ def test_exchanged_corners_explain_some_boxes_and_sizes_all() -> None:
 
 def test_boxes_beyond_the_declared_size_do_not_refer_to_it() -> None:
     boxes: list[list[float]] = [[5, 5, 90, 60], [50, 40, 80, 70], [10, 10, 20, 20]]
-    assert problem_of(placed(boxes, (72, 96), (48, 64)), "xyxy") is None
+    assert find_problem(placed(boxes, (72, 96), (48, 64)), "xyxy") is None
     inside: list[list[float]] = [[5, 5, 40, 30], [20, 20, 60, 44], [10, 10, 20, 20]]
-    problem = problem_of(placed(inside, (72, 96), (48, 64)), "xyxy")
+    problem = find_problem(placed(inside, (72, 96), (48, 64)), "xyxy")
     assert problem is not None
     assert problem.rescale
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from torchvision.transforms import v2
 
-from boxwright.base.drawing import color_of, draw_boxes, with_tracks
+from boxwright.base.drawing import draw_boxes, label_color, with_tracks
 from boxwright.base.errors import DataError
 from boxwright.config.load import parse_message
 from boxwright.config.support import contradictions
@@ -337,5 +337,5 @@ def test_edges_of_annotated_keypoints_are_drawn() -> None:
     middle = apart.shape[1] // 2
     row = 3 * apart.shape[0] // 6
     assert not apart[row, middle].any()
-    assert joined[row, middle].tolist() == list(color_of(1))
+    assert joined[row, middle].tolist() == list(label_color(1))
     assert not joined[row // 3, middle].any(), "an invisible end"

@@ -21,7 +21,7 @@ from boxwright.data.convert import (
     write_voc,
     write_yolo,
 )
-from boxwright.data.image_io import decode_image, encode_png, header_of
+from boxwright.data.image_io import decode_image, encode_png, parse_header
 from boxwright.data.tfrecord_dataset import TFRecordDataset
 from boxwright.data.voc import VocDataset
 from boxwright.types import Categories, Category, Sample
@@ -137,7 +137,7 @@ def test_bytes_are_kept_where_they_can_be(suffix: str) -> None:
     assert same == name
     assert len(changed) == len(turned)
     assert sum(a != b for a, b in zip(changed, turned, strict=True)) <= 1 + 4 * (suffix == "png")
-    assert header_of(changed, name).orientation == 1
+    assert parse_header(changed, name).orientation == 1
     with Image.open(io.BytesIO(changed)) as image:
         assert image.getexif()[0x010F] == "maker"
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import boxwright as bw
-from boxwright.base.drawing import color_of
+from boxwright.base.drawing import label_color
 from boxwright.config.load import parse_message
 from boxwright.data.augmentation.crop import RandomCrop
 from boxwright.data.augmentation.flip import RandomHorizontalFlip
@@ -122,7 +122,7 @@ def test_masks_travel(kind: str, folder: Path) -> None:
     for mask, label in zip(sample.masks, sample.labels.tolist(), strict=True):
         only = mask.astype(bool) & (np.asarray(sample.masks).sum(0) == 1)
         y, x = np.argwhere(only)[len(np.argwhere(only)) // 2]
-        want = (sample.image[y, x] * 0.55 + np.array(color_of(label)) * 0.45).astype(int)
+        want = (sample.image[y, x] * 0.55 + np.array(label_color(label)) * 0.45).astype(int)
         for half in (left, right):
             near = half[y * zoom : y * zoom + zoom, 6 + x * zoom : 6 + x * zoom + zoom].astype(int)
             tinted += int((np.abs(near - want).max(-1) <= 12).any())
@@ -175,7 +175,7 @@ def test_keypoints_are_drawn() -> None:
     image = np.zeros((400, 400, 3), np.uint8)
     points = np.array([[[100, 200, 1], [300, 300, 0], [np.nan, 5, 1]]], np.float32)
     picture = draw_boxes(image, np.zeros((1, 4), np.float32), [3], [""], Details(keypoints=points))
-    assert tuple(picture[200, 100]) == color_of(3)
+    assert tuple(picture[200, 100]) == label_color(3)
     assert not picture[290:310, 290:310].any()
 
 

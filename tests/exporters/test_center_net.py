@@ -18,7 +18,7 @@ from boxwright.exporters.export import FORMATS, ExportDescription, describe, exp
 from boxwright.exporters.graph import named_outputs
 from boxwright.exporters.matching import Matcher
 from boxwright.exporters.parity import _ReferenceResults, compare
-from boxwright.runtime.exported import found_objects, open_exported
+from boxwright.runtime.exported import open_exported, to_detections
 from boxwright.types import Array, Categories, Detections, PaddedDetections, RawDetections
 from boxwright.weights.exports import open_export
 from tests.center_nets import (
@@ -281,8 +281,8 @@ def test_keypoints_keep_their_scores_and_depths() -> None:
     assert not outputs["detection_keypoint_scores"][0, 2:].any()
     assert not outputs["detection_keypoint_depths"][1, 1:].any()
     for number, count in enumerate((2, 1)):
-        read = found_objects(outputs, number, (50, 80), None)
+        read = to_detections(outputs, number, (50, 80), None)
         np.testing.assert_array_equal(read.keypoint_scores, scores[number, :count].numpy())
         np.testing.assert_array_equal(read.keypoint_depths, depths[number, :count].numpy())
     without = {name: value for name, value in outputs.items() if "keypoint" not in name}
-    assert found_objects(without, 0, (50, 80), None).keypoint_scores is None
+    assert to_detections(without, 0, (50, 80), None).keypoint_scores is None

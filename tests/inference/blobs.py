@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.inference.finders import ImageDetector, ModelSource
+from boxwright.inference.detect_functions import ImageDetector, ModelSource
 from boxwright.types import Array, Detections
 
 Image = NDArray[np.uint8]

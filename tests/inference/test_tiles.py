@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import boxwright as bw
 from boxwright.config.load import parse_message
-from boxwright.inference.finders import MERGES, View, Window, fused_boxes, in_tiles, suppressed, tile_windows
+from boxwright.inference.detect_functions import MERGES, View, Window, fused_boxes, in_tiles, suppressed, tile_windows
 from boxwright.pipeline import messages as m
 from boxwright.types import Array, Detections
 from tests.center_nets import KEYPOINT_LABEL_MAP, with_every_task

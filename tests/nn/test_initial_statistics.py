@@ -13,10 +13,10 @@ from torch import Tensor, nn
 import boxwright as bw
 from boxwright.nn.batch_norm import BatchNorm2d
 from boxwright.nn.initial_statistics import (
-    decay_of,
     impossible_shares,
     shares_of_layers,
     shares_of_new,
+    statistics_decay,
     take_out_initial,
     without_initial,
 )
@@ -105,7 +105,7 @@ def test_what_came_with_weights_or_saw_nothing_stays() -> None:
     assert shares.by_layer() == {"norm": 1.0}
     assert without_initial(frozen.state_dict(), shares.by_layer()) == {}
     cumulative = nn.BatchNorm2d(1, momentum=None)
-    assert decay_of(cumulative) == 0
+    assert statistics_decay(cumulative) == 0
 
 
 def test_calls_that_nobody_names_leave_statistics_as_they_are() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxwright.config.load import parse_message
-from boxwright.families.center_net.cells import CellBoxes, deviations_of, valid_cells
+from boxwright.families.center_net.cells import CellBoxes, gaussian_deviations, valid_cells
 from boxwright.families.center_net.criteria.criterion import BoxTargets, CentersOfBoxes, CentersOfKeypoints
 from boxwright.families.center_net.criteria.keypoints import KeypointHeatmap, KeypointTargets, KeypointVectors
 from boxwright.families.center_net.criteria.masks import class_masks, mask_weights
@@ -392,7 +392,7 @@ def check_valid_cells(case: Case) -> None:
 
 def check_deviations(case: Case) -> None:
     sizes = torch.stack([torch.from_numpy(case.array(f"in/{side}")) for side in ("height", "width")], dim=-1)
-    assert_close(deviations_of(sizes, case.params["min_overlap"]), case.array("out/0"))
+    assert_close(gaussian_deviations(sizes, case.params["min_overlap"]), case.array("out/0"))
 
 
 _CORNERS = "CenterNetCornerOffsetTargetAssigner.assign_corner_offset_targets"

@@ -30,7 +30,7 @@ from boxwright.nn.ops.roi import roi_align
 from boxwright.nn.optimization.schedules import ManualSteps
 from boxwright.nn.postprocessing.anchor import ScoreConverter, identity
 from boxwright.nn.postprocessing.nms import Nms, PerClass
-from boxwright.nn.postprocessing.postprocessor import detections_of
+from boxwright.nn.postprocessing.postprocessor import compute_detections
 from boxwright.nn.preprocessing import KeepAspectRatioResizer
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
@@ -401,7 +401,7 @@ def detections(case: Case) -> None:
         scores = torch.nn.functional.pad(scores, (1, 0))
     regions = RegionPredictions(codes.reshape(*boxes.shape[:2], -1, 4), scores, codes)
     first = AnchorPredictions(codes, codes, boxes[0])
-    found = detections_of(
+    found = compute_detections(
         post,
         TwoStagePredictions(first, Proposals(boxes, valid.float(), valid), regions),
         tensor(case, "images_information").long(),

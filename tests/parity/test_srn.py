@@ -24,7 +24,7 @@ from boxwright.nn.multi_scale import MultiScaleDetector, ScalePyramid
 from boxwright.nn.network import Network
 from boxwright.nn.ops.boxes import PixelCenterBoxCoder, clip_boxes, pairwise_iou
 from boxwright.nn.postprocessing.anchor import CascadePostprocessor
-from boxwright.nn.postprocessing.postprocessor import detections_of
+from boxwright.nn.postprocessing.postprocessor import compute_detections
 from boxwright.nn.suppression.image_by_image import suppress_classes, vote
 from boxwright.pipeline import messages as m
 from boxwright.types import AnchorPredictions, CascadePredictions, PaddedDetections, RawDetections
@@ -245,7 +245,7 @@ def unclipped(detector: bw.Detector) -> CascadePostprocessor:
 def test_detections(detector: bw.Detector, arrays: Any, size: str) -> None:
     found = recorded_steps(arrays, f"{size}/level", "/")
     sizes = torch.tensor([[int(side) for side in size.split("x")]])
-    (result,) = detections_of(unclipped(detector), found, sizes)
+    (result,) = compute_detections(unclipped(detector), found, sizes)
     wanted = arrays[f"{size}/detections"]
     assert len(result) == len(wanted)
     assert_close(inclusive(result.boxes), wanted[:, 1:5], 1e-2)
@@ -286,7 +286,7 @@ def test_enlarging_as_later_versions_do(arrays: Any, weights: dict[str, Tensor],
         compare(arrays, f"{prefix}/feature2", step.feature_maps[level])
         compare(arrays, f"{prefix}/step2_box", as_theirs(of_level(step, step.box_codes, level)[..., SWAP], grid))
         compare(arrays, f"{prefix}/step2_cls", as_theirs(of_level(step, step.class_logits, level), grid))
-    (result,) = detections_of(unclipped(detector), found, sizes)
+    (result,) = compute_detections(unclipped(detector), found, sizes)
     # From our own raw predictions: two scores as good as equal may change places.
     wanted = arrays[f"{size}/align_corners_false/detections"]
     assert len(result) == len(wanted)
@@ -355,7 +355,7 @@ def detections(case: Case) -> None:
     assert post.detection.candidates is not None
     candidates = replace(post.detection.candidates, count=params["top_n_per_level"])
     post = replace(post, detection=replace(post.detection, candidates=candidates))
-    (found,) = detections_of(post, predictions, torch.tensor([[1, 1]]))
+    (found,) = compute_detections(post, predictions, torch.tensor([[1, 1]]))
     wanted = case.array("out/detections")
     assert len(found) == len(wanted)
     assert_close(inclusive(found.boxes), wanted[:, 1:5], 1e-2)

@@ -328,7 +328,7 @@ def test_masks(recorded: Recorded) -> None:
     boxes = boxes[:, :count]
     maps = list(recorded.evaluated.first.feature_maps)
     with torch.no_grad():
-        features = network.second.features_of(maps, boxes, torch.ones(boxes.shape[:2]) > 0, recorded.size)
+        features = network.second.compute_features(maps, boxes, torch.ones(boxes.shape[:2]) > 0, recorded.size)
         logits = network.masks.head(features)
     labels = torch.from_numpy(recorded.array(f"{mode}{kind}detection_classes").astype(np.int64))[:, :count]
     found = masks_of_classes(logits[None], labels).sigmoid()

@@ -16,7 +16,7 @@ from boxwright.nn.optimization.optimizers import Optimizer, RMSProp, RMSPropTF1
 from boxwright.nn.ssd import SSD
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.optimizer import build_optimizer
-from boxwright.pipeline.tensorflow_version import explain_version, tensorflow_version, with_version_of
+from boxwright.pipeline.tensorflow_version import explain_version, keep_version, tensorflow_version
 from boxwright.pipeline.training import build_training
 from boxwright.weights.restore import other_meaning
 from boxwright.weights.store import FORMAT, read_checkpoint, save_archive
@@ -188,8 +188,8 @@ def test_a_meaning_is_not_carried_to_another_type() -> None:
     slim, keras, small = (
         pipeline(kind) for kind in ("ssd_mobilenet_v2_fpn", "ssd_mobilenet_v2_fpn_keras", "ssd_mobilenet_v3_small")
     )
-    assert with_version_of(keras, slim) == keras
-    assert with_version_of(small, keras) == small
+    assert keep_version(keras, slim) == keras
+    assert keep_version(small, keras) == small
 
 
 def test_fine_tuning_from_a_run_of_the_other_meaning_is_said(tmp_path: Path, mobilenet_config: Path) -> None:

@@ -15,11 +15,11 @@ from boxwright.runtime.devices import (
     openvino_device,
     require_provider,
     require_runtime,
-    runtime_of,
+    runtime_for_device,
 )
 from boxwright.runtime.export_file import read_export_file
 from boxwright.runtime.optional import require_library
-from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, require_device, session_of
+from boxwright.runtime.sessions import OnnxSession, OpenVinoSession, open_bytes, require_device
 from tests.exporters.tiny_exports import tiny_export
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -101,7 +101,7 @@ def test_openvino_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_runtimes_with_the_cpu_alone() -> None:
     with pytest.raises(ExportError, match="device 'cuda': LiteRT runs exports on the CPU"):
-        session_of(read_export_file(tiny_export(".tflite")), device="cuda")
+        open_bytes(read_export_file(tiny_export(".tflite")), device="cuda")
 
 
 def test_requested_runtimes() -> None:
@@ -137,4 +137,8 @@ def test_what_only_exports_can(runtime: str, device: str, what: str, format: str
 
 
 def test_the_only_runtime_with_a_device() -> None:
-    assert (runtime_of("tensorrt:1"), runtime_of("GPU.1"), runtime_of("cuda")) == ("onnxruntime", "openvino", None)
+    assert (runtime_for_device("tensorrt:1"), runtime_for_device("GPU.1"), runtime_for_device("cuda")) == (
+        "onnxruntime",
+        "openvino",
+        None,
+    )

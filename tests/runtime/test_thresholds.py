@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from boxwright.base.errors import ConfigError, DataError
-from boxwright.inference.finders import ModelSource, finder_with
+from boxwright.inference.detect_functions import ModelSource, apply_settings
 from boxwright.inference.serving.model import ServedModel
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.inference.settings import PredictionSettings
@@ -110,7 +110,7 @@ def test_predict_and_serve(tmp_path: Path) -> None:
         tmp_path / "t.json", weights_sha256=ABOUT.weights_sha256, classes=names, by_class={"circle": between}
     )
     settings = PredictionSettings(thresholds=str(file))
-    found = finder_with(ModelSource(path, settings).open().detect, settings)([picture])[0]
+    found = apply_settings(ModelSource(path, settings).open().detect, settings)([picture])[0]
     assert found.scores.tolist() == pytest.approx([high])
 
     model = ServedModel(path, "d", ServerSettings(batch_wait_ms=0, thresholds=str(file)), opener=exports.__name__)

@@ -14,7 +14,7 @@ from torch import Tensor
 import boxwright as bw
 from boxwright.training.step import NotFiniteError
 from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES, stored_shares
-from boxwright.weights.store import config_of, read_checkpoint, write_checkpoint
+from boxwright.weights.store import read_checkpoint, read_config, write_checkpoint
 from tests.training.test_step import learner
 
 QUIET = bw.RunSettings(workers=0, evaluate=False, preflight=False)
@@ -157,7 +157,7 @@ def test_shares_of_an_earlier_version_follow_from_its_step(
     stored = trained(small_config, tmp_path / "run", *more)
     path = tmp_path / "run" / "ckpt-3.pt"
     content = as_earlier(path)
-    found = stored_shares(content, config_of(content, path), path)
+    found = stored_shares(content, read_config(content, path), path)
     assert len(found[SHARES]) > 5
     assert found[SHARES] == pytest.approx(stored[SHARES])
     if average:
@@ -192,7 +192,7 @@ def test_earlier_runs_from_weights(small_config: Path, tmp_path: Path) -> None:
         path = folder / "ckpt-1.pt"
         stored = read_checkpoint(path)[SHARES]
         content = as_earlier(path)
-        found = stored_shares(content, config_of(content, path), path)[SHARES]
+        found = stored_shares(content, read_config(content, path), path)[SHARES]
         assert found == pytest.approx(stored)
         assert {name.partition(".")[0] for name in found} == fresh
 

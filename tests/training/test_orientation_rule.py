@@ -12,7 +12,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import with_earlier_rule, with_orientation_rule
 from boxwright.pipeline.load import load_config
 from boxwright.training.state import TrainingState
-from boxwright.weights.store import CheckpointStore, config_of
+from boxwright.weights.store import CheckpointStore, read_config
 from tests.brought.layouts import yolo
 from tests.brought.pictures import pictures
 from tests.conftest import SMALL_MODEL, SMALL_TRAINING
@@ -68,7 +68,7 @@ def test_runs_of_both_times_go_on_as_they_began(tmp_path: Path, monkeypatch: pyt
         stated = parse_message(newest[1]["config"], m.TrainEvalPipelineConfig, file="checkpoint").train_input_reader
         assert stated is not None
         assert stated.has("ignore_exif")
-        assert config_of(newest[1], newest[0]).train_input_reader == stated
+        assert read_config(newest[1], newest[0]).train_input_reader == stated
         return stated.ignore_exif
 
     assert run(1, "new") is False

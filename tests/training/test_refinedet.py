@@ -25,7 +25,7 @@ from boxwright.data.shapes import ShapesDataset
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.training import build_training
 from boxwright.training.state import new_state
-from boxwright.training.step import Learner, counts_of
+from boxwright.training.step import Learner, compute_counts
 
 OWN_INITIALIZERS = True
 
@@ -89,7 +89,7 @@ def test_counting_leaves_statistics_alone(refinedet_config: Path) -> None:
     """Normalization learns from each part once, though each is looked at twice."""
     split, batch = learner(refinedet_config, "train_config.gradient_accumulation_steps=2")
     before = [buffer.clone() for buffer in split.state.detector.network.buffers()]
-    counts_of(split.losses, batch.split(2))
+    compute_counts(split.losses, batch.split(2))
     assert all(torch.equal(a, b) for a, b in zip(before, split.state.detector.network.buffers(), strict=True))
 
 

@@ -28,7 +28,7 @@ def test_a_run_its_checkpoint_and_its_export_are_one_detector(run: SmallRun) -> 
     assert {model.step for model in models} == {STEPS}
     assert {str(model.categories) for model in models} == {str(models[0].categories)}
     assert len({model.config.train_config.num_steps for model in models if model.config.train_config}) == 1
-    first, second, exported = (model.finder()([picture])[0] for model in models)
+    first, second, exported = (model.detect_function()([picture])[0] for model in models)
     np.testing.assert_array_equal(first.boxes, second.boxes)
     np.testing.assert_allclose(exported.above(0.3).boxes, first.above(0.3).boxes, atol=0.01)
 
@@ -36,10 +36,12 @@ def test_a_run_its_checkpoint_and_its_export_are_one_detector(run: SmallRun) -> 
 @pytest.mark.slow
 def test_an_optimized_model_finds_the_same(run: SmallRun) -> None:
     picture = read_image(run.picture)
-    plain = open_model(run.folder, device="cpu").finder()([picture])[0]
+    plain = open_model(run.folder, device="cpu").detect_function()([picture])[0]
     opened = open_model(run.folder, device="cpu").optimized("float32", compile=False)
     assert opened.detector.optimized
-    np.testing.assert_allclose(opened.finder()([picture])[0].above(0.3).scores, plain.above(0.3).scores, atol=1e-4)
+    np.testing.assert_allclose(
+        opened.detect_function()([picture])[0].above(0.3).scores, plain.above(0.3).scores, atol=1e-4
+    )
     exported = open_model(run.onnx)
     assert exported.optimized("float32", compile=False) is exported
 
@@ -52,7 +54,7 @@ def test_what_is_fixed_in_an_export(run: SmallRun) -> None:
         with pytest.raises(ExportError, match="is exported: its precision is fixed"):
             exported.optimized(**change)  # type: ignore[arg-type]
     with pytest.raises(ExportError, match="is exported: its scales are fixed"):
-        exported.finder("refinedet320-voc")
+        exported.detect_function("refinedet320-voc")
     with pytest.raises(ExportError, match="is exported: its configuration and classes are fixed"):
         open_model(run.onnx, config=load_config(run.config))
     with pytest.raises(ExportError, match="device 'cuda': the installed ONNX Runtime has no CUDAExecutionProvider"):

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 import timm
 import torch
-from boxwright.nn.preprocessing import PixelScaling
 from torchvision.models import ResNet50_Weights, VGG16_Weights
 from torchvision.models.detection import FasterRCNN_ResNet50_FPN_Weights, MaskRCNN_ResNet50_FPN_Weights
 
 import boxwright as bw
 from boxwright.config.preset import preset_names
+from boxwright.nn.preprocessing import PixelScaling
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config

@@ -16,7 +16,7 @@ from boxwright.evaluation.settings import EvaluationSettings
 from boxwright.pipeline.load import load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 from boxwright.pipeline.overrides import with_overrides
-from boxwright.weights.open_model import OpenModel, configuration_of
+from boxwright.weights.open_model import OpenModel, load_configuration
 
 if TYPE_CHECKING:
     from boxwright.nn.detector import Detector
@@ -66,7 +66,7 @@ def evaluate(
     if isinstance(config, TrainEvalPipelineConfig):
         plan = with_overrides(config, overrides)
     else:
-        plan = configuration_of(Path(model), config, overrides, allow_edited=chosen.allow_edited).message
+        plan = load_configuration(Path(model), config, overrides, allow_edited=chosen.allow_edited).message
     with ExitStack() as rounding:
         if chosen.tf32:
             from boxwright.base.device import tf32_allowed  # exported files need no PyTorch

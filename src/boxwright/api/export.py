@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.api.pictures import is_one, pictures_of
+from boxwright.api.pictures import is_one, iterate_pictures
 from boxwright.base.errors import ExportError
 from boxwright.config.load import dump_message
 from boxwright.data.shapes import ShapesDataset
@@ -69,7 +69,7 @@ def export_model(
         pictures, source = pictures_of_data(model.config, detector)
     else:
         given = [images] if is_one(images) else images
-        pictures = [picture.image for picture in pictures_of(given, channels=detector.image_channels)]
+        pictures = [picture.image for picture in iterate_pictures(given, channels=detector.image_channels)]
         source = "pictures of the caller"
     report = export(
         detector,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxwright.api.pictures import Picture, is_one, pictures_of
+from boxwright.api.pictures import Picture, is_one, iterate_pictures
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
 from boxwright.runtime.devices import require_runtime
@@ -160,12 +160,12 @@ class Model:
         """Yield a `Result` for each picture, as a call does, without holding all of them in memory."""
         if batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, found {batch_size}")
-        pictures = pictures_of(images, scale, self._model.image_channels)
+        pictures = iterate_pictures(images, scale, self._model.image_channels)
         while batch := list(itertools.islice(pictures, batch_size)):
             yield from self._results(batch, min_score)
 
     def _results(self, pictures: list[Picture], min_score: float | None) -> Iterator[Result]:
-        detections = self._model.finder()([picture.image for picture in pictures])
+        detections = self._model.detect_function()([picture.image for picture in pictures])
         for picture, objects in zip(pictures, detections, strict=True):
             kept = objects if min_score is None else objects.above(min_score)
             # A least score that the caller names also says what is drawn.

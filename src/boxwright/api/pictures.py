@@ -52,7 +52,7 @@ def is_one(images: Any) -> bool:
     return hasattr(images, "ndim") and images.ndim < _BATCH
 
 
-def pictures_of(images: Any, scale: str = "guess", channels: int = 3) -> Iterator[Picture]:
+def iterate_pictures(images: Any, scale: str = "guess", channels: int = 3) -> Iterator[Picture]:
     """Yield each picture of an argument.
 
     Args:

@@ -25,7 +25,7 @@ from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import source_of_evaluation
 from boxwright.report.write import write_report
 from boxwright.training.log import read_lines
-from boxwright.weights.open_model import configuration_of
+from boxwright.weights.open_model import load_configuration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ def report_on(model: Path, folder: Path, out: Path | None = None, **settings: An
     reporting = with_options(ReportSettings(), {k: v for k, v in settings.items() if k in shown}, "report")
     others = {name: value for name, value in settings.items() if name not in shown}
     chosen = with_options(EvaluationSettings(workers=0), others, "report", sorted(shown))
-    config = configuration_of(model, None, ["eval_config.include_metrics_per_category=true"])
+    config = load_configuration(model, None, ["eval_config.include_metrics_per_category=true"])
     opened = open_evaluation(model, config.message, chosen)
     with ImageResults(folder) as results:
         evaluation = evaluate(opened, keep=results.add)

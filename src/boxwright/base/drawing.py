@@ -63,7 +63,7 @@ class Details:
 BOXES_ALONE = Details()
 
 
-def color_of(label: int) -> Color:
+def label_color(label: int) -> Color:
     """Return the color of a label, which is far from those of adjacent labels."""
     # Steps of the golden ratio spread any number of hues over the circle.
     red, green, blue = colorsys.hsv_to_rgb((0.11 + label * 0.618034) % 1.0, 0.85, 1.0)
@@ -115,7 +115,7 @@ def draw_boxes(
         if not np.isfinite(box).all() or (box[2:] < box[:2]).any():
             continue
         x_min, y_min, x_max, y_max = np.clip(box * zoom, least, most).tolist()
-        color = color_of(int(label))
+        color = label_color(int(label))
         draw.rectangle(
             # Pillow draws the last pixel too; a box ends before it.
             (x_min, y_min, x_max - 1 if x_max - 1 > x_min else x_max, y_max - 1 if y_max - 1 > y_min else y_max),
@@ -128,7 +128,7 @@ def draw_boxes(
         _surface(draw, np.asarray(points[:, :4], np.float64) * [zoom, zoom, 1, 1], line)
     for number, points in enumerate(() if details.keypoints is None else details.keypoints):
         scaled = np.asarray(points, np.float64) * [zoom, zoom, 1][: points.shape[1]]
-        _points(draw, scaled, line, color_of(int(labels[number])), details.edges)
+        _points(draw, scaled, line, label_color(int(labels[number])), details.edges)
     return np.asarray(canvas)
 
 
@@ -137,7 +137,7 @@ def _tinted(image: NDArray[np.uint8], masks: NDArray[np.uint8], labels: Sequence
     tinted = image.copy()
     for mask, label in zip(masks, labels, strict=True):
         inside = mask > 0
-        tinted[inside] = (tinted[inside] * (1 - _MASK_SHARE) + np.array(color_of(int(label))) * _MASK_SHARE).astype(
+        tinted[inside] = (tinted[inside] * (1 - _MASK_SHARE) + np.array(label_color(int(label))) * _MASK_SHARE).astype(
             np.uint8
         )
     return tinted
@@ -168,7 +168,7 @@ def _surface(draw: ImageDraw.ImageDraw, points: NDArray[np.float64], line: int) 
     near = np.isfinite(points).all(1) & (np.abs(points) < _FARTHEST).all(1)
     for x, y, known, part in points[near].tolist():
         if known > 0:
-            draw.ellipse((x - line, y - line, x + line, y + line), fill=color_of(int(part)))
+            draw.ellipse((x - line, y - line, x + line, y + line), fill=label_color(int(part)))
 
 
 def _canvas(image: NDArray[np.uint8], fit: int) -> tuple[Image.Image, float]:

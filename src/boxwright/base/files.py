@@ -129,7 +129,7 @@ class BoundedFile:
         return self._file.tell()
 
 
-def size_of(path: str | Path) -> int:
+def file_size(path: str | Path) -> int:
     """Return a file's size in bytes; 0 if it is unavailable (reading the file will report why)."""
     try:
         return os.path.getsize(path)

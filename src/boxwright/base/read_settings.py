@@ -33,7 +33,7 @@ class LabelConvention(StrEnum):
     OF_ANOTHER_SIZE = "of_another_size"
 
 
-def labels_are_of(text: str) -> LabelConvention | None:
+def parse_label_convention(text: str) -> LabelConvention | None:
     """Return how labels are, of an option's text; None for an empty one, a ConfigError for an unknown word."""
     if not text:
         return None

@@ -128,7 +128,7 @@ class RayWorker:
 ENGINES: dict[str, Engine] = {"local": over_processes, "ray": over_ray}
 
 
-def engine_of(name: str, device: str = "auto") -> Engine:
+def parse_engine(name: str, device: str = "auto") -> Engine:
     """Return the engine of a name, as `--engine` takes it.
 
     Raises:

@@ -160,7 +160,7 @@ def fields(
         if only in (None, name):
             status = field_status(message, name)
             note = f" ({status.note})" if status.note else ""
-            table.add_row(name, type_of(field), default_of(field), status.verdict, f"{field.meaning}{note}")
+            table.add_row(name, describe_type(field), format_default(field), status.verdict, f"{field.meaning}{note}")
     console.print(f"{message.proto_name}: {(message.__doc__ or '').strip()}", markup=False)
     console.print(table)
 
@@ -202,20 +202,20 @@ def _find(path: str) -> tuple[type[Message], str | None]:
     return message, None
 
 
-def type_of(field: Field) -> str:
+def describe_type(field: Field) -> str:
     """Return a field's type in words."""
     name = " | ".join(field.type.__members__) if field.kind == "enum" else field.kind
     if field.kind == "message":
         below: type[Message] = field.type
         if field.map:
-            return f"map from {type_of(below.fields['key'])} to {type_of(below.fields['value'])}"
+            return f"map from {describe_type(below.fields['key'])} to {describe_type(below.fields['value'])}"
         name = below.proto_name
     if field.within:
         name += f" in {field.within}"
     return f"list of {name}" if field.repeated else name
 
 
-def default_of(field: Field) -> str:
+def format_default(field: Field) -> str:
     """Return a field's default as a configuration writes it; empty for none."""
     from boxwright.config.text_format import write_text
 

@@ -58,14 +58,14 @@ def suggest(*words: object, when: str = "") -> None:
 _PLACES = ("IMAGES",)
 
 
-def progress_of(what: str, items: Iterable[int]) -> Iterable[int]:
+def track_progress(what: str, items: Iterable[int]) -> Iterable[int]:
     """Return items that show their progress under a title."""
     return count_progress(what)(items)
 
 
 def show_progress(items: Iterable[int], title: str) -> Iterable[int]:
     """Return items that show their progress under a title, for callers that name the items first."""
-    return progress_of(title, items)
+    return track_progress(title, items)
 
 
 def metrics_table(metrics: dict[str, float]) -> Table:

@@ -57,13 +57,13 @@ def build(
     TF_SEQUENCE_EXAMPLE) in the input readers.
     """
     from boxwright.base.files import unfinished
-    from boxwright.base.worker_pools import engine_of
+    from boxwright.base.worker_pools import parse_engine
     from boxwright.data.tfrecord import expand_paths
     from boxwright.inference import context_memory as memory
 
     files = tuple(str(path) for path in expand_paths(records))
     workers = min(settings.workers or _default_workers(settings.device), len(files))
-    engine = engine_of(settings.engine, settings.device)
+    engine = parse_engine(settings.engine, settings.device)
     if workers == 1 and settings.engine == "local":
         engine = _run_in_process
     # Workers share the CPUs; a single process leaves the number to its runtime.

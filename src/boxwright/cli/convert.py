@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.errors import DataError
-from boxwright.base.read_settings import LABELS_ARE, ReadSettings, labels_are_of
+from boxwright.base.read_settings import LABELS_ARE, ReadSettings, parse_label_convention
 from boxwright.base.settings import setting
 from boxwright.cli.console import console, count_progress, suggest
 from boxwright.cli.inspect import print_account
@@ -99,7 +99,7 @@ def convert_command(
         image_folder=image_folder,
         load_masks=masks,
         **asdict(reading),
-        labels_are=labels_are_of(output.labels_are),
+        labels_are=parse_label_convention(output.labels_are),
     )
     print_account(dataset)
     if output.to is not None:

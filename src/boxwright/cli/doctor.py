@@ -12,9 +12,9 @@ import typer
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.files import is_file, is_folder
-from boxwright.base.read_settings import LABELS_ARE, ReadSettings, labels_are_of
+from boxwright.base.read_settings import LABELS_ARE, ReadSettings, parse_label_convention
 from boxwright.base.settings import setting
-from boxwright.cli.console import console, errors, progress_of, suggest
+from boxwright.cli.console import console, errors, suggest, track_progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,7 +75,7 @@ def doctor_command(
 
     def progress(what: str, items: Iterable[int]) -> Iterable[int]:
         # With --json, the output is nothing but JSON.
-        return items if settings.as_json else progress_of(what, items)
+        return items if settings.as_json else track_progress(what, items)
 
     if _is_configuration(config):
         findings += _examine_configuration(config, changes or [], settings, depth, progress)
@@ -133,7 +133,7 @@ def _examine_configuration(
 
 def _reading(settings: DoctorSettings, reading: ReadSettings) -> dict[str, Any]:
     """Return how data are read, as `recognize` takes it."""
-    return {**asdict(reading), "labels_are": labels_are_of(settings.labels_are)}
+    return {**asdict(reading), "labels_are": parse_label_convention(settings.labels_are)}
 
 
 def _examine_data(data: Path, reading: dict[str, Any], depth: Depth, progress: Progress) -> list[Finding]:

@@ -130,10 +130,10 @@ def _evaluate(
 
 def _configuration(model: Path, given: Path | None, changes: list[str], *, allow_edited: bool = False) -> Configuration:
     """Return the configuration to evaluate with, and print its path."""
-    from boxwright.weights.open_model import configuration_of
+    from boxwright.weights.open_model import load_configuration
 
     changes = [*changes, "eval_config.include_metrics_per_category=true"]
-    config = configuration_of(model, given, changes, allow_edited=allow_edited)
+    config = load_configuration(model, given, changes, allow_edited=allow_edited)
     if config.path is not None:
         console.print(f"configuration: {config.path}", markup=False)
     return config

@@ -261,13 +261,13 @@ def comparison_pictures(
 ) -> tuple[Sequence[Any], str]:
     """Return images to compare on, and where they are from."""
     from boxwright.api.export import pictures_of_data
-    from boxwright.api.pictures import pictures_of
+    from boxwright.api.pictures import iterate_pictures
     from boxwright.exporters.pictures import varied
     from boxwright.inference.files import find_images
 
     if images:
         files, channels = find_images(images), detector.image_channels
-        return varied(lambda number: next(pictures_of(files[number], channels=channels)).image, len(files)), str(
+        return varied(lambda number: next(iterate_pictures(files[number], channels=channels)).image, len(files)), str(
             images[0]
         )
     return pictures_of_data(config, detector)

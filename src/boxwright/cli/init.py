@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from boxwright.base.read_settings import ReadSettings
-from boxwright.cli.console import console, progress_of, suggest
+from boxwright.cli.console import console, suggest, track_progress
 from boxwright.cli.options import require_data
 from boxwright.training.autoconfig.choices import InitSettings
 
@@ -43,7 +43,7 @@ def init_command(
     from boxwright.training.autoconfig.start import init_config
 
     settings = replace(settings, reading=reading)
-    started = init_config(data, out, settings, force=force, progress=progress_of)
+    started = init_config(data, out, settings, force=force, progress=track_progress)
     print_choices(started.choices)
     console.print(f"written: {', '.join(map(str, started.files))}", markup=False)
     suggest("train", "--config", out, "--model_dir", "model")

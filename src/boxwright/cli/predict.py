@@ -24,7 +24,7 @@ from boxwright.runtime.formats import is_export
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from boxwright.inference.finders import ModelSource
+    from boxwright.inference.detect_functions import ModelSource
     from boxwright.inference.predict import PredictionCounts
     from boxwright.inference.shards import Job, Part
     from boxwright.inference.sources import Frame, Source
@@ -80,7 +80,7 @@ def predict_command(
 
     Tracking (--track) numbers the objects of a video; tiling (--tile) finds small objects in large images.
     """
-    from boxwright.inference.finders import ModelSource
+    from boxwright.inference.detect_functions import ModelSource
 
     model = ModelSource(model_dir, settings, pipeline_config_path, label_map, tuple(set_ or ()))
     if out.rstrip("/").endswith(".parquet"):
@@ -160,13 +160,13 @@ def _print_profile(done: PredictionCounts) -> None:
 
 def _predict_many(words: list[str], model: ModelSource, out: str, many: CollectionSettings) -> None:
     """Detect in very many images; resume where an earlier run stopped."""
-    from boxwright.base.worker_pools import engine_of
+    from boxwright.base.worker_pools import parse_engine
     from boxwright.inference.collections import list_units
     from boxwright.inference.shards import Job, begin, finished, run_unit, unfinished_units, worker
     from boxwright.inference.stores import require_pyarrow
 
     require_pyarrow()
-    spread = engine_of(many.engine, model.settings.device)
+    spread = parse_engine(many.engine, model.settings.device)
     # Workers share the CPUs; a single process leaves the number to its runtime.
     threads = max((os.cpu_count() or 1) // many.workers, 1) if many.workers > 1 else 0
     job = Job(model, out, many.part_size, many.batch_size, many.column, threads)

@@ -13,7 +13,7 @@ import typer
 from boxwright.base.errors import ConfigError, ExportError
 from boxwright.cli.console import console
 from boxwright.cli.options import source_path
-from boxwright.cli.serving import Access, names_of, run_server
+from boxwright.cli.serving import Access, name_models, run_server
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.formats import is_export
 
@@ -53,7 +53,7 @@ def serve_command(
             raise ExportError(f"--watch {model}: only an exported file is watched; run `boxwright export {model}`")
     if len(models) > 1 and settings.thresholds:
         raise ConfigError(f"--thresholds {settings.thresholds}: a report's thresholds are of one model; serve it alone")
-    names = list(name or names_of(models))
+    names = list(name or name_models(models))
     _check_names(names, len(models))
     access = Access(_key(api_key_file), certfile, keyfile)
     _check_certificate(certfile, keyfile)

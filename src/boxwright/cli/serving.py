@@ -15,7 +15,7 @@ from boxwright.base.errors import ConfigError, DataError, ExportError
 from boxwright.base.files import is_file
 from boxwright.cli.console import console
 from boxwright.inference.serving.settings import ServerSettings
-from boxwright.runtime.devices import runtime_of
+from boxwright.runtime.devices import runtime_for_device
 from boxwright.runtime.formats import EXPORT_FORMATS, is_export
 
 _NAME = "detector"
@@ -101,7 +101,7 @@ def run_server(
     server.run(sockets=sockets)
 
 
-def names_of(models: Sequence[Path]) -> list[str]:
+def name_models(models: Sequence[Path]) -> list[str]:
     """Return what clients call each of several models: the name of its file or folder, numbered where two are alike."""
     if len(models) == 1:
         return [_NAME]
@@ -133,7 +133,7 @@ def exported_for_serving(source: Path, settings: ServerSettings, folder: Path) -
     from boxwright.weights.open_model import export_folder, open_model
 
     require_checkpoint(source)
-    runtime = runtime_of(settings.device) or "onnxruntime"
+    runtime = runtime_for_device(settings.device) or "onnxruntime"
     require_device(runtime, settings.device)
     format = EXPORT_FORMATS[runtime]
     opened = open_model(source, device="cpu")

@@ -230,7 +230,7 @@ def _prepare_configuration(
     with importing():
         from boxwright.training.autoconfig.choices import InitSettings
         from boxwright.training.autoconfig.start import start_run
-    from boxwright.cli.console import progress_of
+    from boxwright.cli.console import track_progress
     from boxwright.cli.init import print_choices
     from boxwright.cli.options import require_data
 
@@ -247,7 +247,7 @@ def _prepare_configuration(
         most_lost=words.most_lost,
     )
     folder = model_dir or Path("model")
-    path, choices = start_run(str(data), folder, init, progress_of, changes)
+    path, choices = start_run(str(data), folder, init, track_progress, changes)
     print_choices(choices)
     console.print(f"configuration: {path}", markup=False)
     return path, folder

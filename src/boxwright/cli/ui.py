@@ -14,7 +14,7 @@ import typer
 from boxwright.base.errors import ConfigError
 from boxwright.cli.console import console
 from boxwright.cli.options import source_path
-from boxwright.cli.serving import Access, names_of, run_server
+from boxwright.cli.serving import Access, name_models, run_server
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.runtime.formats import EXPORTS
 
@@ -53,7 +53,7 @@ def ui_command(
         if not no_browser and not webbrowser.open(f"{where}/"):
             console.print("no browser could be opened: open the address in one")
 
-    run_server(dict(zip(names_of(chosen), chosen, strict=True)), settings, Access(), announce=announce)
+    run_server(dict(zip(name_models(chosen), chosen, strict=True)), settings, Access(), announce=announce)
 
 
 def _only_model(folder: Path) -> Path:

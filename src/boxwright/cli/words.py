@@ -81,9 +81,9 @@ def batch_override(words: FieldOptions) -> list[str]:
     Raises:
         ConfigError: If it is neither a number of images nor auto.
     """
-    from boxwright.training.autoconfig.choices import batch_of
+    from boxwright.training.autoconfig.choices import parse_batch_size
 
-    size = batch_of(words.batch or "auto", "--batch")
+    size = parse_batch_size(words.batch or "auto", "--batch")
     return [] if size is None else [f"train_config.batch_size={size}"]
 
 
@@ -158,9 +158,9 @@ def _model(config: TrainEvalPipelineConfig) -> tuple[str, Message]:
 
 
 def _input_size(config: TrainEvalPipelineConfig, text: str) -> list[str]:
-    from boxwright.training.autoconfig.choices import size_of
+    from boxwright.training.autoconfig.choices import parse_size
 
-    height, width = size_of(text)
+    height, width = parse_size(text)
     side = min(height, width)
     name, model = _model(config)
     path = f"model.{name}.image_resizer"

@@ -143,7 +143,7 @@ class Message:
             problem: What is wrong, and what to do, in one line.
         """
         where = self._place(field)
-        text = f"{self.path_of(field)}: {problem}"
+        text = f"{self.field_path(field)}: {problem}"
         return where.error(text) if where else ConfigError(text)
 
     def _place(self, path: str) -> Location | None:
@@ -153,7 +153,7 @@ class Message:
         value = self.__dict__.get(name) if below else None
         return (value._place(below) or where) if isinstance(value, Message) else where
 
-    def path_of(self, field: str) -> str:
+    def field_path(self, field: str) -> str:
         """Return a field's path in the whole configuration; from the message on, where its place there is not known."""
         return joined(self.proto_name if self._path is None else self._path, field)
 

@@ -64,7 +64,7 @@ def packaged(path: str | Path) -> Path:
     return Path(path) if name is None else FOLDER / name
 
 
-def folder_of(location: Location | None) -> Path | None:
+def defining_folder(location: Location | None) -> Path | None:
     """Return the folder of the file that sets a field; None for a preset's, or if no file does."""
     if location is None or from_preset(location) or not is_file(location.file):
         return None

@@ -174,7 +174,7 @@ def take_account(dataset: Dataset, progress: Callable[[Iterable[int]], Iterable[
             else:
                 sample, turned = whole[index], ""
         except DataError as error:
-            left_out.add(cause_of(error), first_line(error))
+            left_out.add(general_cause(error), first_line(error))
             unreadable.append(index)
             continue
         useless = _useless(sample, dropped)
@@ -199,7 +199,7 @@ def without_pixels(dataset: Dataset, index: int) -> Sample:
     return dataset.without_pixels(index) if isinstance(dataset, PictureDataset) else dataset[index]
 
 
-def cause_of(error: DataError) -> str:
+def general_cause(error: DataError) -> str:
     """Return what is wrong without what is of this sample alone, so that equal causes are equal texts."""
     text = " ".join(_ITS_OWN.sub("…", first_line(error)).split())
     parts = [part.strip() for part in text.split(":")]

@@ -143,7 +143,7 @@ class _Unpacking:
     size: int = 0
     links: list[tuple[str, Path, str]] = field(default_factory=list)
 
-    def place_of(self, name: str) -> Path | None:
+    def target_path(self, name: str) -> Path | None:
         """Return where a member belongs; None for one that is dropped."""
         # Some Windows programs write backslashes.
         named = name.replace("\\", "/")
@@ -169,7 +169,7 @@ class _Unpacking:
 
     def write(self, member: IO[bytes], name: str) -> None:
         """Write a member's bytes."""
-        place = self.place_of(name)
+        place = self.target_path(name)
         if place is None:
             return
         with _writing(place):
@@ -188,7 +188,7 @@ class _Unpacking:
 
     def link(self, name: str, target: str) -> None:
         """Note a link to be made later."""
-        if (place := self.place_of(name)) is not None:
+        if (place := self.target_path(name)) is not None:
             self.links.append((name, place, target))
 
     def link_all(self) -> None:
@@ -285,4 +285,4 @@ def _check_folder(is_folder: bool, name: str, unpacking: _Unpacking) -> None:  #
     """Check the name of a folder, which its files create; raise an error for a device, a pipe or a socket."""
     if not is_folder:
         raise DataError(f"{shown(unpacking.path)}: {shown(name, 100)!r} is neither a file nor a folder nor a link")
-    unpacking.place_of(name)
+    unpacking.target_path(name)

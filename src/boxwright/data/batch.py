@@ -19,7 +19,7 @@ from torch import Tensor
 from boxwright.types import Sample, Targets
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
-from boxwright.types.packing import each_tensor, packed, tensors_of, unpacked
+from boxwright.types.packing import collect_tensors, each_tensor, packed, unpacked
 from boxwright.types.sample import OBJECT_FIELDS
 
 _ROUND_TO = 8
@@ -58,7 +58,7 @@ class Batch:
 
     def _views_in(self, block: Tensor) -> Batch:
         """Return the batch as views of a block that holds its packed tensors."""
-        views = iter(unpacked(block, tensors_of(replace(self, block=None))))
+        views = iter(unpacked(block, collect_tensors(replace(self, block=None))))
         return each_tensor(replace(self, block=None), lambda _: next(views))
 
     def split(self, parts: int) -> list[Batch]:
@@ -85,7 +85,7 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """Copy to one pinned block; PyTorch's loader calls this."""
-        block = packed(tensors_of(replace(self, block=None))).pin_memory()
+        block = packed(collect_tensors(replace(self, block=None))).pin_memory()
         return replace(self._views_in(block), block=block)
 
 

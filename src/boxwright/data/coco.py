@@ -20,11 +20,11 @@ from boxwright.data.coco_content import (
     annotations_by_image,
     category_number,
     category_rows,
-    classes_of,
     image_rows,
     keypoint_names,
     labels_by_category,
-    rows_of,
+    read_classes,
+    read_rows,
     searched_classes,
     with_file_names,
     with_frequencies,
@@ -33,8 +33,8 @@ from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.cvat import read_cvat
 from boxwright.data.dense_pose import coco_lists, coco_points
 from boxwright.data.image_io import read_header
-from boxwright.data.layouts.content import folder_of
-from boxwright.data.layouts.table import LAYOUTS, Layout, layout_of
+from boxwright.data.layouts.content import containing_folder
+from boxwright.data.layouts.table import LAYOUTS, Layout, find_layout
 from boxwright.data.picture_dataset import BoxesAre, LocatedPictures, PictureDataset
 from boxwright.data.picture_files import PictureFiles, parts_of_name, pictures_in
 from boxwright.data.reading import Notices, checked_sample, finite_number, read_json, reading, whole_number
@@ -97,8 +97,8 @@ class CocoDataset(PictureDataset):
         self.path, self.name, self.load_masks = Path(annotations), str(annotations), load_masks
         self.notices, self.ignore_exif = Notices(), ignore_exif
         self.rescale, self._units = rescale, CocoUnits(boxes_are, rescale)
-        refuse_unfinished(folder_of(self.path))
-        layout = layout_of(self.path)
+        refuse_unfinished(containing_folder(self.path))
+        layout = find_layout(self.path)
         if boxes_are not in (_OF_COCO if layout is None else _OF_LAYOUTS):
             raise DataError(f"{self.path}: {layout.name if layout else 'COCO'}: its boxes cannot be {boxes_are}")
         # Other layouts' boxes have been turned into COCO's, from corners mostly.
@@ -110,12 +110,12 @@ class CocoDataset(PictureDataset):
         files = self._picture_files(image_folder, beside, allow_outside=allow_paths_outside)
         self.folder = files.folder
         rows = category_rows(content, self.path, self.notices)
-        classes = classes_of(rows, self.path, self.notices) if categories is None else categories
+        classes = read_classes(rows, self.path, self.notices) if categories is None else categories
         self._label_of = labels_by_category(rows, classes, self.path)
         known = [row for row in rows if row["id"] in self._label_of]
         self.categories = with_frequencies(classes, known, self._label_of, str(self.path))
         self._keypoint_indices = self._map_keypoints(known, num_keypoints)
-        objects = rows_of(content, "annotations", self.path)
+        objects = read_rows(content, "annotations", self.path)
         self._category_ids = {row["id"]: row["name"] for row in rows}
         self._annotations = annotations_by_image(
             objects, self._images, (self._category_ids, self._label_of), self.path, self.notices

@@ -104,7 +104,7 @@ _MOST_DIGITS = 18
 _NO_BOX = ([0, 0, 0, 0], [-1, -1, -1, -1])
 
 
-def rows_of(content: Row, key: str, path: Path) -> list[Row]:
+def read_rows(content: Row, key: str, path: Path) -> list[Row]:
     """Return the list of objects under a key.
 
     Raises:
@@ -124,7 +124,7 @@ def image_rows(content: Row, path: Path) -> list[Row]:
     Raises:
         DataError: If there are none, one lacks an id or a name, or two have the same id.
     """
-    rows = rows_of(content, "images", path)
+    rows = read_rows(content, "images", path)
     if not rows:
         raise DataError(f"{path}: no images")
     rows = [_checked(row, "file_name", f"{path}: images[{number}]") for number, row in enumerate(rows)]
@@ -143,7 +143,7 @@ def category_rows(content: Row, path: Path, notices: Notices) -> list[Row]:
     """
     rows = [
         _checked(row, "name", f"{path}: categories[{number}]")
-        for number, row in enumerate(rows_of(content, "categories", path))
+        for number, row in enumerate(read_rows(content, "categories", path))
     ]
     for row in rows:
         if (number := category_number(row["id"])) is None:
@@ -201,7 +201,7 @@ def plain_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip()
 
 
-def classes_of(rows: Sequence[Row], path: Path, notices: Notices) -> Categories:
+def read_classes(rows: Sequence[Row], path: Path, notices: Notices) -> Categories:
     """Return a file's classes, in the order of ids; categories of one name are one class, which has the smallest id.
 
     Names that differ in spaces around them or in Unicode's form are the same; one that is alone stays as it is written.

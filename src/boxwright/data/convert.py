@@ -31,7 +31,7 @@ from boxwright.data.coco_content import searched_lists
 from boxwright.data.dataset import Dataset
 from boxwright.data.dense_pose import point_list
 from boxwright.data.example_messages import Example
-from boxwright.data.image_io import decode_image, encode_png, encode_whole_jpeg, header_of
+from boxwright.data.image_io import decode_image, encode_png, encode_whole_jpeg, parse_header
 from boxwright.data.label_map import KEYPOINT_TEXT, load_label_map, names_of_objects, write_label_map
 from boxwright.data.picture_files import picture_format
 from boxwright.data.tf_example import ATTRIBUTE
@@ -88,7 +88,7 @@ def upright_file(image: NDArray[Any], data: bytes, name: str) -> tuple[bytes, st
         data: The file that it was read from.
         name: Of that file.
     """
-    if header_of(data, name).orientation == 1 or _decodes_to(image, data, name, upright=True):
+    if parse_header(data, name).orientation == 1 or _decodes_to(image, data, name, upright=True):
         return data, name
     plain = without_orientation(data)
     if plain is not None and _decodes_to(image, plain, name, upright=True):
@@ -104,7 +104,7 @@ def stored_file(image: NDArray[Any], data: bytes, name: str) -> bytes:
         data: The file that it was read from.
         name: Of that file.
     """
-    if header_of(data, name).orientation == 1 or _decodes_to(image, data, name, upright=False):
+    if parse_header(data, name).orientation == 1 or _decodes_to(image, data, name, upright=False):
         return data
     return _encoded(image, data, name)[0]
 

@@ -100,14 +100,14 @@ def coordinates_problem(dataset: object, *, most: int = _MOST_SAMPLES) -> Coordi
             continue
         size = (sample.image.shape[0], sample.image.shape[1])
         placed.append(PictureBoxes(sample.boxes.astype(np.float64), size, declared, sample.filename or sample.id))
-    problem = problem_of(placed, dataset.boxes_are or "xyxy", can_change=True, rescaled=dataset.rescale)
+    problem = find_problem(placed, dataset.boxes_are or "xyxy", can_change=True, rescaled=dataset.rescale)
     if problem is None or dataset.boxes_are is not None:
         return problem
     word = "" if problem.boxes_are is None else dataset.repairs.get(problem.boxes_are, "")
     return replace(problem, boxes_are=None, word=word)
 
 
-def problem_of(
+def find_problem(
     placed: Sequence[PictureBoxes], boxes_are: BoxesAre, *, can_change: bool = False, rescaled: bool = False
 ) -> CoordinateProblem | None:
     """Return what is wrong with boxes as a whole, or None.

@@ -22,12 +22,12 @@ _KINDS = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "boxwright.tf"
 
 
-def features_of(features: Any) -> Features:
+def parse_features(features: Any) -> Features:
     """Return a `Features` message's lists by key; of a feature without any kind, an empty one."""
-    return {key: values_of(feature) for key, feature in features.feature.items()}
+    return {key: parse_values(feature) for key, feature in features.feature.items()}
 
 
-def values_of(feature: Any) -> Sequence[Any]:
+def parse_values(feature: Any) -> Sequence[Any]:
     """Return a `Feature` message's list of bytes, floats or integers."""
     kind = feature.WhichOneof("kind")
     values: Sequence[Any] = getattr(feature, kind).value if kind else []

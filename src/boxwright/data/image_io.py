@@ -244,7 +244,7 @@ def read_header(path: str | Path) -> ImageHeader:
         return ImageHeader(_stored_size(image), _orientation(image))
 
 
-def header_of(data: bytes, where: str) -> ImageHeader:
+def parse_header(data: bytes, where: str) -> ImageHeader:
     """Return the size and orientation of an image file's bytes; a `DataError` as for `decode_image`."""
     with _open_image(data, where) as image:
         return ImageHeader(_stored_size(image), _orientation(image))

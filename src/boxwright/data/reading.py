@@ -350,7 +350,7 @@ def _decode_otherwise(data: bytes) -> Iterator[tuple[str, str]]:
             yield data.decode("cp1252"), "XML files that are not in their encoding, read as Windows-1252"
 
 
-def label_of(name: str, categories: Categories, where: object) -> int:
+def find_label(name: str, categories: Categories, where: object) -> int:
     """Return the label of a class.
 
     Raises:
@@ -363,7 +363,7 @@ def label_of(name: str, categories: Categories, where: object) -> int:
     return category.label
 
 
-def labels_of(names: Iterable[str], categories: Categories, where: object) -> dict[str, int]:
+def find_labels(names: Iterable[str], categories: Categories, where: object) -> dict[str, int]:
     """Return the label of each class name that the categories have, by name or else display name.
 
     A name in another Unicode form than theirs is theirs too: macOS writes é as two characters.

@@ -24,8 +24,8 @@ from boxwright.data.cvat import CVAT_ANNOTATIONS, is_cvat_text
 from boxwright.data.fddb import is_fddb
 from boxwright.data.fiftyone import FIFTYONE_LABELS
 from boxwright.data.label_map import load_label_map
-from boxwright.data.layouts.content import beginning_of, files_in, folder_of, folders_in
-from boxwright.data.layouts.table import LAYOUTS, layout_of
+from boxwright.data.layouts.content import containing_folder, files_in, folders_in, read_beginning
+from boxwright.data.layouts.table import LAYOUTS, find_layout
 from boxwright.data.picture_files import files_below, is_left_over, is_picture
 from boxwright.data.sources import Source
 from boxwright.data.wider_face import is_wider_face
@@ -80,7 +80,7 @@ def is_data_file(path: Path) -> bool:
     """Return whether a .yaml, .json or .xml file holds YOLO or COCO data rather than a configuration."""
     if path.suffix in (".json", ".xml"):
         return is_coco_file(path)
-    return re.search(r"^(names|nc)\s*:", beginning_of(path, _BEGINNING), re.M) is not None
+    return re.search(r"^(names|nc)\s*:", read_beginning(path, _BEGINNING), re.M) is not None
 
 
 def is_record_file(path: Path) -> bool:
@@ -90,7 +90,7 @@ def is_record_file(path: Path) -> bool:
 
 def is_coco_file(path: Path) -> bool:
     """Return whether a file holds COCO annotations, or an annotation tool's, by its beginning."""
-    text = beginning_of(path, _BEGINNING)
+    text = read_beginning(path, _BEGINNING)
     if path.suffix.lower() == ".xml":
         return is_cvat_text(text)
     if text.lstrip().startswith("{") and len(set(re.findall(_LISTS_OF_COCO, text))) > 1:
@@ -215,10 +215,10 @@ def _only_folder(path: Path, depth: int) -> RecognizedData | None:
 
 def label_map_beside(path: Path) -> Path | None:
     """Return the label map in a folder, or beside a file: `label_map.pbtxt`, else the only one of another name."""
-    folder = folder_of(path)
+    folder = containing_folder(path)
     if is_file(folder / "label_map.pbtxt"):
         return folder / "label_map.pbtxt"
-    others = [file for file in sorted(folder.glob("*.pbtxt")) if "item" in beginning_of(file)]
+    others = [file for file in sorted(folder.glob("*.pbtxt")) if "item" in read_beginning(file)]
     if len(others) > 1:
         raise DataError(f"{folder}: which label map counts? {', '.join(file.name for file in others)}; keep one there")
     return others[0] if others else None
@@ -298,7 +298,7 @@ def _words(name: str) -> list[str]:
 
 def _records(path: Path) -> RecognizedData | None:
     """Recognize TFRecord files: a folder of them, or one of them with its shards."""
-    folder = folder_of(path)
+    folder = containing_folder(path)
     if is_file(path) and not is_record_file(path):
         return None
     files = [path] if is_file(path) else [file for file in sorted(folder.iterdir()) if is_record_file(file)]
@@ -329,13 +329,13 @@ def _one_record_a_picture(folder: Path, names: Sequence[str], label_map: Path | 
 def _coco(path: Path) -> RecognizedData | None:
     """Recognize COCO's JSON: one file, a folder of images with one, or `annotations/instances_*.json`."""
     files = [path] if path.suffix.lower() == ".json" and is_file(path) else _json_files(path)
-    files = [file for file in files if is_coco_file(file) and layout_of(file) is None]
+    files = [file for file in files if is_coco_file(file) and find_layout(file) is None]
     if not files:
         return None
     by_name = {file.stem: file for file in files}
 
     def source(name: str) -> Source:
-        images = _find_image_folder(by_name[name], folder_of(path))
+        images = _find_image_folder(by_name[name], containing_folder(path))
         return Source("coco", str(by_name[name]), image_folder=str(images))
 
     return _recognize_lists("COCO", sorted(by_name), path, source)
@@ -360,7 +360,7 @@ def _find_image_folder(file: Path, root: Path) -> Path:
     names = ("", *words, "images", "JPEGImages", "data", *below)
     candidates: list[Path] = [folder / name for folder in roots for name in names]
     # Only the beginning of the file, which may have hundreds of megabytes.
-    first = re.search(r'"file_name"\s*:\s*"((?:[^"\\]|\\.)+)"', beginning_of(file, _BEGINNING))
+    first = re.search(r'"file_name"\s*:\s*"((?:[^"\\]|\\.)+)"', read_beginning(file, _BEGINNING))
     if first is not None:
         # Decodes JSON's escapes, such as \u00e9.
         named: str = json.loads(f'"{first[1]}"')
@@ -377,7 +377,7 @@ def _has_images(folder: Path) -> bool:
 
 def _layout(path: Path) -> RecognizedData | None:
     """Recognize the other layouts that are read as COCO's, a folder or file of one part each."""
-    layout = layout_of(path)
+    layout = find_layout(path)
     return None if layout is None else RecognizedData(layout.name, Source("coco", str(path)))
 
 
@@ -386,7 +386,7 @@ def _layout_parts(path: Path) -> RecognizedData | None:
     named = [
         file for file in files_in(path) if set(_words(file.stem)) & {*_TRAINING, *_HELD_OUT} and not is_picture(file)
     ]
-    layouts = {file: layout for file in named if (layout := layout_of(file)) is not None}
+    layouts = {file: layout for file in named if (layout := find_layout(file)) is not None}
     if len({layout.name for layout in layouts.values()}) != 1:
         return None
     by_name = {file.stem: file for file in layouts}
@@ -407,7 +407,7 @@ def _open_images(path: Path) -> RecognizedData | None:
     files = sorted(path.glob("*bbox*.csv")) if is_folder(path) else [path]
     if not files or files[0].suffix != ".csv" or not all(_is_open_images(file) for file in files):
         return None
-    root = folder_of(path)
+    root = containing_folder(path)
     by_name = {file.stem: file for file in files}
 
     def source(name: str) -> Source:
@@ -418,7 +418,7 @@ def _open_images(path: Path) -> RecognizedData | None:
 
 
 def _is_open_images(file: Path) -> bool:
-    return "ImageID" in beginning_of(file).split("\n", 1)[0]
+    return "ImageID" in read_beginning(file).split("\n", 1)[0]
 
 
 def _voc(path: Path) -> RecognizedData | None:
@@ -447,12 +447,12 @@ def _has_an_export(folder: Path) -> bool:
 def _has_voc_annotations(path: Path) -> bool:
     """Return whether a folder has Pascal VOC annotations, in it or below it."""
     files = (file for file in files_below(path) if file.suffix.lower() == ".xml")
-    return any(_VOC.search(beginning_of(file)) is not None for file in islice(files, _TRIED))
+    return any(_VOC.search(read_beginning(file)) is not None for file in islice(files, _TRIED))
 
 
 def _is_class_list(file: Path) -> bool:
     """Whether a VOC list is of one class, with a flag at the end of each line, not of images."""
-    lines = [line for line in beginning_of(file).splitlines() if line.strip()]
+    lines = [line for line in read_beginning(file).splitlines() if line.strip()]
     return bool(lines) and all(re.search(r"\s(-1|0|1)\s*$", line) for line in lines[:50])
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from boxwright.base.errors import DataError
 from boxwright.data.coco_masks import check_mask_memory
 from boxwright.data.dense_pose import PointList
-from boxwright.data.example_messages import Example, Features, features_of, read_context, read_context_image_ids
+from boxwright.data.example_messages import Example, Features, parse_features, read_context, read_context_image_ids
 from boxwright.data.image_io import decode_image
 from boxwright.data.label_map import KEYPOINT_TEXT, ClassHierarchy, KeypointNames
 from boxwright.data.reading import checked_sample, whole_number
@@ -74,7 +74,7 @@ def read_features(record: bytes, where: str) -> Features:
         example.ParseFromString(record)
     except (DecodeError, RecursionError, MemoryError):
         raise DataError(f"{where}: not a tf.train.Example") from None
-    return features_of(example.features)
+    return parse_features(example.features)
 
 
 def labels_from_one(features: Features, where: str) -> Features:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.base.errors import DataError
-from boxwright.data.example_messages import Features, SequenceExample, features_of, set_context, values_of
+from boxwright.data.example_messages import Features, SequenceExample, parse_features, parse_values, set_context
 from boxwright.data.reading import reading, whole_number
 from boxwright.data.tf_example import (
     BOXES_ONLY,
@@ -275,8 +275,8 @@ def count_frames(sequence: Any) -> int:
 def frame_features(sequence: Any, frame: int) -> Features:
     """Return a frame's features under the keys of a tf.train.Example, with what the sequence's frames share."""
     lists = sequence.feature_lists.feature_list
-    own = {key: values_of(lists[name].feature[frame]) for name, key in _LISTS.items() if name in lists}
-    return features_of(sequence.context) | own
+    own = {key: parse_values(lists[name].feature[frame]) for name, key in _LISTS.items() if name in lists}
+    return parse_features(sequence.context) | own
 
 
 def is_annotated(sequence: Any, frame: int, where: str) -> bool:
@@ -288,7 +288,7 @@ def is_annotated(sequence: Any, frame: int, where: str) -> bool:
     lists = sequence.feature_lists.feature_list
     if _ANNOTATED not in lists:
         return True
-    values = values_of(lists[_ANNOTATED].feature[frame])
+    values = parse_values(lists[_ANNOTATED].feature[frame])
     if len(values) != 1 or isinstance(values[0], bytes):
         raise DataError(f"{where}: {_ANNOTATED}: expected one number")
     return whole_number(values[0], f"{where}: {_ANNOTATED}") != 0

@@ -24,7 +24,7 @@ from boxwright.base.files import is_file, is_folder, refuse_unfinished, shown, w
 from boxwright.data.coordinates import in_order, look_like_sizes
 from boxwright.data.picture_dataset import PictureDataset
 from boxwright.data.picture_files import PictureFiles, files_below, fold_name
-from boxwright.data.reading import NOT_XML, Notices, checked_sample, inside, labels_of, numbered_lines, reading
+from boxwright.data.reading import NOT_XML, Notices, checked_sample, find_labels, inside, numbered_lines, reading
 from boxwright.data.rotated import Box
 from boxwright.data.voc_pictures import (
     PRESERVED,
@@ -264,7 +264,7 @@ class VocDataset(PictureDataset):
         """Return the classes, and the label of each class name in the data that is among them."""
         names = Counter(item.name for entry in self._entries if entry.annotation for item in entry.annotation.objects)
         if given is not None:
-            labels = labels_of(names, given, self.name)
+            labels = find_labels(names, given, self.name)
             missing = {name: count for name, count in names.items() if name not in labels}
             example = ", ".join(sorted(missing))
             self.notices.boxes.add("of classes that are not in the label map", example, sum(missing.values()))
@@ -281,7 +281,7 @@ class VocDataset(PictureDataset):
                 self.notices.assumed.add(reason, form, names[name])
         rows = enumerate(sorted(set(merged.values())))
         categories = Categories(tuple(Category(label, label + 1, name) for label, name in rows))
-        return categories, labels_of(names, categories, self.name)
+        return categories, find_labels(names, categories, self.name)
 
     def __len__(self) -> int:
         return len(self._entries)

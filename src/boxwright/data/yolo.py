@@ -20,8 +20,8 @@ from boxwright.base.files import is_folder, read_file, shown
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
 from boxwright.data.image_io import read_header
 from boxwright.data.picture_dataset import PictureDataset
-from boxwright.data.reading import Notices, checked_sample, label_of
-from boxwright.data.yolo_files import label_files_of, pictures_of
+from boxwright.data.reading import Notices, checked_sample, find_label
+from boxwright.data.yolo_files import find_label_files, list_pictures
 from boxwright.data.yolo_labels import (
     BOX,
     LabelRows,
@@ -200,10 +200,10 @@ class YoloDataset(PictureDataset):
         self.name, self.convention = f"{layout.path} ({split})", convention or YoloConvention()
         self.ignore_exif = ignore_exif
         self._choose_classes(layout, categories, keypoints=num_keypoints != 0)
-        self.images, self._problems = pictures_of(
+        self.images, self._problems = list_pictures(
             layout, layout.split_called(split), self.notices, allow_outside=allow_paths_outside
         )
-        self._files = label_files_of(self.images, self.notices)
+        self._files = find_label_files(self.images, self.notices)
         self._read_labels(layout, split)
         self._place_keypoints(num_keypoints)
 
@@ -214,7 +214,7 @@ class YoloDataset(PictureDataset):
             tuple(Category(label, label + 1, name, keypoints=own) for label, (name, own) in enumerate(names))
         )
         self.categories = categories or own
-        self._labels = [label_of(name, self.categories, layout.path) for name in layout.names]
+        self._labels = [find_label(name, self.categories, layout.path) for name in layout.names]
         self._keypoint_names = layout.keypoint_names
 
     def _read_labels(self, layout: YoloLayout, split: str) -> None:
@@ -337,8 +337,8 @@ def _meaning(rows: LabelRows, files: Sequence[Path | None], layout: YoloLayout, 
     more = [*files]
     for other in (name for name in layout.splits if name != layout.split_called(split)):
         try:
-            pictures, _ = pictures_of(layout, other, Notices(), allow_outside=True)
-            more += label_files_of(pictures, Notices())
+            pictures, _ = list_pictures(layout, other, Notices(), allow_outside=True)
+            more += find_label_files(pictures, Notices())
         except DataError:  # a split that is not there, or will be refused when it is opened
             continue
     rows = read_rows(more)

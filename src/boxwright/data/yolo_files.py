@@ -17,7 +17,7 @@ from boxwright.data.yolo_layout import NAME_FILES, YoloLayout, is_label_file, li
 _FOLDERS = ("labels", "Labels", "label", "Label", "labelTxt")
 
 
-def pictures_of(
+def list_pictures(
     layout: YoloLayout, split: str, notices: Notices, *, allow_outside: bool
 ) -> tuple[list[Path], dict[int, str]]:
     """Return the pictures of a split, and by index what is wrong with those that a list names and that are not there.
@@ -107,7 +107,7 @@ class _Folder:
         return matches[0] if len(matches) == 1 else None
 
 
-def label_files_of(pictures: Sequence[Path], notices: Notices) -> list[Path | None]:
+def find_label_files(pictures: Sequence[Path], notices: Notices) -> list[Path | None]:
     """Return the label file of each picture; None for a picture without, when others have one.
 
     Raises:

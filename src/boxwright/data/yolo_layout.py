@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_file, is_folder, shown, size_of
+from boxwright.base.files import file_size, is_file, is_folder, shown
 from boxwright.data.picture_files import fold_name, is_left_over, parts_of_name
 from boxwright.data.reading import inside, read_text
 from boxwright.data.yolo_yaml import read_data_yaml, yaml_keypoint_names, yaml_keypoints, yaml_lists, yaml_names
@@ -168,7 +168,7 @@ def find_yolo(path: str | Path) -> Path | None:
 def _yamls_in(folder: Path) -> Iterator[Path]:
     for name in list_names(folder):
         path = folder / name
-        if path.suffix.lower() in (".yaml", ".yml") and is_file(path) and size_of(path) <= _LARGEST_SEARCHED:
+        if path.suffix.lower() in (".yaml", ".yml") and is_file(path) and file_size(path) <= _LARGEST_SEARCHED:
             try:
                 text = read_text(path)
             except DataError:  # somebody else's file: what is not text, or not ours to read, is no data.yaml

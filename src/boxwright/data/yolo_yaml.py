@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from boxwright.base.errors import DataError, first_line
-from boxwright.base.files import size_of
+from boxwright.base.files import file_size
 from boxwright.data.reading import read_text
 
 _LARGEST = 2**20  # bytes
@@ -45,7 +45,7 @@ def read_data_yaml(path: Path) -> dict[Any, Any]:
     Raises:
         DataError: If it is not YAML, not a mapping, or too large.
     """
-    if size_of(path) > _LARGEST:
+    if file_size(path) > _LARGEST:
         raise DataError(f"{path}: more than {_LARGEST} bytes: not a data.yaml of YOLO's")
     text = read_text(path)
     try:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from boxwright.base.errors import ConfigError
-from boxwright.base.worker_pools import engine_of
+from boxwright.base.worker_pools import parse_engine
 from boxwright.config.load import dump_message, parse_message
 from boxwright.data.dataset import Dataset
 from boxwright.evaluation.build import EvaluationPlan
@@ -115,7 +115,7 @@ def evaluate_by_workers(
     data, settings = evaluation.data, evaluation.settings
     make = partial(_worker, model, dump_message(config), settings)
     shares = [(number, settings.shares) for number in range(settings.shares)]
-    done = engine_of(settings.engine, settings.device)(make, shares, settings.shares)
+    done = parse_engine(settings.engine, settings.device)(make, shares, settings.shares)
     images = in_order(image for share in done for image in share)
     return summarize(images, data.plan, data.counted_categories, keep)
 

@@ -24,7 +24,7 @@ from boxwright.exporters.int8 import Accuracy, Quantizer, compared_accuracy, pre
 from boxwright.exporters.litert_file import litert_input, litert_model, litert_session, save_litert
 from boxwright.exporters.onnx_file import onnx_bytes, onnx_model, openvino_model, save_openvino, with_output
 from boxwright.exporters.other_formats import way_to
-from boxwright.exporters.parity import Report, compare, suppression_of
+from boxwright.exporters.parity import Report, compare, find_suppression
 from boxwright.exporters.pictures import Pictures
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
@@ -248,7 +248,7 @@ def describe(
     Returns:
         The metadata, in float32.
     """
-    preprocessor, nms, channels = detector.preprocessor, suppression_of(detector), detector.image_channels
+    preprocessor, nms, channels = detector.preprocessor, find_suppression(detector), detector.image_channels
     dtype = "float32" if about.input_type == "float_image_tensor" else "uint8"
     # The variable of reproducible-builds.org: equal weights then give equal files.
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")

@@ -26,7 +26,7 @@ from boxwright.nn.postprocessing.nms import decompositions, pair_decompositions
 from boxwright.runtime.export_file import ABOUT, packed_members, sealed_parts, unpacked_members
 from boxwright.runtime.metadata import Metadata, seal
 from boxwright.types import PaddedDetections, RawDetections
-from boxwright.types.detection_outputs import outputs_of
+from boxwright.types.detection_outputs import to_tf_outputs
 from boxwright.types.padded_detections import normalized
 from boxwright.weights.pt2_archive import plain_members
 
@@ -101,7 +101,7 @@ def _detections(detections: PaddedDetections, true_sizes: Tensor) -> dict[str, T
         "detection_anchor_indices": detections.anchors,
     }
     # Rows of padding are 0 in these outputs, as in TF's.
-    more = outputs_of(detections, true_sizes[:, None, None].to(detections.boxes))
+    more = to_tf_outputs(detections, true_sizes[:, None, None].to(detections.boxes))
     outputs |= {name: values * valid.view(*valid.shape, *[1] * (values.ndim - 2)) for name, values in more.items()}
     if detections.complete is not None:
         outputs["detections_complete"] = detections.complete

@@ -29,7 +29,7 @@ from boxwright.exporters.pictures import Pictures, spread
 from boxwright.runtime.optional import require_library
 from boxwright.types import DetectFunction
 
-# From a finder to its average precision.
+# From a detect function to its average precision.
 Accuracy = Callable[[DetectFunction], float]
 ALLOWED_DROP = 0.01
 _MOST_SAMPLES = 1000
@@ -37,7 +37,7 @@ _METRIC = "DetectionBoxes_Precision/mAP"
 
 
 def average_precision(dataset: Dataset) -> Accuracy:
-    """Return a function that measures a finder's COCO average precision on up to 1000 evenly spread samples."""
+    """Return a measure of a detect function's COCO average precision on up to 1000 evenly spread samples."""
 
     def measure(find: DetectFunction) -> float:
         metrics = CocoMetrics(dataset.categories)

@@ -21,7 +21,7 @@ from boxwright.exporters.matching import ABSOLUTE, PARTS, RELATIVE, Matcher, sha
 from boxwright.exporters.pictures import Pictures
 from boxwright.nn.detector import Detector
 from boxwright.nn.postprocessing.nms import Nms
-from boxwright.runtime.exported import found_objects
+from boxwright.runtime.exported import to_detections
 from boxwright.runtime.sessions import Session
 from boxwright.types import PaddedDetections, RawDetections
 
@@ -132,7 +132,7 @@ def compare(
     """
     seen = _Inputs(preprocessed)
     raw, suppression, whole = _RawOutputs(), _Detections("suppression"), _Detections("detections")
-    nms = suppression_of(detector)
+    nms = find_suppression(detector)
     # No overlap reaches 2: without suppression, nothing is a tie of it.
     threshold = 2.0 if nms is None else getattr(nms.suppression, "iou_threshold", 1.0)
     for number, image in enumerate(images):
@@ -369,7 +369,7 @@ class _Detections:
     ) -> None:
         number, image = where
         size = (image.shape[0], image.shape[1])
-        exported, wanted = (found_objects(arrays, 0, size, None).above(_LEAST_SCORE) for arrays in (outputs, expected))
+        exported, wanted = (to_detections(arrays, 0, size, None).above(_LEAST_SCORE) for arrays in (outputs, expected))
         self.compared += len(wanted)
         difference = match(exported, wanted)
         self.largest = {part: max(share, difference.largest[part]) for part, share in self.largest.items()}
@@ -405,7 +405,7 @@ class _Detections:
         )
 
 
-def suppression_of(detector: Detector) -> Nms | None:
+def find_suppression(detector: Detector) -> Nms | None:
     """Return a detector's suppression; None for one that only proposes."""
     suppression: Nms | None = getattr(detector.postprocessor, "suppression", None)
     return suppression

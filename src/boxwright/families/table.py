@@ -46,7 +46,7 @@ class DetectionModel(Message, oneof="model", path="model"):
     d_fine: DFine | None = field(None, "Ours: use D-FINE, whose queries detect an object each.")
 
 
-def family_of(model: DetectionModel) -> Family:
+def find_family(model: DetectionModel) -> Family:
     """Return the family of the detector that a message describes: the constant `FAMILY` of its folder's `build.py`.
 
     Imported by name and at this moment, as reading a configuration needs neither PyTorch nor the networks.

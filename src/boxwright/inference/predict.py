@@ -26,7 +26,7 @@ from boxwright.base.files import MARKER, open_whole, unfinished, unique_stem, wr
 from boxwright.data.image_io import encode_picture
 from boxwright.evaluation.pictures import LEAST_KEYPOINT_SCORE, draw_detections
 from boxwright.evaluation.results import detection_rows, large_values
-from boxwright.inference.finders import finder_with
+from boxwright.inference.detect_functions import apply_settings
 from boxwright.inference.settings import PredictionSettings
 from boxwright.inference.sources import Frame, Source
 from boxwright.inference.stages import Stage, Stages, StageTimes
@@ -250,7 +250,7 @@ def predict(
             unfinished, as after any other error.
         OutputError: If the disk is full or the folder cannot be written.
     """
-    look = finder_with(detect, settings)
+    look = apply_settings(detect, settings)
     names = _names(sources, Path(out), settings)
     with unfinished(out, "predictions") as folder, Stages() as stages:
         pairs = ((source, frame) for source in sources for frame in source.frames())

@@ -43,7 +43,7 @@ from boxwright.base.errors import DataError
 from boxwright.data.image_io import decode_image
 from boxwright.evaluation.results import keypoints_of_classes, surface_picture
 from boxwright.inference.collections import Item, Unit, read_items
-from boxwright.inference.finders import ImageDetector, ModelSource, finder_with
+from boxwright.inference.detect_functions import ImageDetector, ModelSource, apply_settings
 from boxwright.inference.stages import Stages
 from boxwright.inference.stores import Store, open_parquet
 from boxwright.nn.ops.pasted_masks import mask_run_lengths
@@ -226,7 +226,7 @@ def run_unit(unit: Unit, job: Job, model: ImageDetector) -> Iterator[Part]:
         "min_score": job.model.settings.least_score,
         "categories": None if model.categories is None else model.categories.to_list(),
     }
-    detect = finder_with(model.detect, job.model.settings)
+    detect = apply_settings(model.detect, job.model.settings)
     with Stages() as stages:
         decoded = stages.ahead("decode", map(_decoded, stages.ahead("read", items)))
         rows = (row for batch in _batched(decoded, job.batch_size) for row in _detected(batch, detect))

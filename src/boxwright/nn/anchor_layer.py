@@ -243,7 +243,7 @@ class _ShapesOnly(TorchFunctionMode):
         return call(*args, **(kwargs or {}))
 
 
-def grids_of(network: nn.Module, input_size: Size, channels: int) -> list[Size]:
+def infer_grids(network: nn.Module, input_size: Size, channels: int) -> list[Size]:
     """Return the (height, width) of each of a network's feature maps, without computing them."""
     module = _FeatureMaps(network)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -19,7 +19,7 @@ from boxwright.nn.criteria.criterion import Criterion
 from boxwright.nn.folding import fold_batch_norms, input_sizes
 from boxwright.nn.initial_statistics import take_out_initial
 from boxwright.nn.network import Network, evaluation_mode
-from boxwright.nn.postprocessing.postprocessor import Postprocessor, detections_of, detections_with
+from boxwright.nn.postprocessing.postprocessor import Postprocessor, compute_detections, compute_detections_on_cpu
 from boxwright.nn.preprocessing import Images, Preprocessor, Scale, image_tensors
 from boxwright.nn.regularization import regularization_loss
 from boxwright.nn.winograd import replace_by_winograd
@@ -126,7 +126,7 @@ class Detector(nn.Module):
 
         `true_sizes` int64 [B, 2] are as `preprocess` returned them. The raw values stay on their device.
         """
-        return detections_of(self.postprocessor, predictions, true_sizes, self.categories)
+        return compute_detections(self.postprocessor, predictions, true_sizes, self.categories)
 
     def regularization(self) -> Tensor:
         """Return the sum of the penalties on the network's kernels; if optimized, the sum before optimization."""
@@ -249,7 +249,7 @@ class Detector(nn.Module):
         """Yield as `detect_runs` for images [H, W, 3]; `number` is the index of the first."""
         # Twice: images of one size are resized together, and inputs of one size after that share a pass.
         groups = _runs([(*image.shape, image.dtype, image.device) for image in images])
-        inputs = [self.preprocessor.inputs_of(_joined([image[None] for image in images[a:b]])) for a, b in groups]
+        inputs = [self.preprocessor.to_inputs(_joined([image[None] for image in images[a:b]])) for a, b in groups]
         for first, last in _runs([pixels.shape[1:] for pixels, _ in inputs]):
             start, stop = groups[first][0], groups[last - 1][1]
             pixels, sizes = (_joined(list(part)) for part in zip(*inputs[first:last], strict=True))
@@ -258,7 +258,7 @@ class Detector(nn.Module):
             part = None if context is None else context.rows(start, stop).to(pixels.device)
             predictions = self.predict(pixels, sizes_on_device, targets, part)
             terms = {} if losses is None or targets is None else losses.compute(predictions, targets, number + start)
-            batch_detections, values = detections_with(
+            batch_detections, values = compute_detections_on_cpu(
                 self.postprocessor, predictions, sizes_on_device, self.categories, list(terms.values())
             )
             yield (

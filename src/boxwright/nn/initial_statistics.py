@@ -108,7 +108,7 @@ def shares_of_layers(network: Network, shares: Mapping[str, float], averages: Ma
     layers: dict[tuple[float, float, float], list[str]] = {}
     for name, norm in _norms(network):
         if name in shares:
-            decay = 1.0 if name in frozen else decay_of(norm) ** calls_per_pass(network, name)
+            decay = 1.0 if name in frozen else statistics_decay(norm) ** calls_per_pass(network, name)
             layers.setdefault((decay, shares[name], averages.get(name, shares[name])), []).append(name)
     return InitialShares(tuple(StatisticsGroup(tuple(names), *key) for key, names in layers.items()))
 
@@ -192,7 +192,7 @@ def normalized_layers(network: nn.Module) -> list[str]:
     return [name for name, _ in _norms(network)]
 
 
-def decay_of(norm: nn.BatchNorm2d) -> float:
+def statistics_decay(norm: nn.BatchNorm2d) -> float:
     """Return what an update leaves of the statistics; 0 for a cumulative average, whose first update replaces them."""
     return 0.0 if norm.momentum is None else 1 - norm.momentum
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor, nn
 
-from boxwright.nn.anchor_layer import AnchorLayer, grids_of
+from boxwright.nn.anchor_layer import AnchorLayer, infer_grids
 from boxwright.nn.initial_statistics import InitialShares, initial_taken_out
 from boxwright.types import Targets
 
@@ -183,7 +183,7 @@ class Network(nn.Module):
     def lay_anchors(self, input_size: tuple[int, int], channels: int = 3) -> None:
         """Store the anchors of an input size as buffers, if the network has any."""
         layers = [module for module in self.modules() if isinstance(module, AnchorLayer)]
-        grids = grids_of(self, input_size, channels) if layers else []
+        grids = infer_grids(self, input_size, channels) if layers else []
         for layer in layers:
             layer.lay(grids, input_size)
 

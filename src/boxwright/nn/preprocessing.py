@@ -376,10 +376,10 @@ class Preprocessor(nn.Module):
 
         Images [B, H, W, C] are moved to the preprocessor's device first.
         """
-        inputs, sizes = self.inputs_of(images)
+        inputs, sizes = self.to_inputs(images)
         return inputs, without_wait(sizes, inputs.device)
 
-    def inputs_of(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def to_inputs(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return as `forward`, with the sizes on the CPU."""
         resized = [self.resizer(image) for image in without_wait(images, self.scale.device)]
         pixels = resized[0][0][None] if len(resized) == 1 else torch.stack([image for image, _ in resized])

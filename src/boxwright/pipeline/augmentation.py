@@ -162,7 +162,7 @@ class _LabelLookup:
 
 def _build_alone(step: m.PreprocessingStep, labels: _LabelLookup, dataset: Dataset | None) -> Transform | None:
     """Build a step that changes a sample by itself; None for one that mixes several."""
-    refuse_unsupported(step, step.path_of(""))
+    refuse_unsupported(step, step.field_path(""))
     if step.drop_label_probabilistically is not None:
         config = step.drop_label_probabilistically
         return DropLabel(labels.of(config.label), config.drop_probability)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from boxwright.base.errors import ConfigError
 from boxwright.config.message import Message
-from boxwright.config.preset import folder_of
+from boxwright.config.preset import defining_folder
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
 
 _FIELDS = frozenset(
@@ -66,7 +66,7 @@ def find_data_beside(config: TrainEvalPipelineConfig) -> None:
     parts.append(config.model and config.model.center_net)  # which names the file of its keypoints
     for message, name in (pair for part in parts if part is not None for pair in _paths(part)):
         where, value = message.location(name), getattr(message, name)
-        folder = folder_of(where)
+        folder = defining_folder(where)
         if where is None or folder is None:
             continue
         located = (

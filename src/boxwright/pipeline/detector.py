@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from boxwright.config.build import require
 from boxwright.config.support import refuse_contradictions, refuse_unsupported
-from boxwright.families.table import family_of
+from boxwright.families.table import find_family
 from boxwright.nn.detector import Detector
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.message import image_channels
@@ -32,7 +32,7 @@ def build_detector(
     else:
         model, channels = config, 3
     refuse_unsupported(model, "model")
-    family = family_of(model)
+    family = find_family(model)
     chosen = model.chosen("model")
     refuse_contradictions(chosen)
     # Families that take colors alone have no such argument; rules of the configuration refuse more for them.

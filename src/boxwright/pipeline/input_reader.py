@@ -217,7 +217,7 @@ _READERS: dict[str, Callable[..., Dataset]] = {
 }
 
 
-def reader_of(source: Source) -> m.InputReader:
+def build_input_reader(source: Source) -> m.InputReader:
     """Return the reader of a recognized source."""
     outside = {"allow_paths_outside": True} if source.allow_paths_outside else {}
     images = {"image_folder": source.image_folder} if source.image_folder else {}

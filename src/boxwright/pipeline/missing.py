@@ -33,7 +33,7 @@ def missing_for_training(config: m.TrainEvalPipelineConfig) -> list[MissingField
 
 
 def _lacks(message: Message, field: str, what: str) -> MissingField:
-    return MissingField(message.path_of(field), str(message.refusal(field, what)))
+    return MissingField(message.field_path(field), str(message.refusal(field, what)))
 
 
 def require_for_training(config: m.TrainEvalPipelineConfig) -> None:

@@ -22,7 +22,7 @@ def _extractor(model: m.DetectionModel | None) -> m.SsdFeatureExtractor | None:
     return model.ssd.feature_extractor if model is not None and model.ssd is not None else None
 
 
-def with_version_of(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
+def keep_version(config: m.TrainEvalPipelineConfig, begun: m.TrainEvalPipelineConfig) -> m.TrainEvalPipelineConfig:
     """Return a configuration with the version that a run of the same model started with."""
     extractor, begun_extractor = _extractor(config.model), _extractor(begun.model)
     same = extractor is not None and begun_extractor is not None and extractor.type == begun_extractor.type

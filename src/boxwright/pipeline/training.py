@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, Literal
 
 from boxwright.config.build import require
-from boxwright.config.preset import folder_of
+from boxwright.config.preset import defining_folder
 from boxwright.config.support import broken_rules, refuse_contradictions, refuse_unsupported
 from boxwright.data.batch import DrawnSizes
 from boxwright.data.order import StreamSettings
 from boxwright.families.shared.image_resizer import build_image_resizer
-from boxwright.families.table import family_of
+from boxwright.families.table import find_family
 from boxwright.nn.optimization.optimizers import Clip, clip_by_global_norm, clip_each_by_norm
 from boxwright.nn.optimization.trainable import FreezeStage, Freezing
 from boxwright.nn.preprocessing import FixedShapeResizer, ImageResizer
@@ -151,7 +151,7 @@ def build_training(
         raise problem
     model = require(config.model, config, "model")
     if model.experimental_model is None:
-        family_of(model).check_training(model.chosen("model"), reader)
+        find_family(model).check_training(model.chosen("model"), reader)
     build_augmentation(config)  # reports its errors before data are read
     version = tensorflow_version(config.model)
     return TrainingPlan(
@@ -174,7 +174,7 @@ def build_training(
         accumulation=train.gradient_accumulation_steps,
         freezing=_freezing(train),
         bias_multiplier=train.bias_grad_multiplier or 1.0,
-        fine_tune=fine_tune_of(train, version),
+        fine_tune=read_fine_tune(train, version),
         pretrained=wants_pretrained(model),
         summarize_gradients=train.summarize_gradients,
         keep_every_n_hours=train.keep_checkpoint_every_n_hours,
@@ -191,12 +191,12 @@ def _freezing(config: m.TrainConfig) -> Freezing:
     )
 
 
-def fine_tune_of(config: m.TrainConfig, version: int) -> FineTune:
+def read_fine_tune(config: m.TrainConfig, version: int) -> FineTune:
     """Return what a run starts from, with the semantics of TensorFlow `version` 1 or 2."""
     scope = _scope(config)
     if config.load_all_detection_checkpoint_vars and scope == "detection":
         scope = "transfer"
-    folder = folder_of(config.location("fine_tune_checkpoint"))
+    folder = defining_folder(config.location("fine_tune_checkpoint"))
     share = 0.0 if version == 1 else 1.0
     channels: ChannelOrder = "BGR" if config.fine_tune_checkpoint_channels is m.ChannelOrder.BGR else "RGB"
     return FineTune(config.fine_tune_checkpoint, scope, channels, str(folder or ""), share)

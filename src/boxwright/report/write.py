@@ -53,7 +53,7 @@ from boxwright.report.settings import ReportSettings
 from boxwright.report.sources import Source
 from boxwright.report.tables import Indices, Tables
 from boxwright.runtime.thresholds import Thresholds
-from boxwright.training.preflight.anchors import AnchorLayouts, InputFrame, anchors_of
+from boxwright.training.preflight.anchors import AnchorLayouts, InputFrame, find_anchor_generator
 from boxwright.training.preflight.records import Record, spread
 from boxwright.types import Categories, Sample
 
@@ -63,7 +63,7 @@ _BLOCK = 128
 
 def count_anchors(config: m.TrainEvalPipelineConfig, tables: Tables) -> Indices | None:
     """Return how many anchors reach the matcher's overlap with each object, int64 [N]; None without anchors."""
-    anchor_settings = anchors_of(config.model)
+    anchor_settings = find_anchor_generator(config.model)
     if anchor_settings is None or config.model is None:
         return None
     detector = build_detector(config.model)

@@ -104,7 +104,7 @@ def require_runtime(path: Path, runtime: str, device: str) -> None:
         if runtime not in (AUTO, own):
             raise ExportError(f"runtime {runtime}: {path} is exported, and runs in {own}")
         return
-    needed = runtime if runtime in EXPORT_FORMATS else runtime_of(device)
+    needed = runtime if runtime in EXPORT_FORMATS else runtime_for_device(device)
     if needed is not None:
         asked = f"runtime {runtime}" if needed == runtime else f"device {device!r}"
         raise ExportError(
@@ -113,6 +113,6 @@ def require_runtime(path: Path, runtime: str, device: str) -> None:
         )
 
 
-def runtime_of(device: str) -> str | None:
+def runtime_for_device(device: str) -> str | None:
     """Return the only runtime that has a device of that name; None if several may."""
     return _ONLY_OF.get(device.lower().partition(":")[0].partition(".")[0])

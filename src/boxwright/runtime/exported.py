@@ -19,7 +19,7 @@ from boxwright.runtime.devices import CPU
 from boxwright.runtime.metadata import Metadata
 from boxwright.runtime.sessions import Session, open_session
 from boxwright.types.categories import Categories
-from boxwright.types.detection_outputs import DETECTION_OUTPUTS, fields_of
+from boxwright.types.detection_outputs import DETECTION_OUTPUTS, from_tf_outputs
 from boxwright.types.detections import SECOND_STAGE, Array, Detections
 
 Images = Sequence[NDArray[np.uint8] | Image.Image]
@@ -72,7 +72,7 @@ class ExportedDetector:
     def _detect_batch(self, images: NDArray[np.uint8]) -> list[Detections[Array]]:
         outputs = checked_outputs(self.session.run(images), len(images))
         size = (images.shape[1], images.shape[2])
-        return [found_objects(outputs, number, size, self.categories) for number in range(len(images))]
+        return [to_detections(outputs, number, size, self.categories) for number in range(len(images))]
 
 
 def checked_outputs(outputs: dict[str, NDArray[np.float32]], batch: int) -> dict[str, NDArray[np.float32]]:
@@ -94,7 +94,7 @@ def checked_outputs(outputs: dict[str, NDArray[np.float32]], batch: int) -> dict
     return outputs
 
 
-def found_objects(
+def to_detections(
     outputs: dict[str, NDArray[np.float32]], number: int, size: tuple[int, int], categories: Categories | None
 ) -> Detections[Array]:
     """Return the objects of one image, in its pixels, from a session's outputs."""
@@ -106,7 +106,7 @@ def found_objects(
     rows = {
         entry.output: outputs[entry.output][number, :count] for entry in DETECTION_OUTPUTS if entry.output in outputs
     }
-    known = {name: values for name, values in fields_of(rows, scale[:2]).items() if name not in SECOND_STAGE}
+    known = {name: values for name, values in from_tf_outputs(rows, scale[:2]).items() if name not in SECOND_STAGE}
     return Detections(
         boxes=boxes,
         scores=outputs["detection_scores"][number, :count],

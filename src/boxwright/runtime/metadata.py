@@ -28,7 +28,7 @@ def seal(parts: Sequence[bytes]) -> list[bytes]:
     count = sum(part.count(place) for part in parts)
     if count != 1:
         raise ValueError(f"expected one place for a checksum, found {count}")
-    sealed = f"{_MARK}{digest_of(parts)}".encode()
+    sealed = f"{_MARK}{compute_digest(parts)}".encode()
     return [part.replace(place, sealed) for part in parts]
 
 
@@ -40,10 +40,10 @@ def seals_in(parts: Sequence[bytes]) -> list[bytes]:
 def is_whole(parts: Sequence[bytes], checksum: bytes) -> bool:
     """Return whether a checksum in parts matches them."""
     blank = [part.replace(checksum, UNSEALED.encode()) for part in parts]
-    return checksum == f"{_MARK}{digest_of(blank)}".encode()
+    return checksum == f"{_MARK}{compute_digest(blank)}".encode()
 
 
-def digest_of(parts: Sequence[bytes]) -> str:
+def compute_digest(parts: Sequence[bytes]) -> str:
     """Return the SHA-256 of parts and their lengths, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:

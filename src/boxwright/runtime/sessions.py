@@ -187,7 +187,7 @@ _SESSIONS: dict[str, Callable[[ExportFile, int, str], Session]] = {
 _TRIED_FIRST = (".tflite", ".xml")
 
 
-def session_of(file: ExportFile, threads: int = 0, device: str = CPU) -> Session:
+def open_bytes(file: ExportFile, threads: int = 0, device: str = CPU) -> Session:
     """Open an export's bytes in the runtime of its format, without checking them.
 
     Args:
@@ -212,14 +212,14 @@ def open_session(path: str | Path, threads: int = 0, device: str = CPU, *, allow
         allow_edited: Whether to open a file that was modified.
 
     Raises:
-        ExportError: If the file is missing, modified, or as for `session_of`.
+        ExportError: If the file is missing, modified, or as for `open_bytes`.
     """
     if Path(path).suffix.lower() not in _SESSIONS:
         raise ExportError(f"{shown(path)}: expected {' or '.join(RUNTIMES)}")
     file = read_checked(path, allow_edited=allow_edited)
     if file.suffix.lower() in _TRIED_FIRST:
         try_in_child(file, __name__)
-    return session_of(file, threads, device)
+    return open_bytes(file, threads, device)
 
 
 def require_device(runtime: str, device: str) -> None:

@@ -36,7 +36,7 @@ from boxwright.training.step import NotFiniteError
 from boxwright.types import Categories, Targets
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
-from boxwright.weights.store import config_of, read_checkpoint, write_checkpoint
+from boxwright.weights.store import read_checkpoint, read_config, write_checkpoint
 
 # Per process. The dump itself holds all images; the drawings are for a person to look through.
 _MOST_IMAGES = 64
@@ -135,7 +135,7 @@ def replay_step(folder: str | Path) -> Replay:
     content = read_checkpoint(path)
     if "batches" not in content:
         raise CheckpointError(f"{path}: a run's checkpoint, without the batches of a step whose loss was not finite")
-    config = config_of(content, path)
+    config = read_config(content, path)
     categories = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories)
     detector.network.load_state_dict(content["network"])

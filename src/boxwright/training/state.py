@@ -24,7 +24,7 @@ from boxwright.nn.initial_statistics import InitialShares, shares_of_layers, sha
 from boxwright.nn.optimization.optimizers import MovingAverage, Optimizer, average_decay, grouped
 from boxwright.pipeline.training import TrainingPlan
 from boxwright.weights.initial_shares import AVERAGE_SHARES, SHARES
-from boxwright.weights.tensorflow.variables import names_of
+from boxwright.weights.tensorflow.variables import parameter_names
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def placed(detector: Detector, device: torch.device) -> Detector:
 def new_state(detector: Detector, plan: TrainingPlan, selection: Selection | None = None) -> TrainingState:
     """Return a run's state at step 0; `selection` says by what the best checkpoint is chosen."""
     detector.network.initial_shares, detector.network.debiases = shares_of_new(detector.network), plan.debias
-    groups, said = grouped(detector.network, plan.optimizer.groups, names_of(detector.network))
+    groups, said = grouped(detector.network, plan.optimizer.groups, parameter_names(detector.network))
     decay = plan.optimizer.average_decay
     statistics = detector.network.named_statistics() if plan.optimizer.average_statistics else ()
     average = None if decay is None else MovingAverage(detector.network, decay, statistics)

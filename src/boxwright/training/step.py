@@ -35,7 +35,7 @@ from boxwright.training.losses import ForwardResult, LossModule, check_capture, 
 from boxwright.training.sharding import freeze_whole_weights, shard_state
 from boxwright.training.state import Counters, TrainingState, seed_step
 from boxwright.types import Targets
-from boxwright.weights.tensorflow.variables import names_of
+from boxwright.weights.tensorflow.variables import parameter_names
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def accumulate_gradients(
                 if estimated:
                     whole = counts[0] * len(parts)
                 elif len(parts) > 1 and len(counts[0]):
-                    whole = counts[0] + counts_of(losses, parts[1:])
+                    whole = counts[0] + compute_counts(losses, parts[1:])
                 else:
                     whole = counts[0]
                 divisors = _divisors(forward.terms, whole, processes)
@@ -239,7 +239,7 @@ def _counts(terms: Mapping[str, LossTerm]) -> Tensor:
 
 
 @torch.no_grad()
-def counts_of(losses: LossModule, parts: Sequence[Batch]) -> Tensor:
+def compute_counts(losses: LossModule, parts: Sequence[Batch]) -> Tensor:
     """Return the counts of some parts together, [n], after a forward pass of each that leaves no trace."""
     counts = []
     # Dropout and samplers draw here what they will draw when these parts have their turn, so the counts are the same.
@@ -453,4 +453,4 @@ class Learner:
 
     def _trainable(self) -> Trainable:
         network = self.state.detector.network
-        return Trainable(network, self.plan.freezing, names_of(network))
+        return Trainable(network, self.plan.freezing, parameter_names(network))

@@ -28,7 +28,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, with_orientation_rule
 from boxwright.pipeline.missing import require_for_training
-from boxwright.pipeline.tensorflow_version import explain_version, with_version_of
+from boxwright.pipeline.tensorflow_version import explain_version, keep_version
 from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.background_writer import BackgroundWriter
 from boxwright.training.evaluations import Evaluations
@@ -44,7 +44,7 @@ from boxwright.training.state import Selection, TrainingState, new_state, placed
 from boxwright.training.stop import stop_requests
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
-from boxwright.weights.store import CheckpointStore, config_of
+from boxwright.weights.store import CheckpointStore, read_config
 from boxwright.weights.tensorflow.checkpoint import find_training
 
 # The file and the content of the checkpoint that a run is resumed from.
@@ -209,8 +209,8 @@ def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: Checkpoint |
     if newest is None:
         return with_orientation_rule(config)
     path, content = newest
-    begun = config_of(content, path)
-    return with_orientation_rule(with_version_of(config, begun), begun)
+    begun = read_config(content, path)
+    return with_orientation_rule(keep_version(config, begun), begun)
 
 
 def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:
@@ -365,7 +365,7 @@ def _restore(
         if detector.categories is None or content["categories"] != detector.categories.to_list():
             raise BoxwrightError(f"{path} was trained on other classes than the data have; use another model_dir")
         state.restore({**content, **stored_shares(content, config, path)})
-        pedigree = list(config_of(content, path).pedigree)
+        pedigree = list(read_config(content, path).pedigree)
         processes.log.info(f"resuming from {path}, step {state.step}")
         if content.get("compiled_kernels"):
             processes.log.info("an earlier version computed some layers otherwise: the last bits of numbers may change")

@@ -136,7 +136,7 @@ DETECTION_OUTPUTS = (
 )
 
 
-def outputs_of(detections: Any, sizes: Any) -> dict[str, Any]:
+def to_tf_outputs(detections: Any, sizes: Any) -> dict[str, Any]:
     """Return the outputs that detections have, by name, in TensorFlow's frame.
 
     Args:
@@ -158,8 +158,8 @@ def outputs_of(detections: Any, sizes: Any) -> dict[str, Any]:
     return outputs
 
 
-def fields_of(outputs: dict[str, Any], sizes: Any) -> dict[str, Any]:
-    """Return the fields that outputs have, by name: the opposite of `outputs_of`, on NumPy's arrays."""
+def from_tf_outputs(outputs: dict[str, Any], sizes: Any) -> dict[str, Any]:
+    """Return the fields that outputs have, by name: the opposite of `to_tf_outputs`, on NumPy's arrays."""
     fields = {
         entry.field: entry.read(outputs[entry.output], sizes).astype(entry.dtype, copy=False)
         for entry in DETECTION_OUTPUTS

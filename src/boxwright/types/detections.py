@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.types.categories import Categories, titles
-from boxwright.types.detection_outputs import outputs_of
+from boxwright.types.detection_outputs import to_tf_outputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,7 +133,7 @@ class Detections(Generic[V]):
             "detection_classes": arrays.labels + 1,
             "num_detections": np.array(len(self)),
         }
-        outputs |= outputs_of(arrays, np.array(self.image_size, np.float32))
+        outputs |= to_tf_outputs(arrays, np.array(self.image_size, np.float32))
         # All float32, classes and counts too, as in TF's exported signature.
         result = {name: values.astype(np.float32) for name, values in outputs.items()}
         return result if self.raw is None else result | self.raw.to_tf_arrays(self.image_size)

@@ -47,7 +47,7 @@ def _order(tensors: Sequence[Tensor]) -> list[int]:
     return sorted(range(len(tensors)), key=lambda number: tensors[number].element_size(), reverse=True)
 
 
-def tensors_of(value: object) -> list[Tensor]:
+def collect_tensors(value: object) -> list[Tensor]:
     """Return every tensor in a value, in the order of `each_tensor`."""
     tensors: list[Tensor] = []
 

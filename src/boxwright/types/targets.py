@@ -15,7 +15,7 @@ from torch import Tensor
 
 from boxwright.types.context_features import ContextFeatures
 from boxwright.types.masks import InstanceMasks
-from boxwright.types.packing import each_tensor, tensors_of
+from boxwright.types.packing import collect_tensors, each_tensor
 
 # Fields without a row for each object.
 _OF_IMAGES = frozenset({"annotated", "keys", "verified_labels"})
@@ -113,7 +113,7 @@ class Targets:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that are not None."""
-        return tensors_of(self)
+        return collect_tensors(self)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Targets:
         return each_tensor(self, change)

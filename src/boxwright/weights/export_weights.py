@@ -22,7 +22,7 @@ from boxwright.config.load import dump_message, parse_message
 from boxwright.config.message import find_fields
 from boxwright.config.preset import packaged
 from boxwright.data.label_map import label_map_text, write_label_map
-from boxwright.families.table import family_of
+from boxwright.families.table import find_family
 from boxwright.nn.detector import Detector
 from boxwright.nn.network import evaluation_mode
 from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
@@ -190,7 +190,7 @@ def write_transformers(detector: Detector, config: m.TrainEvalPipelineConfig, fo
         OutputError: If a file cannot be written.
     """
     model = config.model
-    family = family_of(model) if model is not None and model.experimental_model is None else None
+    family = find_family(model) if model is not None and model.experimental_model is None else None
     if model is None or family is None or family.write_transformers is None:
         raise CheckpointError("--format transformers: only D-FINE has a layout of transformers'; use safetensors")
     return family.write_transformers(detector, model.chosen("model"), folder)

@@ -25,17 +25,17 @@ def open_export(path: Path, threads: int = 0, device: str = CPU, *, allow_edited
     """
     if path.suffix.lower() in RUNTIMES:
         return open_exported(path, threads, device, allow_edited=allow_edited)
-    return ExportedDetector(session_of(read_checked(path, allow_edited=allow_edited), threads, device))
+    return ExportedDetector(open_bytes(read_checked(path, allow_edited=allow_edited), threads, device))
 
 
-def session_of(file: ExportFile, threads: int = 0, device: str = CPU) -> Session:
+def open_bytes(file: ExportFile, threads: int = 0, device: str = CPU) -> Session:
     """Return a session of an export's bytes in the runtime of its format.
 
     Raises:
         ExportError: If the file is damaged, of another format or not Boxwright's, or its runtime is not installed.
     """
     if file.suffix.lower() in RUNTIMES:
-        return sessions.session_of(file, threads, device)
+        return sessions.open_bytes(file, threads, device)
     require_cpu(device, "a PyTorch program")
     from boxwright.weights.pt2_archive import Pt2Session
 

@@ -26,7 +26,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.optimizer import build_optimizer
 from boxwright.pipeline.tensorflow_version import tensorflow_version
-from boxwright.pipeline.training import fine_tune_of, wants_pretrained
+from boxwright.pipeline.training import read_fine_tune, wants_pretrained
 
 SHARES, AVERAGE_SHARES = "initial_shares", "average_initial_shares"
 # Nothing has to be taken out of statistics that hold less.
@@ -101,7 +101,7 @@ def _came_with_weights(layer: str, parts: Parts, config: m.TrainEvalPipelineConf
     name = f"{layer}.running_var"
     if config.train_config is None or config.model is None:
         return False
-    start = fine_tune_of(config.train_config, tensorflow_version(config.model))
+    start = read_fine_tune(config.train_config, tensorflow_version(config.model))
     if not start.source:
         return wants_pretrained(config.model) and is_within(name, parts.backbone)
     if start.scope == "classification":

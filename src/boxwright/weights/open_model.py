@@ -85,7 +85,7 @@ def run_folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def configuration_of(
+def load_configuration(
     model: Path, given: str | Path | None = None, overrides: Sequence[str] = (), *, allow_edited: bool = False
 ) -> Configuration:
     """Return the given configuration, or `pipeline.config` beside a checkpoint, or the model's own.
@@ -204,7 +204,7 @@ class OpenModel:
         digest = self.weights_sha256()
         return replace(self, opened=optimized(self.opened, precision, compile=compile), original_sha256=digest)
 
-    def finder(self, multi_scale: str = "") -> DetectFunction:
+    def detect_function(self, multi_scale: str = "") -> DetectFunction:
         """Return a function that detects objects in pictures.
 
         Args:

@@ -14,7 +14,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.data_paths import is_placeholder
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.load import load_config
-from boxwright.pipeline.tensorflow_version import tensorflow_version, with_version_of
+from boxwright.pipeline.tensorflow_version import keep_version, tensorflow_version
 from boxwright.runtime.formats import EXPORTS
 from boxwright.types import Categories
 from boxwright.types.categories import coco_classes_by_id
@@ -24,7 +24,7 @@ from boxwright.weights.initial_shares import debiased
 from boxwright.weights.known_answers import check_known_answers
 from boxwright.weights.load_weights import check_finite, load_weights
 from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
-from boxwright.weights.store import config_of, find_checkpoint, nearby
+from boxwright.weights.store import find_checkpoint, nearby, read_config
 from boxwright.weights.stored_anchors import with_stored_anchors
 from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
 from boxwright.weights.zoo_archive import is_archive, unpacked
@@ -97,8 +97,8 @@ def _restore(
     if is_weights_folder(path):
         return _restore_folder(path, config, categories)
     path, content = find_checkpoint(path)
-    own = config_of(content, path)
-    config = own if config is None or config.model is None else with_version_of(config, own)
+    own = read_config(content, path)
+    config = own if config is None or config.model is None else keep_version(config, own)
     own_classes = Categories.from_list(content["categories"]) if content["categories"] else None
     detector = build_detector(config, categories or own_classes)
     tensors = dict(content["network"])
@@ -138,7 +138,7 @@ def _restore_folder(
     if not is_file(path / CONFIG):
         return _restore_weights(path / WEIGHTS, config, categories)
     own = load_config(path / CONFIG)
-    config = own if config is None or config.model is None else with_version_of(config, own)
+    config = own if config is None or config.model is None else keep_version(config, own)
     detector, config, _ = _restore_weights(path / WEIGHTS, config, categories or _label_map(own, path))
     return detector, config, step_in(path)
 
@@ -183,7 +183,7 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
         if is_weights_folder(path) and is_file(path / CONFIG):
             return load_config(path / CONFIG)
         newest, content = find_checkpoint(path)
-        return config_of(content, newest)
+        return read_config(content, newest)
 
 
 def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:

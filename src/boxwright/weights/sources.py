@@ -24,10 +24,10 @@ from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.published import published_weights
 from boxwright.weights.pytorch_names import from_pytorch, read_pth, read_training_state
-from boxwright.weights.store import config_of, find_checkpoint
+from boxwright.weights.store import find_checkpoint, read_config
 from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
-from boxwright.weights.tensorflow.variables import FoundVariables, from_tensorflow
+from boxwright.weights.tensorflow.variables import RestoredVariables, from_tensorflow
 from boxwright.weights.zoo_archive import unpacked
 
 
@@ -98,7 +98,7 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
     return _ours(path, use_average=use_average)
 
 
-def _theirs(variables: FoundVariables) -> SourceWeights:
+def _theirs(variables: RestoredVariables) -> SourceWeights:
     return SourceWeights(variables.values, variables.keys, variables.unused, missing=variables.unnamed)
 
 
@@ -108,7 +108,7 @@ def _ours(path: Path, *, use_average: bool) -> SourceWeights:
         raise CheckpointError(f"{path}: moving averages were requested, but the run kept none")
     values = {name: value for name, value in content["network"].items() if "num_batches_tracked" not in name}
     values |= content["average"] if use_average else {}
-    config = config_of(content, path)
+    config = read_config(content, path)
     if config.train_config is None or config.train_config.debias_batch_norm:
         values |= debiased(content, config, path, use_average=use_average)
     categories = Categories.from_list(content["categories"]) if content["categories"] else None

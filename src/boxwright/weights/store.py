@@ -320,7 +320,7 @@ def nearby(path: str | Path) -> str:
     return f"; there is {', '.join(near)}" if near else ""
 
 
-def config_of(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineConfig:
+def read_config(content: dict[str, Any], path: str | Path) -> m.TrainEvalPipelineConfig:
     """Return the configuration in one of our checkpoints.
 
     Args:

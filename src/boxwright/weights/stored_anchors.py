@@ -20,14 +20,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import is_file, read_file, shown, size_of
+from boxwright.base.files import file_size, is_file, read_file, shown
 from boxwright.base.limits import CHECKPOINT_BYTES
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.nn.anchor_grids import SsdAnchorGenerator
 from boxwright.nn.ssd import SSD
 from boxwright.pipeline import messages as m
 from boxwright.weights.tensorflow.checkpoint import FROZEN_GRAPH
-from boxwright.weights.tensorflow.object_graph import GraphDef, MetaGraphDef, array_of
+from boxwright.weights.tensorflow.object_graph import GraphDef, MetaGraphDef, to_array
 
 # For each map, the (scale, aspect ratio) of each anchor at a location.
 Levels = tuple[tuple[tuple[float, float], ...], ...]
@@ -70,7 +70,7 @@ def _vector(node: Any) -> list[float]:
     if len(shape) != 1 or not 0 < shape[0] <= _MOST:
         return []
     try:
-        return [float(number) for number in array_of(tensor, tensor.dtype, shape)]
+        return [float(number) for number in to_array(tensor, tensor.dtype, shape)]
     except ValueError:
         return []
 
@@ -88,7 +88,7 @@ def anchors_beside(checkpoint: Path) -> Levels:
 
 
 def _read(path: Path, kind: Any) -> Levels:
-    if not is_file(path) or CHECKPOINT_BYTES.exceeded(size_of(path)):
+    if not is_file(path) or CHECKPOINT_BYTES.exceeded(file_size(path)):
         return ()
     try:
         message = kind.FromString(read_file(path, CheckpointError))

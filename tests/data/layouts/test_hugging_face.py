@@ -15,7 +15,7 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.data.coco import CocoDataset
-from boxwright.data.layouts.table import layout_of
+from boxwright.data.layouts.table import find_layout
 from tests.data.layouts.opened import classes_in, draw, objects_in
 
 # The first is no corner, as 30 is left of 60; the second would leave a picture of 100 by 80 as a corner and a size.
@@ -35,7 +35,7 @@ def row(*boxes: Any, classes: list[Any] | None = None, name: Any = "a.png", key:
 @pytest.mark.parametrize("key", ["categories", "category", "label"])
 def test_imagefolder(key: str, tmp_path: Path) -> None:
     imagefolder(tmp_path, row(SIZES, [1, 2, 3, 4], classes=[2, 10], key=key), {"file_name": "b.png", "objects": None})
-    assert getattr(layout_of(tmp_path), "name", None) == "Hugging Face's imagefolder"
+    assert getattr(find_layout(tmp_path), "name", None) == "Hugging Face's imagefolder"
     assert objects_in(tmp_path) == {"a.png": [("2", [60, 20, 90, 60]), ("10", [1, 2, 4, 6])], "b.png": []}
     assert classes_in(tmp_path / "metadata.jsonl") == ["2", "10"]
 
@@ -146,7 +146,7 @@ def test_parquet(features: Any, names: list[str], tmp_path: Path, cache: Path) -
         "00000001.png": [(names[1], [60, 20, 90, 60])],
         "00000002.png": [],
     }
-    assert getattr(layout_of(folder), "name", None) == "Hugging Face's Parquet"
+    assert getattr(find_layout(folder), "name", None) == "Hugging Face's Parquet"
     assert objects_in(folder) == expected
     written = {file: file.stat().st_mtime_ns for file in cache.rglob("*.png")}
     assert objects_in(folder / "data/train-00000-of-00002.parquet") == expected, "a shard stands for its split"
@@ -157,12 +157,12 @@ def test_parquet(features: Any, names: list[str], tmp_path: Path, cache: Path) -
 def test_several_splits(tmp_path: Path) -> None:
     for name in ("train", "test"):
         parquet(tmp_path / f"{name}-00000-of-00001.parquet", [image_row(0, SIZES)])
-    assert layout_of(tmp_path) is None
+    assert find_layout(tmp_path) is None
     assert len(CocoDataset(tmp_path / "test-00000-of-00001.parquet")) == 1
 
 
 def test_what_is_no_such_parquet(tmp_path: Path, cache: Path) -> None:
-    assert layout_of(parquet(tmp_path / "a/other.parquet", [{"text": "words"}])) is None
+    assert find_layout(parquet(tmp_path / "a/other.parquet", [{"text": "words"}])) is None
     empty = parquet(tmp_path / "b/x.parquet", [{"image": {"bytes": None, "path": "a.png"}, "objects": None}])
     with pytest.raises(DataError, match=r"x.parquet: row 1: image: expected the bytes of a picture"):
         CocoDataset(empty)
@@ -171,4 +171,4 @@ def test_what_is_no_such_parquet(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(DataError, match=r"row 1: class 5: expected 0 to 1"):
         CocoDataset(wrong)
     (tmp_path / "d.parquet").write_bytes(b"PAR1 and nothing")
-    assert layout_of(tmp_path / "d.parquet") is None
+    assert find_layout(tmp_path / "d.parquet") is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.data.layouts.table import layout_of
+from boxwright.data.layouts.table import find_layout
 from tests.data.layouts.opened import draw, objects_in, write_json
 
 
@@ -23,7 +23,7 @@ def createml(**coordinates: Any) -> list[dict[str, Any]]:
 def test_createml(name: str, tmp_path: Path) -> None:
     draw(tmp_path, "a.png", "b.png")
     write_json(tmp_path / name, [*createml(), {"image": "b.png", "annotations": []}])
-    assert getattr(layout_of(tmp_path), "name", None) == "Create ML's JSON"
+    assert getattr(find_layout(tmp_path), "name", None) == "Create ML's JSON"
     assert objects_in(tmp_path) == {"a.png": [("cat", [10, 20, 40, 60])], "b.png": []}
 
 
@@ -65,7 +65,7 @@ REGION = {"type": "RECTANGLE", "tags": ["cat"], "boundingBox": {"left": 10, "top
 def test_vott(tmp_path: Path) -> None:
     draw(tmp_path, "a b.png")
     file = write_json(tmp_path / "p-export.json", vott(REGION))
-    assert getattr(layout_of(file), "name", None) == "VoTT's JSON"
+    assert getattr(find_layout(file), "name", None) == "VoTT's JSON"
     assert objects_in(tmp_path) == {"a b.png": [("cat", [10, 20, 40, 60])]}
 
 
@@ -99,7 +99,7 @@ def test_json_min(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         {"image": "/data/upload/1/0a1b2c3f-c.png", "id": 3},
     ]
     write_json(tmp_path / "project-min.json", tasks)
-    assert getattr(layout_of(tmp_path), "name", None) == "Label Studio's JSON-MIN"
+    assert getattr(find_layout(tmp_path), "name", None) == "Label Studio's JSON-MIN"
     with caplog.at_level(logging.WARNING):
         read = objects_in(tmp_path)
     assert read == {"a.png": [("cat", [10, 20, 40, 60]), ("dog", [1, 8, 11, 16])], "b.png": []}

@@ -11,7 +11,7 @@ import pytest
 
 from boxwright.base.errors import DataError
 from boxwright.data.coco import CocoDataset
-from boxwright.data.layouts.table import layout_of
+from boxwright.data.layouts.table import find_layout
 from tests.data.layouts.opened import draw, objects_in, write_json
 
 
@@ -38,7 +38,7 @@ def test_shapes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_json(tmp_path / "a.json", labelme(*shapes))
     write_json(tmp_path / "b.json", labelme(picture="b.png"))
     write_json(tmp_path / "classes.json", ["cat", "dog"])
-    assert getattr(layout_of(tmp_path), "name", None) == "LabelMe's JSON"
+    assert getattr(find_layout(tmp_path), "name", None) == "LabelMe's JSON"
     with caplog.at_level(logging.WARNING):
         read = objects_in(tmp_path)
     assert read == {

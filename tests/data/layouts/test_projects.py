@@ -14,7 +14,7 @@ from PIL import Image
 
 from boxwright.base.errors import DataError
 from boxwright.data.coco import CocoDataset
-from boxwright.data.layouts.table import layout_of
+from boxwright.data.layouts.table import find_layout
 from tests.data.layouts.opened import classes_in, draw, objects_in, write_json
 
 META = {"classes": [{"title": "dog", "shape": "polygon"}, {"title": "cat", "shape": "rectangle"}], "tags": []}
@@ -141,7 +141,7 @@ def test_subsets_are_asked_for_one_by_one(tmp_path: Path) -> None:
     draw(tmp_path, "images/train/a.png", "images/val/a.png")
     for name in ("train", "val"):
         write_json(tmp_path / "annotations" / f"{name}.json", datumaro(box()))
-    assert layout_of(tmp_path) is None
+    assert find_layout(tmp_path) is None
     assert [*objects_in(tmp_path / "annotations/val.json")] == ["images/val/a.png"]
 
 

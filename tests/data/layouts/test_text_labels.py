@@ -9,7 +9,7 @@ import pytest
 
 from boxwright.base.errors import DataError
 from boxwright.data.coco import CocoDataset
-from boxwright.data.layouts.table import layout_of
+from boxwright.data.layouts.table import find_layout
 from boxwright.evaluation.metrics.coco import CocoMetrics
 from boxwright.types import Detections
 from tests.data.layouts.opened import classes_in, draw, objects_in
@@ -39,7 +39,7 @@ def test_kitti(kitti: Path) -> None:
         ("ignore Car", [50, 10, 70, 30]),
         ("ignore Van", [50, 10, 70, 30]),
     ]
-    assert getattr(layout_of(kitti), "name", None) == "KITTI's labels"
+    assert getattr(find_layout(kitti), "name", None) == "KITTI's labels"
     assert objects_in(kitti) == {"training/image_2/000000.png": expected, "training/image_2/000001.png": []}
     assert objects_in(kitti / "training") == {"image_2/000000.png": expected, "image_2/000001.png": []}
     assert [*objects_in(kitti, kitti / "training" / "image_2")] == ["000000.png", "000001.png"]
@@ -61,7 +61,7 @@ def test_the_tao_toolkits_folders(tmp_path: Path) -> None:
     write(tmp_path / "labels/a.txt", KITTI.format("cat", "1 2 3 4"))
     assert objects_in(tmp_path) == {"images/a.jpg": [("cat", [1, 2, 3, 4])]}
     write(tmp_path / "labels/a.txt", "0 0.5 0.5 0.1 0.1\n")
-    assert layout_of(tmp_path) is None, "it is YOLO's"
+    assert find_layout(tmp_path) is None, "it is YOLO's"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_visdrone(tmp_path: Path) -> None:
         tmp_path / "annotations/a.txt", "10,20,30,40,1,4,0,0\n1,2,3,4,1,11,0,1,\n50,10,20,20,0,0,0,0\n5,5,5,5,0,4,0,0\n"
     )
     write(tmp_path / "annotations/b.txt", "")
-    assert getattr(layout_of(tmp_path), "name", None) == "VisDrone's labels"
+    assert getattr(find_layout(tmp_path), "name", None) == "VisDrone's labels"
     read = objects_in(tmp_path)
     assert read["images/a.jpg"][:2] == [("car", [10, 20, 40, 60]), ("others", [1, 2, 4, 6])]
     ignored = {
@@ -128,7 +128,7 @@ def test_oid_toolkit(tmp_path: Path) -> None:
     write(tmp_path / "Cat/Label/a.txt", "Cat 1.5 2 3 4\n")
     write(tmp_path / "Cat/Label/b.txt", "Cat 10 20 30 40\n")
     write(tmp_path / "Traffic light/Label/b.txt", "Traffic light 5 6 7 8\n")
-    assert getattr(layout_of(tmp_path), "name", None) == "OIDv4 ToolKit's labels"
+    assert getattr(find_layout(tmp_path), "name", None) == "OIDv4 ToolKit's labels"
     assert objects_in(tmp_path) == {
         "Cat/a.jpg": [("Cat", [1.5, 2, 3, 4])],
         "Cat/b.jpg": [("Cat", [10, 20, 30, 40]), ("Traffic light", [5, 6, 7, 8])],
@@ -153,7 +153,7 @@ def test_oid_toolkit(tmp_path: Path) -> None:
 def test_tables(text: str, tmp_path: Path) -> None:
     draw(tmp_path, "images/a.png", "images/b.png")
     write(tmp_path / "_annotations.csv", text)
-    assert getattr(layout_of(tmp_path), "name", None) == "a CSV table"
+    assert getattr(find_layout(tmp_path), "name", None) == "a CSV table"
     assert objects_in(tmp_path) == {"a.png": [("cat", [10, 20, 40, 60])], "b.png": []}
 
 
@@ -171,14 +171,16 @@ def test_parts_are_asked_for_one_by_one(tmp_path: Path) -> None:
     draw(tmp_path, "images/a.png")
     for name in ("train", "test"):
         write(tmp_path / f"{name}_labels.csv", "filename,class,xmin,ymin,xmax,ymax\na.png,cat,10,20,40,60\n")
-    assert layout_of(tmp_path) is None
-    assert layout_of(tmp_path / "train_labels.csv") is not None
+    assert find_layout(tmp_path) is None
+    assert find_layout(tmp_path / "train_labels.csv") is not None
     with pytest.raises(DataError, match="a folder without annotations of a known layout"):
         CocoDataset(tmp_path)
 
 
 def test_open_images_tables_are_not_theirs(tmp_path: Path) -> None:
-    assert layout_of(write(tmp_path / "boxes.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax\n0a,/m/01,0,1,0,1\n")) is None
+    assert (
+        find_layout(write(tmp_path / "boxes.csv", "ImageID,LabelName,XMin,XMax,YMin,YMax\n0a,/m/01,0,1,0,1\n")) is None
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from boxwright.base.errors import DataError
-from boxwright.data.layouts.table import layout_of
+from boxwright.data.layouts.table import find_layout
 from tests.data.layouts.opened import draw, objects_in, write_json
 
 RECT = {"name": "rect", "x": 10, "y": 20, "width": 30, "height": 40}
@@ -39,7 +39,7 @@ def test_shapes(is_project: bool, tmp_path: Path, caplog: pytest.LogCaptureFixtu
     content = via(*regions, region({"name": "point", "cx": 1, "cy": 2}, kind="x")) | via(name="b.png")
     stored = {"_via_settings": {}, "_via_img_metadata": content, "_via_attributes": {}} if is_project else content
     file = write_json(tmp_path / "any.json", stored)
-    assert getattr(layout_of(tmp_path), "name", None) == "VGG Image Annotator's regions"
+    assert getattr(find_layout(tmp_path), "name", None) == "VGG Image Annotator's regions"
     with caplog.at_level(logging.WARNING):
         read = objects_in(file)
     assert [box for _, box in read["a.png"]] == [pytest.approx(box, abs=1e-4) for _, box in SHAPES]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import requests
 
-from boxwright.inference.serving.pictures import bytes_of, file_of_form, flat_numbers, nested_shape, picture_of_list
+from boxwright.inference.serving.pictures import file_of_form, flat_numbers, nested_shape, parse_bytes, picture_of_list
 from boxwright.inference.serving.requests import BadRequest
 
 KIND = "multipart/form-data; boundary=x"
@@ -135,4 +135,4 @@ def test_an_outline_does_not_go_deeper_than_a_picture() -> None:
 
 def test_nothing_is_no_number() -> None:
     assert flat_numbers([[1, 2], [3, 4]], 4, "it") == ((2, 2), [1, 2, 3, 4])
-    assert bytes_of([0, 255], "it").tolist() == [0, 255]
+    assert parse_bytes([0, 255], "it").tolist() == [0, 255]

@@ -22,7 +22,7 @@ from boxwright.nn.network import Network
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.weights.export_weights import write_tensorflow_checkpoint
-from boxwright.weights.tensorflow.variables import from_tensorflow, names_of, tf1_variables, tf2_variables
+from boxwright.weights.tensorflow.variables import from_tensorflow, parameter_names, tf1_variables, tf2_variables
 from tests.center_nets import CENTER_NET
 from tests.conftest import SMALL_MODEL
 from tests.two_stage_models import ONE_MAP
@@ -332,7 +332,7 @@ def test_a_slim_classifier_starts_a_detector_of_either() -> None:
 
 
 def test_patterns_know_tf1s_names() -> None:
-    names = names_of(network(SMALL_MODEL.replace("_fpn_keras", "_fpn").removeprefix("\nmodel {")[:-2]))
+    names = parameter_names(network(SMALL_MODEL.replace("_fpn_keras", "_fpn").removeprefix("\nmodel {")[:-2]))
     assert "FeatureExtractor/MobilenetV2/Conv/weights" in names["backbone.stem.0.weight"]
     assert "WeightSharedConvolutionalBoxPredictor/BoxPredictor/biases" in names["head.boxes.1.bias"]
 

@@ -14,7 +14,7 @@ import boxwright as bw
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.weights.tensorflow.bundle import write_bundle
-from boxwright.weights.tensorflow.variables import names_of, tf1_variables, to_tensorflow
+from boxwright.weights.tensorflow.variables import parameter_names, tf1_variables, to_tensorflow
 from tests.weights.tensorflow.test_first_formats import saved_slices
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -157,7 +157,7 @@ def test_there_and_back() -> None:
 
 @pytest.mark.slow
 def test_patterns_know_slims_names() -> None:
-    names = names_of(detector_of("refinedet_vgg16").network)
+    names = parameter_names(detector_of("refinedet_vgg16").network)
     assert "FeatureExtractor/vgg_16/conv1/conv1_1/weights" in names["backbone.stages.0.0.weight"]
     assert "FeatureExtractor/vgg_16/fc7/biases" in names["backbone.converted.2.bias"]
 

@@ -93,5 +93,5 @@ def time_contenders(
 def _exported(name: str, settings: BenchmarkSettings) -> Contender:
     if settings.train:
         raise ConfigError(f"{name} is exported and cannot be trained; remove --train to measure it")
-    find = open_model(name, threads=settings.threads, allow_edited=settings.allow_edited).finder()
+    find = open_model(name, threads=settings.threads, allow_edited=settings.allow_edited).detect_function()
     return Contender(lambda given: partial(find, given))

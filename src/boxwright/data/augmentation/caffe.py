@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.data.augmentation.functional.geometry import pad, place
-from boxwright.data.augmentation.functional.pixels import canvas_of, scale_levels, shift_levels
+from boxwright.data.augmentation.functional.pixels import make_canvas, scale_levels, shift_levels
 from boxwright.types import Sample
 
 _INTERPOLATIONS = (cv2.INTER_LINEAR, cv2.INTER_AREA, cv2.INTER_NEAREST, cv2.INTER_CUBIC, cv2.INTER_LANCZOS4)
@@ -89,7 +89,7 @@ class RandomExpand:
         height, width = sample.image.shape[:2]
         tall, wide = int(height * ratio), int(width * ratio)
         top, left = math.floor(rng.uniform(0, tall - height)), math.floor(rng.uniform(0, wide - width))
-        return pad(sample, canvas_of((tall, wide), self.color, sample.image), (left, top))
+        return pad(sample, make_canvas((tall, wide), self.color, sample.image), (left, top))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.data.augmentation.functional.geometry import Window, cut, pad, resize
-from boxwright.data.augmentation.functional.pixels import canvas_of
+from boxwright.data.augmentation.functional.pixels import make_canvas
 from boxwright.types import Sample
 
 _ATTEMPTS = 100
@@ -315,7 +315,7 @@ def _square(sample: Sample, side: int, corner: tuple[int, int], size: int, color
     if (tall, wide) == (size, size):
         return small
     place = (min(starts[0], size - wide), min(starts[1], size - tall))
-    return pad(small, canvas_of((size, size), color or (114.0,), small.image), place)
+    return pad(small, make_canvas((size, size), color or (114.0,), small.image), place)
 
 
 def _centered(boxes: NDArray[np.float32], window: Window) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boxwright.data.augmentation.crop import crop, overlapping
 from boxwright.data.augmentation.functional.compose import covered, mask_boxes, overlay, share_covered
 from boxwright.data.augmentation.functional.geometry import Window, pad, resize
-from boxwright.data.augmentation.functional.pixels import Pixels, as_float, canvas_of, like
+from boxwright.data.augmentation.functional.pixels import Pixels, as_float, like, make_canvas
 from boxwright.data.augmentation.transform import SampleProvider
 from boxwright.types import Sample
 
@@ -197,4 +197,4 @@ class Mosaic:
 def _canvas(samples: list[Sample], size: tuple[int, int], color: tuple[float, ...]) -> Pixels:
     """Return a canvas of one color, with a data type for all images."""
     largest = max((sample.image for sample in samples), key=lambda image: image.dtype.itemsize)
-    return canvas_of(size, color, largest)
+    return make_canvas(size, color, largest)

@@ -9,7 +9,7 @@ import numpy as np
 
 from boxwright.data.augmentation.crop import RandomCrop, crop, overlapping, touching
 from boxwright.data.augmentation.functional.geometry import Resize, Window, pad, resize
-from boxwright.data.augmentation.functional.pixels import Pixels, canvas_of, like
+from boxwright.data.augmentation.functional.pixels import Pixels, like, make_canvas
 from boxwright.nn.ops.resize import resize_area, resize_bicubic, resize_bilinear, resize_nearest
 from boxwright.types import Sample
 
@@ -215,7 +215,7 @@ def _canvas(image: Pixels, size: Size, color: Color) -> Pixels:
     """Return a canvas of one color, with the image's data type."""
     levels = image.mean((0, 1)) if color is None else np.asarray(color)
     # `like` rounds a mean for uint8; the canvas would truncate it.
-    return canvas_of(size, like(image, levels.astype(np.float32)), image)
+    return make_canvas(size, like(image, levels.astype(np.float32)), image)
 
 
 @dataclass(frozen=True)
@@ -245,4 +245,4 @@ class LargeScaleJitter:
         scaled = resize(sample, tall, wide)
         window: Window = (left, top, left + shown[1], top + shown[0])
         inside = crop(scaled, window, overlapping(scaled.boxes, window, self.min_visible), clip_boxes=True)
-        return pad(inside, canvas_of(self.size, self.color, inside.image), (0, 0))
+        return pad(inside, make_canvas(self.size, self.color, inside.image), (0, 0))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from boxwright.base.errors import DataError
-from boxwright.data.augmentation.functional.geometry import places_of, put_points
+from boxwright.data.augmentation.functional.geometry import collect_points, put_points
 from boxwright.data.augmentation.functional.pixels import as_levels
 from boxwright.data.augmentation.transform import Transform
 from boxwright.types import Sample
@@ -79,7 +79,7 @@ class TorchvisionTransform:
         }
         if sample.masks is not None:
             target["masks"] = tv_tensors.Mask(torch.from_numpy(sample.masks.copy()))
-        if (places := places_of(sample)) is not None:
+        if (places := collect_points(sample)) is not None:
             target["keypoints"] = tv_tensors.KeyPoints(torch.from_numpy(places.copy()), canvas_size=size)
         image = tv_tensors.Image(torch.from_numpy(np.ascontiguousarray(as_levels(sample.image).transpose(2, 0, 1))))
         with seeded(rng):
@@ -168,7 +168,7 @@ class AlbumentationsTransform:
         }
         if sample.masks is not None and len(sample.masks):
             given["masks"] = list(sample.masks)
-        if (places := places_of(sample)) is not None:
+        if (places := collect_points(sample)) is not None:
             given["keypoints"] = np.nan_to_num(places).reshape(-1, 2)
         with seeded(rng) as seed:
             self.pipeline.set_random_seed(seed)
@@ -209,7 +209,7 @@ def _sample(before: Sample, result: dict[str, Any]) -> Sample:
         change["masks"] = lambda _: masks[rows].astype(np.uint8)
     elif before.masks is not None:
         change["masks"] = lambda _: np.zeros((0, *image.shape[:2]), np.uint8)
-    if (old := places_of(before)) is not None:
+    if (old := collect_points(before)) is not None:
         places = np.asarray(result["keypoints"], np.float32).reshape(old.shape)[rows]
         change |= put_points(places, before, (image.shape[0], image.shape[1]))
     return before.keep(rows).moved(image, **change)

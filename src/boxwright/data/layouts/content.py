@@ -21,7 +21,7 @@ from boxwright.data.rotated import Box
 _BEGINNING = 1 << 16
 
 
-def beginning_of(path: Path, most: int = _BEGINNING) -> str:
+def read_beginning(path: Path, most: int = _BEGINNING) -> str:
     """Return the text of the first bytes of a file, in UTF-8 or UTF-16; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
@@ -32,7 +32,7 @@ def beginning_of(path: Path, most: int = _BEGINNING) -> str:
     return data.decode(encoding, "replace")
 
 
-def folder_of(path: Path) -> Path:
+def containing_folder(path: Path) -> Path:
     """Return a folder itself, or the folder of a file."""
     return path if is_folder(path) else path.parent
 
@@ -80,7 +80,7 @@ def file_in(path: Path, name: str) -> Path | None:
     return file if is_file(file) else None
 
 
-def picture_of(pictures: PictureFiles, stem: str, ending: str) -> str:
+def find_picture(pictures: PictureFiles, stem: str, ending: str) -> str:
     """Return the picture that a file of labels describes, by its name without ending, relative to the folder.
 
     Args:

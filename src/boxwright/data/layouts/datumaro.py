@@ -15,7 +15,7 @@ import numpy as np
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder
 from boxwright.data.coco_masks import check_mask_memory, decode_mask
-from boxwright.data.layouts.content import Content, beginning_of, folder_of, only_file
+from boxwright.data.layouts.content import Content, containing_folder, only_file, read_beginning
 from boxwright.data.reading import as_list, as_object, as_text, finite_number, read_json, read_objects, whole_number
 from boxwright.data.rotated import Box, box_around_points, box_around_rectangle
 
@@ -34,7 +34,7 @@ def _file(path: Path) -> Path | None:
 
 
 def _begins_like_datumaro(path: Path) -> bool:
-    text = beginning_of(path)
+    text = read_beginning(path)
     if not text.lstrip().startswith("{") or '"images"' in text:
         return False
     return '"dm_format_version"' in text or ('"items"' in text and '"label"' in text and '"categories"' in text)
@@ -42,7 +42,7 @@ def _begins_like_datumaro(path: Path) -> bool:
 
 def datumaro_folder(path: Path) -> Path:
     """Return the folder that has `annotations` and `images`, or the file's own."""
-    folder = folder_of(path)
+    folder = containing_folder(path)
     return folder.parent if folder.name == _ANNOTATIONS and is_file(path) else folder
 
 

@@ -21,7 +21,7 @@ from boxwright.base.errors import DataError, translated
 from boxwright.base.files import is_file, is_folder, shown, unique_stem, write_whole
 from boxwright.data.archives import filled_folder, kept_folder
 from boxwright.data.image_io import read_header
-from boxwright.data.layouts.content import Content, beginning_of, file_in, files_in, folder_of
+from boxwright.data.layouts.content import Content, containing_folder, file_in, files_in, read_beginning
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import as_list, as_object, as_text, finite_number, numbered_lines, parse_json, read_table
 
@@ -167,7 +167,7 @@ _METADATA = ("metadata.jsonl", "metadata.csv")
 def is_image_folder(path: Path) -> bool:
     """Return whether a folder has a `metadata` file that tells of objects, or a path is one."""
     file = _metadata_file(path)
-    first = beginning_of(file).partition("\n")[0] if file is not None else ""
+    first = read_beginning(file).partition("\n")[0] if file is not None else ""
     return '"objects"' in first or "objects" in first.strip().split(",")
 
 
@@ -242,7 +242,7 @@ def _split(file: Path) -> str:
 def parquet_folder(path: Path) -> Path:
     """Return the folder in the cache for a split's pictures; they are written when the split is read."""
     shards = _shards(path)
-    return kept_folder(shards) if shards else folder_of(path)
+    return kept_folder(shards) if shards else containing_folder(path)
 
 
 def read_parquet(path: Path, image_folder: Path | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.files import is_file, is_folder
-from boxwright.data.layouts.content import Content, beginning_of, files_in, folder_of
+from boxwright.data.layouts.content import Content, containing_folder, files_in, read_beginning
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import as_object, as_text, read_json, read_objects, read_points, whole_number
 from boxwright.data.rotated import Box, box_around_points
@@ -33,7 +33,7 @@ def is_labelme(path: Path) -> bool:
 
 
 def _begins_like_labelme(path: Path) -> bool:
-    text = beginning_of(path)
+    text = read_beginning(path)
     return text.lstrip().startswith("{") and _KEYS.search(text) is not None and '"images"' not in text
 
 
@@ -60,7 +60,7 @@ def read_labelme(path: Path, image_folder: Path | None) -> dict[str, Any]:
     files = [file for file in _files(path) if _begins_like_labelme(file)]
     for _ in range(len(_files(path)) - len(files)):
         content.leave_out("JSON file that is not LabelMe's")
-    base = image_folder or folder_of(path)
+    base = image_folder or containing_folder(path)
     own = _pictures_beside(files)
     renamed = 0
     for file in files:

@@ -15,7 +15,7 @@ from boxwright.base.errors import DataError
 from boxwright.base.files import is_file, is_folder
 from boxwright.base.limits import IMAGE_PIXELS
 from boxwright.data.image_io import image_size
-from boxwright.data.layouts.content import Content, files_in, folders_in, picture_of
+from boxwright.data.layouts.content import Content, files_in, find_picture, folders_in
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import as_list, as_object, as_text, read_json, read_objects, read_points, whole_number
 from boxwright.data.rotated import Box, box_around_points
@@ -61,7 +61,7 @@ def read_supervisely(path: Path, image_folder: Path | None) -> dict[str, Any]:
         for file in files_in(data_set / "ann", ".json"):
             # `a.png.json` describes `a.png`; older exports have `a.json`.
             is_named = is_file(data_set / "img" / file.stem)
-            name = file.stem if is_named else picture_of(pictures, file.stem, "")
+            name = file.stem if is_named else find_picture(pictures, file.stem, "")
             _read_file(content, file, name if image_folder else (inside / name).as_posix())
     return content.as_coco()
 

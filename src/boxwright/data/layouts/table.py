@@ -11,7 +11,7 @@ from boxwright.base.files import is_file, is_folder
 from boxwright.data.cvat import is_cvat_text, read_cvat
 from boxwright.data.fiftyone import is_fiftyone_text, read_fiftyone
 from boxwright.data.label_studio import is_json_min_text, is_label_studio_text, read_json_min, read_label_studio
-from boxwright.data.layouts.content import beginning_of, folder_of, only_file
+from boxwright.data.layouts.content import containing_folder, only_file, read_beginning
 from boxwright.data.layouts.csv_tables import is_csv_table_text, read_csv_table
 from boxwright.data.layouts.datumaro import datumaro_folder, is_datumaro, read_datumaro
 from boxwright.data.layouts.hugging_face import (
@@ -51,7 +51,7 @@ class Layout:
     name: str
     recognizes: Callable[[Path], bool]
     read: Callable[[Path, Path | None], dict[str, Any]]
-    picture_folder: Callable[[Path], Path] = folder_of
+    picture_folder: Callable[[Path], Path] = containing_folder
 
 
 def _single_file(
@@ -60,7 +60,7 @@ def _single_file(
     """Return the layout of one file, which its beginning shows, or of a folder with only one such file."""
 
     def file(path: Path) -> Path | None:
-        return only_file(path, lambda candidate: is_text(beginning_of(candidate)), ending)
+        return only_file(path, lambda candidate: is_text(read_beginning(candidate)), ending)
 
     return Layout(name, lambda path: file(path) is not None, lambda path, folder: read(file(path) or path, folder))
 
@@ -88,7 +88,7 @@ LAYOUTS = (
 )
 
 
-def layout_of(path: Path) -> Layout | None:
+def find_layout(path: Path) -> Layout | None:
     """Return the layout of a file or a folder; None if it is of none."""
     if not (is_file(path) or is_folder(path)):
         return None

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.base.errors import DataError
-from boxwright.base.files import is_folder, size_of
-from boxwright.data.layouts.content import Content, beginning_of, files_in, folders_in, picture_of
+from boxwright.base.files import file_size, is_folder
+from boxwright.data.layouts.content import Content, files_in, find_picture, folders_in, read_beginning
 from boxwright.data.picture_files import PictureFiles
 from boxwright.data.reading import is_number, numbered_lines, parse_numbers, whole_number
 
@@ -17,7 +17,7 @@ _TRIED = 20
 
 def _first_line(files: Iterable[Path]) -> str:
     """Return the first line of the first file that does not begin with a blank one."""
-    lines = (beginning_of(file).split("\n", 1)[0].strip() for file in files)
+    lines = (read_beginning(file).split("\n", 1)[0].strip() for file in files)
     return next((line for line in lines if line), "")
 
 
@@ -70,7 +70,7 @@ def read_kitti(path: Path, image_folder: Path | None) -> dict[str, Any]:
     pictures = PictureFiles(image_folder or images)
     content = Content(path)
     for file in files_in(labels, ".txt"):
-        image = content.add_image(prefix + picture_of(pictures, file.stem, ".png"))
+        image = content.add_image(prefix + find_picture(pictures, file.stem, ".png"))
         for where, line in _lines(file):
             kind, *rest = line.split()
             if len(rest) + 1 not in _KITTI_COUNTS:
@@ -118,7 +118,7 @@ def read_visdrone(path: Path, image_folder: Path | None) -> dict[str, Any]:
     prefix = "" if image_folder else "images/"
     content = Content(path, _VISDRONE_CLASSES)
     for file in files_in(path / "annotations", ".txt"):
-        image = content.add_image(prefix + picture_of(pictures, file.stem, ".jpg"))
+        image = content.add_image(prefix + find_picture(pictures, file.stem, ".jpg"))
         for where, line in _lines(file):
             words = _visdrone_words(line)
             if len(words) != _VISDRONE_COLUMNS:
@@ -168,8 +168,8 @@ def read_oid_toolkit(path: Path, image_folder: Path | None) -> dict[str, Any]:
         inside = folder.relative_to(path)
         pictures = PictureFiles(base / inside)
         for file in files_in(folder / _OID_LABELS, ".txt"):
-            name = (inside / picture_of(pictures, file.stem, ".jpg")).as_posix()
-            image = content.add_image(first.setdefault((file.stem, size_of(base / name)), name))
+            name = (inside / find_picture(pictures, file.stem, ".jpg")).as_posix()
+            image = content.add_image(first.setdefault((file.stem, file_size(base / name)), name))
             for where, line in _lines(file):
                 # Names of classes have spaces.
                 words = line.rsplit(maxsplit=4)

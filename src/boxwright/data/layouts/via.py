@@ -14,7 +14,7 @@ from typing import Any
 
 from boxwright.base.errors import DataError
 from boxwright.base.files import is_folder
-from boxwright.data.layouts.content import Content, beginning_of, file_in, only_file
+from boxwright.data.layouts.content import Content, file_in, only_file, read_beginning
 from boxwright.data.reading import (
     as_list,
     as_object,
@@ -48,7 +48,7 @@ def _file(path: Path) -> Path | None:
 
 
 def _begins_like_via(path: Path) -> bool:
-    text = beginning_of(path)
+    text = read_beginning(path)
     if path.suffix.lower() == ".csv":
         return "region_shape_attributes" in text.partition("\n")[0]
     return text.lstrip().startswith("{") and ("_via_" in text or ('"regions"' in text and '"filename"' in text))

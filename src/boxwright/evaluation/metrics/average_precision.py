@@ -62,7 +62,7 @@ def sampled(precision: Floats, recall: Floats, points: Floats) -> Floats:
     return np.asarray(heights[np.searchsorted(recall, points, side="left")])
 
 
-def sampled_of(right: NDArray[np.bool_], counted: NDArray[np.bool_], objects: float, points: Floats) -> Floats:
+def sample_precision(right: NDArray[np.bool_], counted: NDArray[np.bool_], objects: float, points: Floats) -> Floats:
     """Return `sampled` of the detections that count, without their curves, float64 [P].
 
     Precision falls until the next right detection, so that right ones alone make the envelope.

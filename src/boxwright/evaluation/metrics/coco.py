@@ -19,11 +19,11 @@ from boxwright.evaluation.metrics.coco_matching import (
     ClassResults,
     Truth,
     are_known,
-    candidates_of,
     compute_class_results,
     match_classes,
     mean_of_known,
     select,
+    to_candidates,
     unmatched,
 )
 from boxwright.evaluation.metrics.judged import MatchAccumulator
@@ -87,7 +87,7 @@ class CocoMetrics:
         self._truths += len(sample.labels)
         self._found += len(labels)
         self._best = max(self._best, float(scores.max(initial=0.0)))
-        every = candidates_of(self._images - 1, detected, labels, scores)
+        every = to_candidates(self._images - 1, detected, labels, scores)
         # As pycocotools, which drops worse detections before it matches any.
         counted = (every.ranks < _LIMITS[-1]) & are_known(every.labels, self._known)
         if self.labeled is not None and (classes := self.labeled(sample)) is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.evaluation.metrics.average_precision import precision_and_recall, sampled_of
+from boxwright.evaluation.metrics.average_precision import precision_and_recall, sample_precision
 from boxwright.evaluation.metrics.judged import MatchedDetections, MatchesByClass, MatchFlags
 from boxwright.evaluation.metrics.matching import NOBODY, claim_best_free
 from boxwright.evaluation.metrics.metric import Curve, Matches
@@ -65,7 +65,7 @@ class Candidates:
     detections: Indices
 
 
-def candidates_of(image: int, regions: Regions, labels: Indices, scores: NDArray[np.float32]) -> Candidates:
+def to_candidates(image: int, regions: Regions, labels: Indices, scores: NDArray[np.float32]) -> Candidates:
     """Return all detections of an image as candidates; ties of score keep their order."""
     order = np.lexsort((-scores, labels))
     ordered = labels[order]
@@ -200,7 +200,7 @@ def precision_at_recalls(verdicts: MatchFlags, objects: NDArray[np.int64]) -> Fl
         for threshold in range(len(THRESHOLDS)):
             rule = size * len(THRESHOLDS) + threshold
             right, counted = verdicts.right_by(rule), verdicts.counted_by(rule)
-            precision[size, threshold] = sampled_of(right, counted, float(objects[size]), RECALLS)
+            precision[size, threshold] = sample_precision(right, counted, float(objects[size]), RECALLS)
     return precision
 
 

@@ -22,11 +22,11 @@ from boxwright.evaluation.metrics.coco_matching import (
     ClassResults,
     Truth,
     are_known,
-    candidates_of,
     compute_class_results,
     match_classes,
     mean_of_known,
     select,
+    to_candidates,
     unmatched,
 )
 from boxwright.evaluation.metrics.judged import MatchAccumulator
@@ -69,7 +69,7 @@ class LvisMetrics:
         self._listed += len(sample.negative_labels) + len(sample.not_exhaustive_labels)
         best = np.zeros(len(scores), np.bool_)
         best[np.argsort(-scores, kind="stable")[:_MOST]] = True
-        every = candidates_of(self._images - 1, detected, detections.labels, scores)
+        every = to_candidates(self._images - 1, detected, detections.labels, scores)
         judging = np.union1d(sample.labels, sample.negative_labels)
         judging = judging[are_known(judging, self._known)]
         counted = best[every.detections] & np.isin(every.labels, judging)

@@ -126,7 +126,7 @@ def valid_cells(true_sizes: Tensor, grid: Grid) -> Tensor:
     return rows[:, :, None] & columns[:, None, :]
 
 
-def grid_of(maps: Tensor) -> Grid:
+def grid_shape(maps: Tensor) -> Grid:
     """Return the numbers of rows and columns of maps [..., H, W]."""
     return maps.shape[-2], maps.shape[-1]
 
@@ -158,7 +158,7 @@ def _twice(deviations: Tensor) -> Tensor:
     return 2 * deviations.square()[..., None]
 
 
-def deviations_of(sizes: Tensor, min_iou: float) -> Tensor:
+def gaussian_deviations(sizes: Tensor, min_iou: float) -> Tensor:
     """Return the standard deviations of the Gaussians around boxes' centers: a sixth of their diameters.
 
     Args:

@@ -26,7 +26,7 @@ from boxwright.families.center_net.backbones import (
     ResidualBlock,
     hourglass_output,
 )
-from boxwright.families.center_net.cells import grid_of, read
+from boxwright.families.center_net.cells import grid_shape, read
 from boxwright.families.center_net.consistency_features import ConsistencyFeatures, RandomView
 from boxwright.families.center_net.predictions import STRIDE, CenterPredictions, DeepMaskPredictions, EmbeddingMaps
 from boxwright.nn.layers import ConvSettings, Dense, KernelRule, conv_norm_act, make_conv
@@ -309,7 +309,7 @@ class DeepMasks(nn.Module):
 
 def instances_at(maps: Tensor, boxes: Tensor) -> Tensor:
     """Return the numbers [B, N, D] that maps [B, D, H, W] hold at boxes' centers; boxes as for `DeepMasks`."""
-    grid = constants(grid_of(maps), boxes.device)
+    grid = constants(grid_shape(maps), boxes.device)
     centers = (boxes[..., :2] + boxes[..., 2:]).flip(-1) * grid / 2
     return read(maps, centers.trunc().clamp(min=0).minimum(grid - 1))
 
@@ -411,5 +411,5 @@ class DeepMaskPredictor(nn.Module):
 
 def relative(boxes: Tensor, maps: Tensor) -> Tensor:
     """Return boxes [B, N, 4], xyxy in pixels, in 0..1 of the grid of maps [B, C, H, W]."""
-    height, width = grid_of(maps)
+    height, width = grid_shape(maps)
     return normalized(boxes, (height * STRIDE, width * STRIDE))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from boxwright.families.center_net.cells import CellBoxes, center_cells, grid_of, read
+from boxwright.families.center_net.cells import CellBoxes, center_cells, grid_shape, read
 from boxwright.families.center_net.deep_masks import DeepMaskPredictor
 from boxwright.families.center_net.predictions import (
     CenterPredictions,
@@ -357,7 +357,7 @@ class CenterNet(Network):
         maps: list[Tensor] = self.neck(self.backbone(padded))
         return maps
 
-    def embeddings_of(self, inputs: Tensor) -> list[EmbeddingMaps]:
+    def compute_embeddings(self, inputs: Tensor) -> list[EmbeddingMaps]:
         """Return the maps that DeepMAC's masks are predicted from, of every stage."""
         maps = self.feature_maps(inputs)
         return [heads.get_submodule("embeddings")(features) for heads, features in zip(self.stages, maps, strict=True)]
@@ -377,7 +377,7 @@ class CenterNet(Network):
         masks = self.deep_masks.of_detections(predictions)
         if targets is not None:
             whole = padded_to_multiple(inputs, self.pad_to_multiple)
-            masks = self.deep_masks.of_objects(masks, predictions, maps, whole, targets, self.embeddings_of)
+            masks = self.deep_masks.of_objects(masks, predictions, maps, whole, targets, self.compute_embeddings)
         return replace(predictions, deep_masks=masks)
 
 
@@ -386,5 +386,5 @@ def _classified(maps: StageMaps, targets: Targets, classifier: IdentityClassifie
     if maps.identities is None:
         raise ValueError("a stage lacks the head of identities")
     centers = CellBoxes.of_pixels(targets.boxes).centers
-    embeddings = read(maps.identities, center_cells(centers, grid_of(maps.identities)))
+    embeddings = read(maps.identities, center_cells(centers, grid_shape(maps.identities)))
     return replace(maps, identity_logits=classifier(embeddings))

@@ -16,7 +16,7 @@ from boxwright.families.two_stage.third_stage import masks_of_classes
 from boxwright.nn.criteria.criterion import Description, LossTerm
 from boxwright.nn.criteria.example_selection import HardExampleMiner, MinibatchSampler
 from boxwright.nn.criteria.losses import ClassificationLoss, LocalizationLoss, as_columns
-from boxwright.nn.criteria.target_assigner import UNMATCHED, AnchorTargets, TargetAssigner, has_match, rows_of
+from boxwright.nn.criteria.target_assigner import UNMATCHED, AnchorTargets, TargetAssigner, gather_rows, has_match
 from boxwright.nn.ops.roi import mask_targets
 from boxwright.types import AnchorPredictions, InstancePredictions, Proposals, RegionPredictions, Targets
 from boxwright.types.predictions import TwoStagePredictions
@@ -51,10 +51,12 @@ class ProposalCriterion:
         # Images that are not annotated have no loss, but count among those that are averaged, as in TF.
         share = _annotated(targets)[:, None] / counts.sum(1, keepdim=True).clamp(min=1)
         class_losses = self.classification(
-            rows_of(predictions.class_logits, rows).float(), assigned.classes, (counts * share)[..., None]
+            gather_rows(predictions.class_logits, rows).float(), assigned.classes, (counts * share)[..., None]
         )
         box_weights = assigned.box_weights * sampled * share
-        box_losses = self.localization(rows_of(predictions.box_codes, rows).float(), assigned.box_codes, box_weights)
+        box_losses = self.localization(
+            gather_rows(predictions.box_codes, rows).float(), assigned.box_codes, box_weights
+        )
         return {
             "Loss/RPNLoss/localization_loss": LossTerm(self.localization_weight * box_losses.sum(), images),
             "Loss/RPNLoss/objectness_loss": LossTerm(self.objectness_weight * class_losses.sum(), images),

@@ -301,7 +301,7 @@ class BoxClassifier(SecondStage):
         self, maps: list[Tensor], proposals: Proposals, input_size: Size, context: ContextFeatures | None = None
     ) -> RegionPredictions:
         """Return codes [B, R, K or 1, 4] and logits [B, R, K + 1]."""
-        features = self.features_of(maps, proposals.boxes, proposals.valid, input_size, context)
+        features = self.compute_features(maps, proposals.boxes, proposals.valid, input_size, context)
         codes, logits = self.head(features)
         count = proposals.boxes.shape[:2]
         return RegionPredictions(codes.view(*count, *codes.shape[1:]), logits.view(*count, -1), features)
@@ -313,14 +313,14 @@ class BoxClassifier(SecondStage):
         count = detections.boxes.shape[:2]
         second = first = None
         if wanted.features:
-            features = self.features_of(maps, detections.boxes, detections.valid, input_size)
+            features = self.compute_features(maps, detections.boxes, detections.valid, input_size)
             second = features.view(*count, *features.shape[1:])
         if wanted.crop is not None:
             crops = wanted.crop(maps, detections.boxes, input_size)
             first = crops.view(*count, *crops.shape[1:])
         return FinalFeatures(detections, second, first)
 
-    def features_of(
+    def compute_features(
         self,
         maps: list[Tensor],
         boxes: Tensor,

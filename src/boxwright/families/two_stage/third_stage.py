@@ -185,7 +185,7 @@ class MaskPredictor(nn.Module):
             return InstancePredictions(rows.boxes, rows.valid, self._logits(features, rows.valid))
         detections = self.detect(predictions, true_sizes)
         if self.crop is None:
-            features = second.features_of(maps, detections.boxes, detections.valid, size)
+            features = second.compute_features(maps, detections.boxes, detections.valid, size)
         else:
             features = self.crop(maps, detections.boxes, size)
         logits = self._logits(features, detections.valid)

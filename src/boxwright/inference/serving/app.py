@@ -46,7 +46,7 @@ from boxwright.inference.serving.model import Models, ModelVersion, ServedModel
 from boxwright.inference.serving.requests import BEGAN, BadRequest, read_body
 from boxwright.inference.serving.settings import ServerSettings
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.runtime.exported import found_objects
+from boxwright.runtime.exported import to_detections
 from boxwright.types.categories import ids
 from boxwright.types.detections import Array, Detections
 
@@ -242,7 +242,7 @@ def _add_detect(app: FastAPI, models: Models, runner: _Runner, least_score: floa
             (image,) = asked.images
             size = (image.shape[0], image.shape[1])
             batch = {name: value[None] for name, value in row.items()}
-            detections = found_objects(batch, 0, size, served.detector.categories).above(least)
+            detections = to_detections(batch, 0, size, served.detector.categories).above(least)
             if "image/png" in request.headers.get("accept", "") or request.query_params.get("draw") == "1":
                 # In a thread, or all requests would wait while a picture is drawn and compressed.
                 drawn = await run_in_threadpool(_drawn, image, detections, least)

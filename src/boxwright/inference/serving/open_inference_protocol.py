@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from boxwright.inference.serving.batcher import Row
 from boxwright.inference.serving.pictures import (
-    bytes_of,
     check_sizes,
     decode_base64,
+    decode_pictures,
     flat_numbers,
+    parse_bytes,
     picture_of_numbers,
-    pictures_of,
 )
 from boxwright.inference.serving.requests import BadRequest, parsed_json
 from boxwright.inference.serving.settings import ServerSettings
@@ -155,7 +155,7 @@ def _pixels(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArr
         _, numbers = flat_numbers(data, _BATCH, _INPUT)
         if len(numbers) != count:
             raise BadRequest(400, f"{_INPUT}: expected {count} numbers, found {len(numbers)}")
-        values = bytes_of(numbers, _INPUT)
+        values = parse_bytes(numbers, _INPUT)
     return [
         picture_of_numbers(row, shape[1:], name) for row, name in zip(values.reshape(shape[0], -1), names, strict=True)
     ]
@@ -181,7 +181,7 @@ def _files(data: Any, shape: list[int], settings: ServerSettings) -> list[NDArra
         raise BadRequest(400, f"{_INPUT}: expected data")
     if len(files) != count:
         raise BadRequest(400, f"{_INPUT}: shape {shape} needs {count} pictures, found {len(files)}")
-    return pictures_of(files, settings)
+    return decode_pictures(files, settings)
 
 
 def answer(asked: InferRequest, rows: Sequence[Row], name: str, version: int) -> tuple[bytes, int | None]:

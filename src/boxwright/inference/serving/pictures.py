@@ -117,7 +117,7 @@ def flat_numbers(values: Any, levels: int, where: str) -> tuple[tuple[int, ...],
 def picture_of_list(values: Any, where: str) -> Picture:
     """Return nested lists of rows of pixels of channels, in 0..255, as uint8 [H, W, 3]; BadRequest if invalid."""
     shape, numbers = flat_numbers(values, _IMAGE, where)
-    return picture_of_numbers(bytes_of(numbers, where), shape, where)
+    return picture_of_numbers(parse_bytes(numbers, where), shape, where)
 
 
 def picture_of_numbers(values: NDArray[np.uint8], shape: Sequence[int], where: str) -> NDArray[np.uint8]:
@@ -128,7 +128,7 @@ def picture_of_numbers(values: NDArray[np.uint8], shape: Sequence[int], where: s
     return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else np.ascontiguousarray(picture[..., :3])
 
 
-def bytes_of(numbers: list[Any], where: str) -> NDArray[np.uint8]:
+def parse_bytes(numbers: list[Any], where: str) -> NDArray[np.uint8]:
     """Return whole numbers in 0..255 as a flat uint8 array."""
     try:
         # bytes() checks types and range in C, and needs an eighth of the memory of an int64 array.
@@ -156,7 +156,7 @@ def check_sizes(sizes: Sequence[tuple[int, int]], settings: ServerSettings, wher
         raise BadRequest(413, f"the request's pictures have {total} pixels, more than {most}")
 
 
-def pictures_of(given: Sequence[Any], settings: ServerSettings, where: Sequence[str] = ()) -> list[Picture]:
+def decode_pictures(given: Sequence[Any], settings: ServerSettings, where: Sequence[str] = ()) -> list[Picture]:
     """Return upright pictures, uint8 [H, W, 3] each.
 
     Args:
@@ -202,5 +202,5 @@ def picture_of_upload(body: bytes, content_type: str, settings: ServerSettings) 
     """Return a body's picture, from an image file or a form with one, as uint8 [H, W, 3]; BadRequest if it has none."""
     is_form = content_type.lower().startswith("multipart/form-data")
     file = file_of_form(body, content_type) if is_form else body
-    (picture,) = pictures_of([file], settings, ["the image"])
+    (picture,) = decode_pictures([file], settings, ["the image"])
     return picture

@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from boxwright.inference.serving.batcher import Row
-from boxwright.inference.serving.pictures import decode_base64, pictures_of
+from boxwright.inference.serving.pictures import decode_base64, decode_pictures
 from boxwright.inference.serving.requests import BadRequest
 from boxwright.inference.serving.settings import ServerSettings
 
@@ -61,7 +61,7 @@ def parse_request(content: dict[str, Any], settings: ServerSettings) -> PredictR
     if len(given) > settings.max_images:
         raise BadRequest(400, f"{len(given)} pictures exceed the limit of {settings.max_images} per request")
     encoded = [_encoded(instance, number) for number, instance in enumerate(given)]
-    return PredictRequest(pictures_of(encoded, settings), by_row, tuple(wanted))
+    return PredictRequest(decode_pictures(encoded, settings), by_row, tuple(wanted))
 
 
 def _column(inputs: Any) -> Any:

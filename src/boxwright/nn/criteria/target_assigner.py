@@ -250,10 +250,10 @@ class AnchorTargets:
 
     def rows(self, index: Tensor) -> AnchorTargets:
         """Return the targets of the anchors of an index int64 [B, N]."""
-        return AnchorTargets(*(rows_of(getattr(self, field.name), index) for field in fields(self)))
+        return AnchorTargets(*(gather_rows(getattr(self, field.name), index) for field in fields(self)))
 
 
-def rows_of(values: Tensor, index: Tensor) -> Tensor:
+def gather_rows(values: Tensor, index: Tensor) -> Tensor:
     """Return the rows [B, N, …] of values [B, A, …] at an index int64 [B, N]."""
     if values.ndim == 2:
         return values.gather(1, index)

@@ -31,17 +31,17 @@ class Postprocessor(Protocol[P]):
 
 
 @torch.no_grad()
-def detections_of(
+def compute_detections(
     postprocessor: Postprocessor[Any], predictions: Any, true_sizes: Tensor, categories: Categories | None = None
 ) -> list[Detections[Tensor]]:
-    """Return each image's detections, with its raw ones; as `detections_with`, without other tensors."""
+    """Return each image's detections, with its raw ones; as `compute_detections_on_cpu`, without other tensors."""
     raw = postprocessor.decode(predictions)
     batch_detections, _ = _selected(postprocessor, predictions, raw, true_sizes, categories, ())
     return [replace(detections, raw=raw.image(number)) for number, detections in enumerate(batch_detections)]
 
 
 @torch.no_grad()
-def detections_with(
+def compute_detections_on_cpu(
     postprocessor: Postprocessor[Any],
     predictions: Any,
     true_sizes: Tensor,

@@ -46,7 +46,7 @@ _SCOPES: dict[type[nn.Module], str] = {
 }
 
 
-def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
+def layer_variables(layer: nn.Module, path: str) -> dict[str, TfVariable]:
     """Return the variables of a layer, by the names of its tensors.
 
     Args:

@@ -41,7 +41,7 @@ SHARED_LAYERS = {"_feature_extractor/_efficientnet/": "_feature_extractor/classi
 _MAP_GENERATORS: dict[type[nn.Module], str] = {MobileNetV1: "_feature_map_generator"}
 
 
-def variables_of(layer: nn.Module, path: str) -> dict[str, TfVariable]:
+def layer_variables(layer: nn.Module, path: str) -> dict[str, TfVariable]:
     """Return the variables of a layer, by the names of its tensors.
 
     Args:

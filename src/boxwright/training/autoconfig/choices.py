@@ -54,14 +54,14 @@ class InitSettings:
 
     def image_size(self) -> tuple[int, int] | None:
         """Return the requested (height, width) of the input; None to choose it, or keep the preset's."""
-        return size_of(self.imgsz) if self.imgsz else None
+        return parse_size(self.imgsz) if self.imgsz else None
 
     def batch_size(self) -> int | None:
         """Return the requested batch size; None to choose it."""
-        return batch_of(self.batch, "batch")
+        return parse_batch_size(self.batch, "batch")
 
 
-def batch_of(text: str, what: str) -> int | None:
+def parse_batch_size(text: str, what: str) -> int | None:
     """Return a batch size, None for auto; raise a ConfigError, which names `what`, for any other text."""
     if text == "auto":
         return None
@@ -70,7 +70,7 @@ def batch_of(text: str, what: str) -> int | None:
     return int(text)
 
 
-def size_of(text: str) -> tuple[int, int]:
+def parse_size(text: str) -> tuple[int, int]:
     """Return (height, width) of 320 or 320x240 (width first); raise a ConfigError for other text or sides below 32."""
     match = _SIZE.fullmatch(text)
     if match is None or not all(int(side) >= _LEAST_SIDE for side in match.groups() if side):

@@ -60,13 +60,13 @@ def read_facts(dataset: Dataset, progress: Progress | None = None) -> tuple[Data
     labels = {item.label: item.name for item in dataset.categories}
     counts = Counter(dict.fromkeys(names, 0))
     counts.update(labels[label] for record in records for label in record.labels.tolist() if label in labels)
-    facts = facts_of(records, len(dataset), counts, unreadable)
+    facts = compute_statistics(records, len(dataset), counts, unreadable)
     if not len(facts.sides):
         raise DataError(f"{dataset.name}: none of {len(records)} images has an object; are its annotations found?")
     return facts, records
 
 
-def facts_of(
+def compute_statistics(
     records: Sequence[Record], images: int, counts: Counter[str], unreadable: Sequence[str] = ()
 ) -> DataStatistics:
     """Return the statistics of at least one sample."""

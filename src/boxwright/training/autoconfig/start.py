@@ -23,7 +23,7 @@ from boxwright.data.recognize import RecognizedData, recognize
 from boxwright.nn.network import is_within
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
-from boxwright.pipeline.input_reader import reader_of
+from boxwright.pipeline.input_reader import build_input_reader
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.training.autoconfig.choices import (
     DEFAULT_PRESET,
@@ -44,13 +44,13 @@ from boxwright.training.autoconfig.write import (
     Split,
     Start,
     config_text,
-    family_of,
+    family_name,
     fine_tuning_optimizer,
     fitted_optimizer,
     split_dataset,
 )
 from boxwright.training.length import steps_through
-from boxwright.training.preflight.anchors import anchors_of, fit_anchors
+from boxwright.training.preflight.anchors import find_anchor_generator, fit_anchors
 from boxwright.training.preflight.records import Progress, Record, silent
 from boxwright.training.rehearsal import fitting_batch
 from boxwright.weights.find_weights import exists, find_weights
@@ -242,7 +242,7 @@ def _open(recognized: RecognizedData, stem: Path, settings: InitSettings, progre
     files = {label_map: label_map_text(everything.categories)}
     choices = [Choice("data", recognized.kind, "; ".join(recognized.notes))]
     account, unreadable = _account("account", everything, settings, choices, progress)
-    train, held_out = reader_of(recognized.train), reader_of(recognized.held_out or recognized.train)
+    train, held_out = build_input_reader(recognized.train), build_input_reader(recognized.held_out or recognized.train)
     rows: dict[str, Sequence[tuple[int, str]]] = {}
     if evaluation is None:
         split = split_dataset(everything, progress, unreadable)
@@ -390,7 +390,7 @@ def _first_plan(
     plan = Plan(
         header=header,
         preset=preset,
-        family=family_of(base),
+        family=family_name(base),
         num_classes=data.training.categories.num_slots,
         input_size=size,
         input_why=why,
@@ -480,7 +480,7 @@ def _loaded(plan: Plan, files: dict[Path, str], folder: Path, overrides: Overrid
 
 def _with_anchors(plan: Plan, config: m.TrainEvalPipelineConfig, data: _OpenedData) -> tuple[Plan, Choice | None]:
     """Return a plan with fitted anchors, if they reach notably more objects than the preset's."""
-    anchors = anchors_of(config.model)
+    anchors = find_anchor_generator(config.model)
     if anchors is None:
         return plan, None
     generator, threshold = anchors

@@ -140,7 +140,7 @@ class Plan:
     fine_tuning: FineTuning | None = None
 
 
-def family_of(config: m.TrainEvalPipelineConfig) -> str:
+def family_name(config: m.TrainEvalPipelineConfig) -> str:
     """Return the member of `model` that a configuration sets, such as ssd; raise a ConfigError if there is none."""
     family = config.model.which("model") if config.model is not None else None
     if family is None:

@@ -20,7 +20,7 @@ from boxwright.config.load import dump_message
 from boxwright.config.message import Message
 from boxwright.families.shared.anchor_generator import build_anchor_generator
 from boxwright.nn.anchor_grids import AnchorGenerator
-from boxwright.nn.anchor_layer import AnchorLayer, grids_of
+from boxwright.nn.anchor_layer import AnchorLayer, infer_grids
 from boxwright.nn.detector import Detector
 from boxwright.nn.ops.boxes import pairwise_iou
 from boxwright.pipeline import messages as m
@@ -150,7 +150,7 @@ def kmeans_by_iou(sizes: NDArray[np.float64], count: int) -> NDArray[np.float64]
     return means[np.argsort(means.prod(1))]
 
 
-def anchors_of(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float] | None:
+def find_anchor_generator(model: m.DetectionModel | None) -> tuple[m.AnchorGenerator, float] | None:
     """Return the generator's message and the threshold of the first matcher that uses its anchors."""
     if model is None:
         return None
@@ -234,7 +234,7 @@ class AnchorLayouts:
 
     def _grid_sizes(self, size: Size) -> list[Size]:
         if size not in self._grids:
-            self._grids[size] = grids_of(self._network, size, self._channels)
+            self._grids[size] = infer_grids(self._network, size, self._channels)
         return self._grids[size]
 
 

@@ -21,7 +21,7 @@ from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset
 from boxwright.pipeline.missing import require_for_training
 from boxwright.pipeline.training import ENDLESS, TrainingPlan, build_training
-from boxwright.training.preflight.anchors import InputFrame, anchors_of, check_anchors
+from boxwright.training.preflight.anchors import InputFrame, check_anchors, find_anchor_generator
 from boxwright.training.preflight.images import (
     Fingerprints,
     check_duplicates,
@@ -243,7 +243,7 @@ def _data(
     yield from check_boxes(records)
     frame = InputFrame(detector)
     yield from check_small_boxes(records, frame)
-    anchors = anchors_of(config.model)
+    anchors = find_anchor_generator(config.model)
     if anchors is not None:
         yield from check_anchors(detector, anchors[0], records, frame, anchors[1])
 

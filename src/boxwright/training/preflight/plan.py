@@ -19,7 +19,7 @@ from boxwright.training.preflight.records import Finding, some
 from boxwright.types.scopes import ChannelOrder, Scope
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.load_weights import LoadReport, load_weights
-from boxwright.weights.tensorflow.variables import names_of
+from boxwright.weights.tensorflow.variables import parameter_names
 
 # A schedule is sampled, as a run may have millions of steps.
 _POINTS = 1000
@@ -82,7 +82,7 @@ def check_never(config: m.TrainConfig, num_steps: int) -> Iterable[Finding]:
         if getattr(stage, name) >= num_steps
     ]
     if late:
-        names = [f"{part.path_of(name)} {getattr(part, name)}" for part, name in late]
+        names = [f"{part.field_path(name)} {getattr(part, name)}" for part, name in late]
         yield Finding(
             "steps",
             "warning",
@@ -90,7 +90,7 @@ def check_never(config: m.TrainConfig, num_steps: int) -> Iterable[Finding]:
             "fit it to num_steps; a preset's are fitted where a file names the preset",
         )
     if waiting:
-        names = [f"{part.path_of(name)} {getattr(part, name)}" for part, name in waiting]
+        names = [f"{part.field_path(name)} {getattr(part, name)}" for part, name in waiting]
         yield Finding(
             "steps", "warning", f"never learns in {num_steps} steps: {some(names)}", "end the stage within the run"
         )
@@ -160,7 +160,7 @@ def check_frozen(plan: TrainingPlan, detector: Detector, checkpoint: str = "") -
         )
     if plan.num_steps < 1:
         return
-    learning = Trainable(network, plan.freezing, names_of(network)).at(plan.num_steps - 1)
+    learning = Trainable(network, plan.freezing, parameter_names(network)).at(plan.num_steps - 1)
     # Gains and biases that a configuration fixes start at values that do no harm.
     still = [name for name, weight in network.named_parameters() if name not in learning and weight.ndim > 1]
     if still:

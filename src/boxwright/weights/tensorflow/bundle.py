@@ -370,10 +370,10 @@ def _in_folder(folder: Path) -> Path:
     indexes = [file.with_name(file.name.removesuffix(".index")) for file in folder.glob("*.index") if is_file(file)]
     if not indexes:
         raise CheckpointError(f"{folder}: no TensorFlow checkpoint (*.index) in this folder")
-    return newest_of(folder, indexes)
+    return find_newest(folder, indexes)
 
 
-def newest_of(folder: Path, checkpoints: Sequence[Path]) -> Path:
+def find_newest(folder: Path, checkpoints: Sequence[Path]) -> Path:
     """Return which checkpoint of a folder its `checkpoint` file names, or else the one of the largest step."""
     state = folder / "checkpoint"
     named = _STATE.search(read_file(state, CheckpointError).decode(errors="replace")) if is_file(state) else None

@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from boxwright.base.errors import CheckpointError
-from boxwright.base.files import diagnose_wrong_file, is_file, is_folder, read_file, shown, size_of
+from boxwright.base.files import diagnose_wrong_file, file_size, is_file, is_folder, read_file, shown
 from boxwright.base.limits import CHECKPOINT_BYTES
 from boxwright.nn.tensorflow_names.checkpoint_keys import ATTRIBUTE
-from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, has_bundle, newest_of
-from boxwright.weights.tensorflow.object_graph import GraphDef, SavedTensorSlices, array_of, check_sizes
+from boxwright.weights.tensorflow.bundle import Bundle, find_bundle, find_newest, has_bundle
+from boxwright.weights.tensorflow.object_graph import GraphDef, SavedTensorSlices, check_sizes, to_array
 from boxwright.weights.tensorflow.sstable import is_table, read_table
 
 _NUMERIC = (1, 2, 3, 9, 14, 19)
@@ -37,7 +37,7 @@ class SavedSlices(Mapping[str, "NDArray[Any]"]):
         """
         self.path = Path(path)
         where = shown(path)
-        if problem := CHECKPOINT_BYTES.exceeded(size_of(path)):
+        if problem := CHECKPOINT_BYTES.exceeded(file_size(path)):
             raise CheckpointError(f"{where}: {problem}")
         table = read_table(read_file(path, CheckpointError), where, CHECKPOINT_BYTES)
         try:
@@ -71,7 +71,7 @@ class SavedSlices(Mapping[str, "NDArray[Any]"]):
                 raise ValueError("its values are missing")
             extents = parts[0].slice.extent
             if len(parts) == 1 and all(not extent.start and extent.length in (0, -1) for extent in extents):
-                return array_of(parts[0].data, meta.type, shape)
+                return to_array(parts[0].data, meta.type, shape)
             return _joined(parts, meta.type, shape)
         except (DecodeError, ValueError) as error:
             raise CheckpointError(f"{shown(self.path)}: {key}: {error}") from None
@@ -95,7 +95,7 @@ def _joined(parts: list[Any], dtype: int, shape: tuple[int, ...]) -> NDArray[Any
             raise ValueError(f"a slice lies outside shape {list(shape)}")
         # A missing length is the whole side.
         sides = tuple(length or side for (_, length), side in zip(extents, shape, strict=True))
-        values = array_of(part.data, dtype, sides)
+        values = to_array(part.data, dtype, sides)
         if whole is None:
             whole = np.zeros(shape, values.dtype)
         place = tuple(slice(start, start + side) for (start, _), side in zip(extents, sides, strict=True))
@@ -140,7 +140,7 @@ class FrozenGraph(Mapping[str, "NDArray[Any]"]):
         """
         self.path = Path(path)
         where = shown(path)
-        if problem := CHECKPOINT_BYTES.exceeded(size_of(path)):
+        if problem := CHECKPOINT_BYTES.exceeded(file_size(path)):
             raise CheckpointError(f"{where}: {problem}")
         data = read_file(path, CheckpointError)
         if instead := diagnose_wrong_file(data):
@@ -176,7 +176,7 @@ class FrozenGraph(Mapping[str, "NDArray[Any]"]):
             if len(tensors) != 1:
                 raise ValueError("a constant without a value")
             (tensor,) = tensors
-            return array_of(tensor, tensor.dtype, tuple(dim.size for dim in tensor.shape.dim))
+            return to_array(tensor, tensor.dtype, tuple(dim.size for dim in tensor.shape.dim))
         except ValueError as error:
             raise CheckpointError(f"{shown(self.path)}: {key}: {error}") from None
 
@@ -202,7 +202,7 @@ def find_tensorflow(source: str | Path) -> Path | None:
             return find_bundle(path)
         files = [file for file in path.glob("*.ckpt*") if is_file(file) and is_table(file)]
         graph = path / FROZEN_GRAPH
-        return newest_of(path, files) if files else graph if is_file(graph) else None
+        return find_newest(path, files) if files else graph if is_file(graph) else None
     if path.suffix.lower() == ".index" or is_file(f"{path}.index"):
         return find_bundle(path)
     return path if is_file(path) and (path.suffix.lower() == ".pb" or is_table(path)) else None

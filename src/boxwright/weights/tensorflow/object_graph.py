@@ -139,7 +139,7 @@ def check_sizes(tensors: Iterable[tuple[int, Sequence[int]]]) -> None:
         raise ValueError(problem)
 
 
-def array_of(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
+def to_array(proto: Any, dtype: int, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return a tensor as an array; bfloat16 as float32.
 
     Raises:

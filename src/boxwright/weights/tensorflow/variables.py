@@ -47,12 +47,12 @@ class Variables:
 
 def tf2_variables(network: nn.Module) -> Variables:
     """Return the TF2 variables of a network's parameters and statistics."""
-    return _variables(network, "TF2", lambda family: family.tf2, tf2.variables_of)
+    return _variables(network, "TF2", lambda family: family.tf2, tf2.layer_variables)
 
 
 def tf1_variables(network: nn.Module) -> Variables:
     """Return the TF1 variables of a network's parameters and statistics."""
-    return _variables(network, "TF1", lambda family: family.tf1, tf1.variables_of)
+    return _variables(network, "TF1", lambda family: family.tf1, tf1.layer_variables)
 
 
 def _variables(
@@ -187,7 +187,7 @@ def _paths(path: str) -> Iterator[str]:
                 yield "feature_extractor/" + spelling.removeprefix(model)
 
 
-def names_of(network: Network) -> dict[str, tuple[str, ...]]:
+def parameter_names(network: Network) -> dict[str, tuple[str, ...]]:
     """Return all names of every parameter, for patterns that users write.
 
     Returns:
@@ -204,7 +204,7 @@ def names_of(network: Network) -> dict[str, tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class FoundVariables:
+class RestoredVariables:
     """A checkpoint's tensors for a network.
 
     Attributes:
@@ -219,7 +219,7 @@ class FoundVariables:
 
 def from_tensorflow(
     network: nn.Module, arrays: Mapping[str, NDArray[Any]], *, use_average: bool = False
-) -> FoundVariables:
+) -> RestoredVariables:
     """Return a checkpoint's variables with our names and layout.
 
     Args:
@@ -259,7 +259,7 @@ def from_tensorflow(
         for key in arrays
         if key not in taken
     }
-    return FoundVariables(values, keys, unused, source.variables.unnamed)
+    return RestoredVariables(values, keys, unused, source.variables.unnamed)
 
 
 def _tensor(variable: TfVariable, array: NDArray[Any]) -> Tensor:

@@ -214,7 +214,7 @@ def hide_outside(points: Array, height: int, width: int) -> Array:
     return np.concatenate([points[..., :2], (points[..., 2] * inside)[..., None]], -1).astype(np.float32)
 
 
-def places_of(sample: Sample) -> NDArray[np.float32] | None:
+def collect_points(sample: Sample) -> NDArray[np.float32] | None:
     """Return x and y of all that moves as points do, float32 [N, Q, 2]; None if a sample has nothing of the kind.
 
     These are keypoints, surface points, and the ends of temporal offsets: an object's former center and its center.
@@ -230,7 +230,7 @@ def put_points(places: Array, before: Sample, size: tuple[int, int]) -> dict[str
     """Return what `Sample.moved` needs to put points at other places, and hide those outside an image.
 
     Args:
-        places: x and y, [N, Q, 2], in the order of `places_of`.
+        places: x and y, [N, Q, 2], in the order of `collect_points`.
         before: The sample whose points these were.
         size: (height, width) of the new image.
     """

@@ -51,7 +51,7 @@ def as_levels(image: Pixels) -> NDArray[np.uint8]:
     return image if image.dtype == np.uint8 else np.clip(image, 0, 255).astype(np.uint8)
 
 
-def canvas_of(size: tuple[int, int], color: Any, like_image: Pixels) -> Pixels:
+def make_canvas(size: tuple[int, int], color: Any, like_image: Pixels) -> Pixels:
     """Return an image of one color, with the channels and data type of another, [height, width, C].
 
     Args:

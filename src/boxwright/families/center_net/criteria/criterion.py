@@ -19,9 +19,9 @@ from boxwright.families.center_net.cells import (
     brightest,
     brightest_of_class,
     center_cells,
-    deviations_of,
+    gaussian_deviations,
     gaussians,
-    grid_of,
+    grid_shape,
     read,
     valid_cells,
 )
@@ -67,7 +67,7 @@ class BoxTask:
 
     def __call__(self, stages: Stages, targets: Targets, valid: Tensor) -> dict[str, LossTerm]:
         """Return `Loss/box/scale` and `Loss/box/offset`."""
-        wanted, count = BoxTargets.assign(targets.boxes, grid_of(valid)), object_count(targets)
+        wanted, count = BoxTargets.assign(targets.boxes, grid_shape(valid)), object_count(targets)
 
         def total(maps_of: Callable[[StageMaps], Tensor | None], values: Tensor) -> Tensor:
             return mean_over_stages(
@@ -93,7 +93,7 @@ class TemporalOffsetTask:
         """Return `Loss/track/offset`, divided by the number of objects."""
         offsets = known(targets.temporal_offsets, targets, (2,), "temporal offsets")
         flags = known(targets.track_match_flags, targets, (), "temporal offsets")
-        cells = BoxTargets.assign(targets.boxes, grid_of(valid)).cells
+        cells = BoxTargets.assign(targets.boxes, grid_shape(valid)).cells
         weights = targets.weights * flags
         total = mean_over_stages(
             stages, lambda maps: loss_at(maps.temporal_offsets, cells, offsets, weights, self.loss)
@@ -137,7 +137,7 @@ class CentersOfBoxes:
     def __call__(self, targets: Targets, num_classes: int, grid: Grid) -> Tensor:
         """Return float [B, K, H, W] in 0..1."""
         boxes = CellBoxes.of_pixels(targets.boxes)
-        deviations = deviations_of(boxes.sizes, self.min_iou)
+        deviations = gaussian_deviations(boxes.sizes, self.min_iou)
         return heatmap_of_classes(boxes.centers, deviations, targets.weights, targets, num_classes, grid)
 
 
@@ -163,7 +163,7 @@ class CentersOfKeypoints:
         share = weights / total.where(total > 0, 1.0)[:, None]
         centers = (points * share[..., None]).sum(1)
         distance = ((points - centers[:, None]).square().sum(-1).sqrt() * share).sum(1)
-        deviations = deviations_of(torch.stack([2 * distance] * 2, dim=-1), self.min_iou)
+        deviations = gaussian_deviations(torch.stack([2 * distance] * 2, dim=-1), self.min_iou)
         object_weights = targets.weights.where(total > 0, 0.0)
         return heatmap_of_classes(centers, deviations, object_weights, targets, num_classes, grid)
 
@@ -242,14 +242,14 @@ class CenterNetCriterion:
     def __call__(self, predictions: CenterPredictions, targets: Targets) -> dict[str, LossTerm]:
         """Return the terms of all tasks, by TF's names."""
         centers = predictions.stages[-1].centers
-        valid = valid_cells(predictions.true_sizes, grid_of(centers))
+        valid = valid_cells(predictions.true_sizes, grid_shape(centers))
         if targets.annotated is not None:
             valid = valid & targets.annotated[:, None, None]
         terms: dict[str, LossTerm] = {}
         for task in self.tasks:
             terms |= task(predictions.stages, targets, valid)
         if self.deep_masks is not None and predictions.deep_masks is not None:
-            height, width = grid_of(centers)
+            height, width = grid_shape(centers)
             terms |= self.deep_masks(predictions.deep_masks, targets, (height * STRIDE, width * STRIDE))
         return terms
 

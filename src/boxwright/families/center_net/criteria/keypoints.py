@@ -19,9 +19,9 @@ from boxwright.families.center_net.cells import (
     as_rows_of_cells,
     brightest,
     cells_around,
-    deviations_of,
+    gaussian_deviations,
     gaussians,
-    grid_of,
+    grid_shape,
     points_in_cells,
     read_each,
 )
@@ -101,7 +101,7 @@ class KeypointHeatmap:
             valid: bool [B, G]; False for padding.
         """
         own = constants(deviations, points.device)
-        spread = own[:, None] * deviations_of(boxes.sizes, _MIN_IOU)[:, None]
+        spread = own[:, None] * gaussian_deviations(boxes.sizes, _MIN_IOU)[:, None]
         drawn = gaussians(points, spread, grid) * weights[..., None, None]
         unknown = (weights < _UNKNOWN) & valid[:, None]
         inside = boxes.hold(grid).flatten(2).float()
@@ -186,7 +186,7 @@ class KeypointTask:
 
     def __call__(self, stages: Stages, targets: Targets, valid: Tensor) -> dict[str, LossTerm]:
         """Return `Loss/NAME/keypoint/` heatmap, offset and regression, and depth if it is learned."""
-        grid = grid_of(valid)
+        grid = grid_shape(valid)
         points, weights = self.keypoints(targets)
         boxes = CellBoxes.of_pixels(targets.boxes)
         heatmap = KeypointHeatmap.assign(points, weights, boxes, self.deviations, grid, targets.valid)

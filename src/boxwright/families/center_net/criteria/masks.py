@@ -23,7 +23,7 @@ from boxwright.families.center_net.cells import (
     as_rows_of_cells,
     brightest,
     brightest_of_class,
-    grid_of,
+    grid_shape,
     read,
 )
 from boxwright.families.center_net.criteria.task import Stages, known, mean_over_stages
@@ -49,7 +49,7 @@ class MaskTask:
         Raises:
             DataError: If there are objects without masks.
         """
-        num_classes, grid = stages[-1].centers.shape[1], grid_of(valid)
+        num_classes, grid = stages[-1].centers.shape[1], grid_shape(valid)
         if targets.masks is None and bool(targets.valid.any()):
             raise DataError(
                 "the detector learns masks, but the records have none; add them (image/object/mask of each record, "
@@ -116,12 +116,12 @@ ReadAt = Callable[[Tensor, Tensor], Tensor]
 
 def at_cells(maps: Tensor, points: Tensor) -> Tensor:
     """Return the values of the cells that hold the points."""
-    return read(maps, _within((points.flip(-1) / STRIDE).trunc(), grid_of(maps)))
+    return read(maps, _within((points.flip(-1) / STRIDE).trunc(), grid_shape(maps)))
 
 
 def enlarged(maps: Tensor, points: Tensor) -> Tensor:
     """Return the values of the pixels that hold the points, of maps enlarged to the input's size as images are."""
-    height, width = grid_of(maps)
+    height, width = grid_shape(maps)
     pixels = _within(points.flip(-1).trunc(), (height * STRIDE, width * STRIDE))
     places = ((pixels + 0.5) / STRIDE - 0.5).clamp(min=0)
     low = places.floor()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.device import constants
-from boxwright.families.center_net.cells import CellBoxes, deviations_of, grid_of, read, read_each
+from boxwright.families.center_net.cells import CellBoxes, gaussian_deviations, grid_shape, read, read_each
 from boxwright.families.center_net.postprocessing.peaks import best_of_each_channel
 from boxwright.families.center_net.predictions import KeypointMaps
 
@@ -139,7 +139,7 @@ class GaussianWeighted:
     def __call__(self, distances: Tensor, scores: Tensor, boxes: CellBoxes) -> tuple[Tensor, Tensor]:
         """Return ranks and scores."""
         own = constants(self.deviations, distances.device)
-        spread = own[:, None] * deviations_of(boxes.sizes, _MIN_IOU)[:, None]
+        spread = own[:, None] * gaussian_deviations(boxes.sizes, _MIN_IOU)[:, None]
         weighted = scores[:, :, None] * torch.exp(-distances.square() / (2 * spread.square()[..., None]))
         return weighted, weighted
 
@@ -233,7 +233,7 @@ class BrightestKeypoints:
     def __call__(self, maps: KeypointMaps, cells: Tensor, boxes: CellBoxes, *, bounded: bool) -> Keypoints:
         """Return the keypoints of the objects whose centers lie in cells [B, D, 2]; only within their boxes."""
         del bounded
-        grid, regressed = grid_of(maps.heatmap), regressed_at(maps, cells)
+        grid, regressed = grid_shape(maps.heatmap), regressed_at(maps, cells)
         denominator = min(grid) * self.denominator
         axes = [torch.arange(count, device=cells.device) for count in grid]
         near = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxwright.families.center_net.cells import grid_of
+from boxwright.families.center_net.cells import grid_shape
 from boxwright.families.center_net.predictions import STRIDE, SurfaceMaps
 from boxwright.nn.ops.boxes import normalized
 from boxwright.nn.ops.roi import crop_and_resize, crop_each
@@ -36,7 +36,7 @@ class SurfaceDecoder:
         """Return detections with masks, with the parts and coordinates of their foreground."""
         if detections.masks is None:
             raise ValueError("the surface is that of masks")
-        height, width = grid_of(maps.parts)
+        height, width = grid_shape(maps.parts)
         regions = normalized(detections.boxes, (height * STRIDE, width * STRIDE))
         levels = torch.zeros_like(detections.labels)
         count = maps.parts.shape[1]
@@ -79,7 +79,7 @@ class MaskDecoder:
             owners: int64 [B · D]; which of them is that of each detection's class.
             boxes: float32 [B, D, 4], xyxy in pixels of the network's input.
         """
-        height, width = grid_of(probabilities)
+        height, width = grid_shape(probabilities)
         regions = normalized(boxes, (height * STRIDE, width * STRIDE)).flatten(0, 1)
         crops = crop_each(probabilities, regions, self.size, owners)
         return crops.ge_(self.threshold).view(*boxes.shape[:2], *self.size)

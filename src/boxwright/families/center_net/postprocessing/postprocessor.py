@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import ExportError
-from boxwright.families.center_net.cells import CellBoxes, grid_of, read
+from boxwright.families.center_net.cells import CellBoxes, grid_shape, read
 from boxwright.families.center_net.postprocessing.keypoints import (
     KeypointTaskDecoder,
     boxes_around,
@@ -69,7 +69,7 @@ class CenterNetPostprocessor:
     def decode(self, predictions: CenterPredictions) -> RawDetections:
         """Return the box and the scores of every cell, row by row; without boxes, the cells themselves."""
         maps = predictions.stages[-1]
-        height, width = grid_of(maps.centers)
+        height, width = grid_shape(maps.centers)
         places = torch.arange(height * width, device=maps.centers.device)
         cells = torch.stack([places // width, places % width], dim=-1)
         if maps.sizes is None or maps.offsets is None:
@@ -126,7 +126,7 @@ class CenterNetPostprocessor:
 
     def _located(self, maps: StageMaps, raw: RawDetections, sizes: Tensor) -> tuple[PaddedDetections, Peaks, Tensor]:
         """Return the peaks' detections, their places, and their boxes clipped to the grid."""
-        grid = grid_of(maps.centers)
+        grid = grid_shape(maps.centers)
         heatmap = raw.scores.transpose(1, 2).unflatten(2, grid)
         # TF compares cells with pixels, so most of the padding takes part.
         axes = [torch.arange(count, device=heatmap.device) < sizes[:, i, None] for i, count in enumerate(grid)]

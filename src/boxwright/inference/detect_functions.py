@@ -200,7 +200,7 @@ def _starts(length: int, tile: int, overlap: float) -> list[int]:
 
 
 def in_tiles(detect: DetectFunction, tile: int, overlap: float, merge: Merge) -> DetectFunction:
-    """Return a finder that detects in an image's tiles and in the whole image, and merges the detections.
+    """Return a function that detects in an image's tiles and in the whole image, and merges the detections.
 
     The whole image is one of the views, for objects larger than a tile. An image that one tile covers is processed
     once.
@@ -323,7 +323,7 @@ class ModelSource:
             remember(opened.detector, settings.context)
         device = "" if opened.is_exported else str(next(opened.detector.parameters()).device)
         opened = opened.optimized(settings.precision, compile=settings.compile)
-        detect = opened.finder(settings.multi_scale)
+        detect = opened.detect_function(settings.multi_scale)
         if settings.thresholds:
             detect = _above_thresholds(detect, settings.thresholds, opened)
         return ImageDetector(detect, opened.categories, _weights(opened), opened.image_channels, device)
@@ -355,13 +355,13 @@ def _weights(model: OpenModel) -> str:
 
 
 def _above_thresholds(detect: DetectFunction, path: str, model: OpenModel) -> DetectFunction:
-    """Return a finder of the detections that reach their class's threshold; DataError for those of another model."""
+    """Return a function that keeps what reaches its class's threshold; DataError for thresholds of another model."""
     limits = require_same_model(read_thresholds(path), path, model.weights_sha256(), model.categories)
     return lambda images: [above_thresholds(detections, limits) for detections in detect(images)]
 
 
-def finder_with(detect: DetectFunction, settings: PredictionSettings) -> DetectFunction:
-    """Return a finder that applies the least score, and tiles if requested; ConfigError for an unknown `merge`."""
+def apply_settings(detect: DetectFunction, settings: PredictionSettings) -> DetectFunction:
+    """Return a function that applies the least score, and tiles if requested; ConfigError for an unknown `merge`."""
     if settings.merge not in MERGES:
         raise ConfigError(f"--merge {settings.merge}: expected {' or '.join(MERGES)}")
     # Low scores may continue a track; what does not is removed after tracking.
