@@ -24,14 +24,14 @@ from boxwright.weights.initial_shares import debiased
 from boxwright.weights.known_answers import check_known_answers
 from boxwright.weights.load_weights import check_finite, load_weights
 from boxwright.weights.sources import describe_weights, is_tensorflow, refuse_export, tensorflow_source
-from boxwright.weights.store import find_checkpoint, nearby, read_config
+from boxwright.weights.store import find_checkpoint, is_foreign_archive, nearby, read_config
 from boxwright.weights.stored_anchors import with_stored_anchors
 from boxwright.weights.tensorflow.checkpoint import open_tensorflow, read_step
 from boxwright.weights.zoo_archive import is_archive, unpacked
 
 _COCO_IDS = 90
 # Suffixes of files that nothing tells the meaning of an extractor, or that are no source of weights.
-_WITHOUT_CONFIG = (".pth", ".safetensors", *EXPORTS)
+_WITHOUT_CONFIG = (".safetensors", *EXPORTS)
 
 
 def restore_detector(
@@ -92,7 +92,7 @@ def _restore(
         return _restore_tensorflow(theirs, config, use_average=use_average, categories=categories)
     if not os.path.exists(path):
         raise CheckpointError(f"{shown(path)}: no such folder or checkpoint{nearby(path)}")
-    if path.suffix.lower() in (".pth", ".safetensors") and is_file(path):
+    if is_file(path) and (path.suffix.lower() == ".safetensors" or is_foreign_archive(path)):
         return _restore_weights(path, config, categories)
     if is_weights_folder(path):
         return _restore_folder(path, config, categories)
@@ -189,7 +189,9 @@ def stored_config(checkpoint: str | Path) -> m.TrainEvalPipelineConfig:
 def other_meaning(source: str | Path, config: m.TrainEvalPipelineConfig) -> str:
     """Return a warning if one of our checkpoints uses the other TensorFlow's meaning of its extractor; else empty."""
     path = Path(source)
-    if is_tensorflow(path) or is_archive(path) or path.suffix.lower() in _WITHOUT_CONFIG or not os.path.exists(path):
+    if is_tensorflow(path) or is_archive(path) or is_foreign_archive(path) or not os.path.exists(path):
+        return ""
+    if path.suffix.lower() in _WITHOUT_CONFIG:
         return ""
     if is_weights_folder(path) and not is_file(path / CONFIG):  # such as transformers'
         return ""

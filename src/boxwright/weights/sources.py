@@ -23,8 +23,8 @@ from boxwright.types import Categories
 from boxwright.weights.export_weights import WEIGHTS, is_weights_folder
 from boxwright.weights.initial_shares import debiased
 from boxwright.weights.published import published_weights
-from boxwright.weights.pytorch_names import from_pytorch, read_pth, read_training_state
-from boxwright.weights.store import find_checkpoint, read_config
+from boxwright.weights.pytorch_names import from_pytorch, read_training_state
+from boxwright.weights.store import find_checkpoint, is_foreign_archive, read_config
 from boxwright.weights.stored_anchors import anchors_beside, check_stored_anchors, has_ssd_anchors
 from boxwright.weights.tensorflow.checkpoint import find_tensorflow, open_tensorflow
 from boxwright.weights.tensorflow.variables import RestoredVariables, from_tensorflow
@@ -89,10 +89,11 @@ def _read(network: nn.Module, path: Path, *, use_average: bool, coder: BoxCoder 
         # With a single name of ours it is meant to be ours; what it lacks is then said name by name.
         ours = not tensors.keys().isdisjoint(network.state_dict())
         return SourceWeights(tensors) if ours else from_pytorch(network, tensors, path, coder)
-    if path.suffix.lower() == ".pth":
+    if is_foreign_archive(path):
         if use_average:
-            raise CheckpointError(f"{path}: moving averages were requested, but .pth files have none")
-        return from_pytorch(network, read_pth(path), path, coder)
+            raise CheckpointError(f"{path}: moving averages were requested, but {path.suffix} files have none")
+        tensors, facts = read_training_state(path)
+        return from_pytorch(network, tensors, path, coder, facts)
     if is_weights_folder(path):
         return _read(network, path / WEIGHTS, use_average=use_average, coder=coder)
     return _ours(path, use_average=use_average)
@@ -119,16 +120,15 @@ def describe_weights(path: Path) -> tuple[m.TrainEvalPipelineConfig, Categories 
     """Return the configuration that a file of another project's weights tells, and its classes where they are known.
 
     Args:
-        path: A `.pth` or a `.safetensors` file.
+        path: A file that another project's `torch.save` wrote, or a `.safetensors` file.
 
     Raises:
         CheckpointError: If the names of its tensors are of no family's layout, or do not tell the rest.
     """
-    is_pth = path.suffix.lower() == ".pth"
-    tensors, entries = read_training_state(path) if is_pth else (read_safetensors(path), frozenset[str]())
+    tensors, facts = read_training_state(path) if is_foreign_archive(path) else (read_safetensors(path), FileFacts())
     published = next((one for one in published_weights() if one.file == path.name and one.opens and one.presets), None)
     model = published.configuration().model if published is not None else None
-    facts = FileFacts(model.chosen("model") if model is not None else None, entries)
+    facts = replace(facts, published=model.chosen("model") if model is not None else None)
     members = {field.type: name for name, field in m.DetectionModel.fields.items()}
     for family in families():
         if (described := family.describe_weights(tensors, path, facts)) is not None:

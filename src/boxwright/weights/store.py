@@ -8,11 +8,13 @@ before use.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import pickle
 import re
 import struct
+import types
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor
 
 from boxwright.base.errors import CheckpointError, DataError, OutputError, first_line
-from boxwright.base.files import is_folder, open_whole, partial_files, shown
+from boxwright.base.files import is_file, is_folder, open_whole, partial_files, shown
 from boxwright.config.load import parse_message
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.input_reader import with_earlier_rule
@@ -85,13 +87,21 @@ def load_sealed_archive(path: str | Path) -> Any:
     return _load(path, _verify_seal)
 
 
+# Objects of attributes, as arguments of a training are stored; building them runs no code.
+_PLAIN_OBJECTS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    argparse.Namespace,
+    types.SimpleNamespace,
+]
+
+
 def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     try:
         with Path(path).open("rb") as file:
             verify(file)
             file.seek(0)
             # weights_only: the unpickler builds tensors and plain data, and imports nothing.
-            return torch.load(file, map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals(_PLAIN_OBJECTS):
+                return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
     except pickle.UnpicklingError:
@@ -99,6 +109,19 @@ def _load(path: str | Path, verify: Callable[[BinaryIO], object]) -> Any:
     except Exception as error:  # noqa: BLE001  # torch.load raises a dozen kinds of exceptions for other files
         problem = first_line(error)
     raise CheckpointError(f"{shown(path)}: not a readable checkpoint: {problem}")
+
+
+def is_foreign_archive(path: Path) -> bool:
+    """Return whether another project's `torch.save` wrote a file, as its name says; ours ends with a digest."""
+    if path.suffix.lower() == ".pth":
+        return True
+    # A checkpoint of ours that was cut has no digest either, but its name.
+    ours = _NAME.fullmatch(path.name) is not None or path.name == "best.pt"
+    if path.suffix.lower() not in (".pt", ".ckpt") or ours or not is_file(path):
+        return False
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - _SEAL_SIZE, 0))
+        return not file.read().startswith(_SEAL)
 
 
 def _verify_seal(file: BinaryIO) -> None:

@@ -76,11 +76,10 @@ class QueryPostprocessor:
     def select(self, predictions: QueryPredictions, raw: RawDetections, true_sizes: Tensor) -> PaddedDetections:
         """Return the best pairs of query and class, the query as the anchor; boxes are clipped to the true sizes."""
         del predictions
-        sizes = true_sizes.to(raw.boxes)
+        sizes, of_classes = true_sizes.to(raw.boxes), raw.scores[..., self.background :]
         if self.nms is not None:
-            detections = self.nms.without_wait(raw.boxes, raw.scores, sizes)
+            detections = self.nms.without_wait(raw.boxes, of_classes, sizes)
             return replace(detections, multiclass_scores=of_anchors(raw.scores, detections.anchors))
-        of_classes = raw.scores[..., self.background :]
         classes, pairs = of_classes.shape[-1], of_classes.flatten(1)
         scores, places = pairs.topk(min(self.max_total_detections, pairs.shape[1]), dim=1)
         queries, labels = places // classes, places % classes
