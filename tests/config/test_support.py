@@ -48,7 +48,7 @@ HONOURED = {
 
 def test_every_field_has_a_verdict() -> None:
     statuses = [field_status(cls, field) for cls in MESSAGES.values() for field in cls.fields]
-    assert len(statuses) == 1191
+    assert len(statuses) == 1232
     assert all(status.note for status in statuses if status.verdict != "honored")
 
 
@@ -299,6 +299,13 @@ D_FINES = (
     """d_fine { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } box { bins: 8 }
     feature_extractor { layout { stem: [8, 8] middle: [4, 4, 8, 8] out: [8, 16, 24, 32] blocks: [1, 1, 1, 1] layers: 2 } } }""",
 )
+RF_DETRS = (
+    """rf_detr { num_classes: 4 image_resizer { fixed_shape_resizer { height: 64 width: 64 } } size: S
+      feature_extractor { width: 16 num_heads: 2 patch: 8 grid: 8 depth: 2 taken: [1, 2] }
+      projector { levels: [4, 5] } matcher { }
+      decoder { depth: 16 self_heads: 2 cross_heads: 2 num_groups: 2 boxes: LOGITS }
+      loss { classification: FOCAL } post_processing { batch_non_max_suppression { } } }""",
+)
 CONTEXT_RCNN = ONE_MAP.replace("resnet50_keras", "resnet50").replace(
     "faster_rcnn {", "faster_rcnn { context_config { }"
 )
@@ -335,6 +342,7 @@ def test_honored_is_what_builders_read(shapes_data: Path, tmp_path: Path, monkey
         *CASCADES,
         *REFINEDETS,
         *D_FINES,
+        *RF_DETRS,
         *EVERY.values(),
         CONTEXT_RCNN,
         *center_net_variants(tmp_path / "keypoints.pbtxt"),

@@ -279,6 +279,7 @@ def pieces(request: pytest.FixtureRequest) -> tuple[dict[str, Tensor], dict[str,
     return arrays, json.loads((request.param / "pieces.json").read_text())
 
 
+@torch.no_grad()
 def test_deformable_attention(pieces: tuple[dict[str, Tensor], dict[str, object]]) -> None:
     arrays, notes = pieces
     note = notes["attention"]
