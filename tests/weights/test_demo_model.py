@@ -18,7 +18,7 @@ from boxwright.data.sample_data import BLOOD_CELLS
 from boxwright.weights.demo_model import DEMO_MODEL, demo_model
 from boxwright.weights.export_weights import FILES, WEIGHTS
 from boxwright.weights.find_weights import find_weights
-from boxwright.weights.open_model import output_folder
+from boxwright.weights.open_model import export_folder, output_folder
 
 
 def test_it_is_small_and_in_half_precision() -> None:
@@ -71,15 +71,20 @@ def test_a_model_of_that_name_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert demo_model("demo") is None
 
 
-def test_nothing_is_written_beside_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_made_of_it_goes_to_the_working_folder(tmp_path: Path) -> None:
+    assert output_folder(DEMO_MODEL) == Path()
+    assert export_folder(DEMO_MODEL) == Path("export")
+    assert output_folder(tmp_path / "ckpt-3.pt") == tmp_path
+
+
+@pytest.mark.slow
+def test_its_export_goes_to_the_working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(DEMO_MODEL.iterdir())
     path = bw.load("demo").export("pt2", images=bw.sample_images()[:1])
     assert path == Path("export/detector.pt2")
     assert path.is_file()
     assert sorted(DEMO_MODEL.iterdir()) == before
-    assert output_folder(DEMO_MODEL) == Path()
-    assert output_folder(tmp_path / "ckpt-3.pt") == tmp_path
 
 
 def test_its_card_says_what_it_is() -> None:
