@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -38,9 +39,9 @@ def demo_command(
     shapes: Shapes = False,
     keypoints: Keypoints = False,
 ) -> None:
-    """Detect blood cells in real pictures with a detector that comes along, and write a report; or train one.
+    """Detect blood cells with the detector in the package, and write a report; or train one.
 
-    Pictures, detector and training pictures come with the package; nothing is downloaded.
+    The package contains the detector, and pictures to train and to test it; nothing is downloaded.
     """
     chosen = [name for name, given in (("train", train), ("shapes", shapes), ("keypoints", keypoints)) if given]
     _refuse_contradictions(chosen, minutes, generated, open_page=open_page)
@@ -69,8 +70,8 @@ def _refuse_contradictions(
         raise ConfigError(f"--{' and --'.join(chosen)}: each is a demo of its own; choose one")
     if minutes is not None and "train" not in chosen:
         raise ConfigError("--minutes is the length of a training on blood cells: add --train")
-    if minutes == 0:
-        raise ConfigError("--minutes 0: expected more than 0")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes {minutes:g}: expected a finite number above 0")
     made_up = chosen and chosen[0] != "train"
     if generated != MadeUpSettings() and not made_up:
         raise ConfigError(

@@ -37,7 +37,7 @@ def detect_blood_cells(out: Path) -> Path:
     metrics, pictures = evaluate_shipped(out)
     sheet = _write_sheet(pictures, out / "detections.jpg")
     index = _report(out / "eval", out / "report")
-    console.print(f"{len(pictures)} pictures that the detector did not learn from: {ap_line(metrics)}", markup=False)
+    console.print(f"{ap_line(metrics)} on {len(pictures)} pictures that training did not use", markup=False)
     console.print(f"pictures with their detections: {sheet}", markup=False)
     console.print(f"took {time.monotonic() - began:.0f} s")
     return index

@@ -18,7 +18,7 @@ TRAINING, TEST = "train", "test"
 def sample_images() -> list[Path]:
     """Return the paths of the 72 test pictures of blood cells, in order of their names.
 
-    They are JPEG files of 384×288 pixels. The detector of `bw.load("demo")` did not learn from them.
+    They are JPEG files of 384×288 pixels. The detector `bw.load("demo")` was trained on others.
     """
     return sorted((BLOOD_CELLS / TEST).glob("*.jpg"))
 

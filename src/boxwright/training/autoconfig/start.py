@@ -128,8 +128,7 @@ def init_config(
             f"preset {preset} learns keypoints, which init does not look for; choose one without, or write a "
             "configuration that names the preset, with num_keypoints in its readers"
         )
-    if settings.epochs is not None and settings.minutes is not None:
-        raise ConfigError("epochs and minutes both set the run's length; remove one")
+    settings.check_length()
     if settings.weights:
         _require_weights(settings.weights)  # before the data are read, which may take minutes
     recognized = recognize(data, **asdict(settings.reading))
