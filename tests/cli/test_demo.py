@@ -96,14 +96,17 @@ def test_a_training_from_scratch_goes_all_the_way(few_pictures: Path) -> None:
     lines = output.strip().splitlines()
     commands = [line.split()[2] for line in lines if line.startswith("$ boxwright ")]
     assert commands == ["train", "evaluate", "export", "compare"]
-    assert lines[-1] == "open demo/report-0.01-minutes/index.html"
+    # Behind it PyTorch may log the export to standard error, which the output has, too.
+    assert [line for line in lines if line.startswith("open ")] == ["open demo/report-0.01-minutes/index.html"]
     assert any(line.startswith("after 0.01 minutes of training from scratch: AP 0.") for line in lines)
     model = few_pictures / "demo" / "model-0.01-minutes"
     assert (model / "ckpt-50.pt").is_file()  # the fewest steps that are trained in any time
     assert (model / "export" / "detector.onnx").is_file()
     assert (few_pictures / "demo" / "comparison-0.01-minutes" / "index.html").is_file()
     # Once more: the run is complete, and is evaluated again.
-    assert run("demo", "--train", "--minutes", 0.01).strip().splitlines()[-1] == lines[-1]
+    again = run("demo", "--train", "--minutes", 0.01)
+    assert "already trained for 50 of 50 steps" in again
+    assert "open demo/report-0.01-minutes/index.html" in again
 
 
 @pytest.mark.parametrize(
