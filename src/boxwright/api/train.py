@@ -156,7 +156,7 @@ def train(
     named = named_listeners(listeners)
     if listeners is None and is_watched(console) and plan.train_config is not None:
         named = {"progress": ProgressBar(plan.train_config.num_steps, console)}
-    return Run(folder, train_run(plan, folder, chosen, named, own, detector))
+    return Run(folder, train_run(plan, folder, chosen, named, own, detector).step)
 
 
 def _reading(options: TrainOptions, data: str | Path | None) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Evaluations:
         self._workers, self._run = workers, run
         self._pending: _PendingEvaluation | None = None
 
-    def start(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], bool]) -> bool:
+    def start(self, losses: nn.Module, content: Callable[[], Content], stop_requested: Callable[[], int]) -> bool:
         """Run the network over the data, as the state is now; what was pending has been collected.
 
         Args:
@@ -97,7 +97,7 @@ class Evaluations:
             for data in self.sets:
                 # A signal reaches processes at different times, and an evaluation is one of all: they stop together or
                 # wait forever.
-                if processes.largest(int(stop_requested())):
+                if processes.largest(stop_requested()):
                     break
                 images = self._images(data)
                 known = known and len(images) < WORTH_A_PROCESS

@@ -29,7 +29,7 @@ from boxwright.training.settings import RunSettings
 from boxwright.training.state import Selection, TrainingState
 from boxwright.training.step import Learner, NotFiniteError, StepReport, check_step
 from boxwright.training.step_log import StepLog
-from boxwright.training.stop import StopReason, agreed_batches
+from boxwright.training.stop import RunEnd, StopReason, agreed_batches
 from boxwright.weights.store import CheckpointStore
 
 STAGES = ("data", "forward", "assignment", "losses", "backward", "optimizer")
@@ -156,7 +156,7 @@ class Loop:
     log: TrainingLog | None
     evaluations: Evaluations
     processes: Processes
-    stop_requested: Callable[[], bool]
+    stop_requested: Callable[[], int]
     writer: BackgroundWriter
 
     def __post_init__(self) -> None:
@@ -170,15 +170,15 @@ class Loop:
         self.progress = _Progress(saved=self.state.step or -1)
         self.step_log = StepLog(self.log, self.state, self.plan, self.settings, self.processes)
 
-    def loop(self) -> None:
-        """Step until the configured number, or until there is a reason to end earlier."""
+    def loop(self) -> RunEnd:
+        """Step until the configured number, or until there is a reason to end earlier; return why it ended."""
         state, total = self.state, self.plan.num_steps
         if state.step >= total:
             self.processes.log.info(f"already trained for {state.step} of {total} steps")
             if state.selection.evaluated < state.step:
                 self._evaluate()  # which a kill, or Ctrl-C, prevented
                 self._agree_on_selection()
-            return
+            return self._end_of_run()
         self._start()
         with closing(self._incoming()) as batches:
             while not (state.step >= total or state.selection.exhausted) and (batch := next(batches, None)):
@@ -193,6 +193,15 @@ class Loop:
                 if self._is_due(self._evaluate_every):
                     self._evaluate()
         self._finish()
+        return self._end_of_run()
+
+    def _end_of_run(self) -> RunEnd:
+        """Return how far the run came; a signal counts however late, as the last evaluation is left out then."""
+        # Of several processes, only some may have received it.
+        if number := self.processes.largest(self.stop_requested()):
+            return RunEnd(self.state.step, StopReason.INTERRUPTED, number)
+        complete = self.state.step >= self.plan.num_steps or self.state.selection.exhausted
+        return RunEnd(self.state.step, StopReason.NOT_YET if complete else self.progress.ending)
 
     def profile(self) -> None:
         """Measure some steps and log where their time goes; nothing is saved."""

@@ -41,7 +41,7 @@ from boxwright.training.losses import recompute_blocks
 from boxwright.training.preflight.examine import examine_quickly
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import Selection, TrainingState, new_state, placed, run_threads
-from boxwright.training.stop import stop_requests
+from boxwright.training.stop import RunEnd, stop_requests
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
 from boxwright.weights.store import CheckpointStore, read_config
@@ -58,7 +58,7 @@ def train(
     listeners: Mapping[str, Listener] | None = None,
     dataset: Dataset | None = None,
     detector: Detector | None = None,
-) -> int:
+) -> RunEnd:
     """Train the detector that a configuration describes, resuming where an earlier run stopped.
 
     Under torchrun all processes call it alike; one of them writes and logs.
@@ -73,7 +73,7 @@ def train(
         detector: The detector, trained in place; None for a new one of the configuration's `model`.
 
     Returns:
-        Steps done in all: fewer than configured where the time was up, patience ended or the run was
+        The steps done in all, and why there are fewer than configured: the time was up, patience ended or the run was
         interrupted, in all cases after a checkpoint was saved.
 
     Raises:
@@ -90,11 +90,11 @@ def train(
         resources.callback(run.learner.unwrap)
         if settings.profile:
             run.profile()
-        else:
-            with _saving_before_stopping(run, processes):
-                run.loop()
-            take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
-        return run.state.step
+            return RunEnd(run.state.step)
+        with _saving_before_stopping(run, processes):
+            end = run.loop()
+        take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
+        return end
 
 
 def _lock_folder(folder: Path, processes: Processes, resources: ExitStack) -> None:
