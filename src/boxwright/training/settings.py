@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from boxwright.base.errors import TrainingError
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 from boxwright.base.threads import MOST_THREADS
+
+if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
 
 # Beyond these and NumPy's and torch's generators disagree on what a seed is.
 _SEEDS = 2**63
@@ -41,7 +44,7 @@ class RunOptions(TypedDict, total=False):
     recompute: bool
     tf32: bool
     profile: bool
-    device: str
+    device: AnyDevice
     data_timeout: float
     skip_bad_records: bool
     preflight: bool
@@ -122,6 +125,7 @@ class RunSettings:
     summarize_every_n: int = 100
 
     def __post_init__(self) -> None:
+        name_device(self)
         for name in ("checkpoint_every_n", "max_to_keep", "log_every_n", "data_timeout"):
             if not getattr(self, name) >= 1:
                 raise TrainingError(f"{name}: expected at least 1, found {getattr(self, name)}")

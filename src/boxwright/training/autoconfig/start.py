@@ -49,7 +49,7 @@ from boxwright.training.autoconfig.write import (
     fitted_optimizer,
     split_dataset,
 )
-from boxwright.training.length import steps_through
+from boxwright.training.length import epochs_text, steps_through
 from boxwright.training.preflight.anchors import find_anchor_generator, fit_anchors
 from boxwright.training.preflight.records import Progress, Record, silent
 from boxwright.training.rehearsal import fitting_batch
@@ -343,7 +343,11 @@ def _fitted(
     length = plan.length
     requested = settings.epochs is not None or settings.minutes is not None
     why = "as requested" if requested else f"for {data.facts.images} images"
-    choices.append(Choice("length", f"{length.steps} steps", f"{length.epochs:.0f} epochs, {why}"))
+    choices.append(
+        Choice(
+            "length", f"{length.steps} step{'' if length.steps == 1 else 's'}", f"{epochs_text(length.epochs)}, {why}"
+        )
+    )
     choices += [_fine_tuning_choice(plan)] if plan.fine_tuning is not None else []
     return config_text(plan), choices
 

@@ -19,6 +19,7 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.overrides import apply_override
 from boxwright.pipeline.run_length import RATES, stretch
 from boxwright.training.autoconfig.choices import FineTuning, Length
+from boxwright.training.length import epochs_text
 from boxwright.training.preflight.images import Fingerprints, near_groups, read_fingerprints
 from boxwright.training.preflight.records import Progress
 
@@ -175,7 +176,7 @@ def config_text(plan: Plan) -> str:
         *_model(plan),
         "train_config {",
         f"  batch_size: {plan.batch_size}",
-        f"  # {plan.length.epochs:.0f} epochs.",
+        f"  # {epochs_text(plan.length.epochs)}.",
         f"  num_steps: {plan.length.steps}",
         *_block("optimizer", plan.optimizer, "  "),
         *_start(plan.checkpoint),
