@@ -18,6 +18,7 @@ from boxwright.api.run import Run
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import MOST_LOST, ReadSettings
 from boxwright.base.settings import with_options
+from boxwright.base.worker_pools import exit_while_importing
 from boxwright.data.dataset import Dataset
 from boxwright.data.own_dataset import Collection
 from boxwright.nn.detector import Detector
@@ -139,6 +140,7 @@ def train(
     Raises:
         BoxwrightError: If configuration, data or checkpoints cannot be used, or the loss is not finite.
     """
+    exit_while_importing()
     dataset, detector = options.pop("dataset", None), options.pop("detector", None)
     folder = _folder(model_dir, options.pop("out", None))
     reading = _reading(options, data)

@@ -46,6 +46,7 @@ class _PendingEvaluation:
     step: int
     content: Content
     futures: list[Future[Evaluation]]
+    diverged: bool
 
 
 class Evaluations:
@@ -106,7 +107,7 @@ class Evaluations:
         # Outside of the average: a checkpoint holds the weights from which training continues.
         kept = content()
         if futures:
-            self._pending = _PendingEvaluation(state.step, kept, futures)
+            self._pending = _PendingEvaluation(state.step, kept, futures, state.divergence.diverged)
         return known
 
     def _images(self, data: EvaluationData) -> list[EvaluatedImage]:
@@ -139,7 +140,7 @@ class Evaluations:
             return None
         pending, state = self._pending, self._state
         results = [future.result() for future in pending.futures]
-        selection = state.selection.after(pending.step, results[0].metrics)
+        selection = state.selection.after(pending.step, results[0].metrics, diverged=pending.diverged)
         self._pending, state.selection, step = None, selection, pending.step
         rate = self._learning_rates(step)
         # After a request to stop the last readers have no results.

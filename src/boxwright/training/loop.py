@@ -17,6 +17,7 @@ from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, 
 from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
+from boxwright.nn.criteria.criterion import TOTAL
 from boxwright.pipeline import messages as m
 from boxwright.pipeline.training import ENDLESS, TrainingPlan
 from boxwright.training.background_writer import BackgroundWriter, Content, contribute, copied
@@ -229,7 +230,8 @@ class Loop:
             raise
         except BoxwrightError:
             pass  # the error at hand is the one to report
-        if not self.state.updating:
+        # Weights that have diverged are not worth resuming from.
+        if not self.state.updating and not self.state.divergence.diverged:
             with suppress(NotFiniteError):
                 check_step(self.progress.last, self.state)
             path = self.store.folder / f"ckpt-{self.state.step}.pt"
@@ -288,8 +290,18 @@ class Loop:
                 continue  # it was the step before: this batch has still to be learned from
             except DataError as error:  # of a loss, which does not know where its objects come from
                 raise DataError(f"{self.batches.origin(batch)}: {error}") from None
+            self._observe_loss(self.progress.last, report)
             self.progress.last, self.progress.skipped_in_a_row = report, 0
             return report
+
+    def _observe_loss(self, previous: StepReport | None, report: StepReport) -> None:
+        """Warn, or end the run, if it has diverged; only of steps whose numbers need not be waited for any more."""
+        known = [previous] if previous is not None and previous.batch is not None else []
+        for each in [*known, *([report] if report.batch is None else [])]:
+            if message := self.state.divergence.observe(each.before.step + 1, each.losses[TOTAL]):
+                if self.settings.stop_on_divergence:
+                    raise TrainingError(f"{message}; the newest checkpoint is from before")
+                self.processes.log.warning(f"{message}; --stop_on_divergence ends such a run")
 
     def _waits(self) -> bool:
         """Return whether the next step must be known to be finite at once; on a GPU most need not."""

@@ -49,6 +49,7 @@ class RunOptions(TypedDict, total=False):
     skip_bad_records: bool
     preflight: bool
     skip_not_finite: bool
+    stop_on_divergence: bool
     summarize_every_n: int
 
 
@@ -120,6 +121,11 @@ class RunSettings:
     skip_not_finite: bool = setting(
         False,
         "Leave out a step whose loss or gradient is not finite, instead of ending; either way it is dumped for replay.",
+        _SAFETY,
+    )
+    stop_on_divergence: bool = setting(
+        False,
+        "End at a loss over a thousand times the median of the last hundred steps, instead of a warning.",
         _SAFETY,
     )
     summarize_every_n: int = 100
