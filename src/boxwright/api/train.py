@@ -24,7 +24,7 @@ from boxwright.data.own_dataset import Collection
 from boxwright.nn.detector import Detector
 from boxwright.pipeline.load import Overrides, load_config
 from boxwright.pipeline.messages import TrainEvalPipelineConfig
-from boxwright.pipeline.run_length import set_num_steps
+from boxwright.pipeline.run_length import set_num_steps, stretch_schedule
 from boxwright.training.autoconfig.choices import NO_WEIGHTS, InitSettings
 from boxwright.training.length import steps_of_epochs
 from boxwright.training.log import Evaluated, Event, Listeners, Scalars, named_listeners
@@ -80,6 +80,7 @@ _LOG = logging.getLogger("boxwright.run")
 _READING = ("ignore_exif", "allow_paths_outside", "most_lost", "weights")
 _OTHERS = (
     *("config", "model_dir", "listeners", "data", "model", "out", "epochs", "overrides", "dataset", "detector"),
+    "stretch_schedule",
     *_READING,
 )
 
@@ -94,6 +95,7 @@ class TrainOptions(RunOptions, total=False):
     allow_paths_outside: bool
     most_lost: float
     weights: str | Path | None
+    stretch_schedule: bool
 
 
 def train(
@@ -131,8 +133,9 @@ def train(
             samples by index (`bw.Sample`, with the classes as its `categories`), or one of torchvision's detection data
             sets; `detector`, a detector of your own, trained in place instead of a new one of the configuration's
             `model`; with `data`, `weights` to start from, None for fresh ones, and `ignore_exif`,
-            `allow_paths_outside` and `most_lost`, as of `boxwright train`; and
-            single fields of `RunSettings`, such as device="cpu", workers=0, seed=3.
+            `allow_paths_outside` and `most_lost`, as of `boxwright train`; `stretch_schedule`, whether the learning
+            rate's decay is made to end with the run; and single fields of `RunSettings`, such as device="cpu",
+            workers=0, seed=3.
 
     Returns:
         The run: its step, metrics, best checkpoint, model.
@@ -142,7 +145,7 @@ def train(
     """
     exit_while_importing()
     dataset, detector = options.pop("dataset", None), options.pop("detector", None)
-    folder = _folder(model_dir, options.pop("out", None))
+    folder, stretched = _folder(model_dir, options.pop("out", None)), options.pop("stretch_schedule", False)
     reading = _reading(options, data)
     chosen = with_options(settings or RunSettings(), options, "train", _OTHERS)
     init = InitSettings(model=model or "", epochs=epochs, device=chosen.device, **reading)
@@ -153,6 +156,8 @@ def train(
     # After the caller's data are known, whose number of samples decides.
     if epochs is not None:
         set_num_steps(plan.train_config, steps_of_epochs(plan, epochs, own)[0])  # type: ignore[arg-type]  # it has one, or that raised
+    if stretched and plan.train_config is not None:
+        plan.notes.append(stretch_schedule(plan.train_config))
     # Standard output belongs to the caller's program.
     console = Console(stderr=True)
     named = named_listeners(listeners)

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from boxwright.base.distributed import Processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, DataError, TrainingError
+from boxwright.base.files import write_whole
 from boxwright.config.load import dump_message
 from boxwright.data.batch import Batch
 from boxwright.data.loader import BatchStream
@@ -142,6 +143,7 @@ class _Progress:
     skipped_in_a_row: int = 0
     last: StepReport | None = None
     ending: StopReason = StopReason.NOT_YET
+    wrote_config: bool = False
 
 
 @dataclass
@@ -184,6 +186,7 @@ class Loop:
         with closing(self._incoming()) as batches:
             while not (state.step >= total or state.selection.exhausted) and (batch := next(batches, None)):
                 report = self._step(batch)
+                self._write_config()
                 self.writer.poll()
                 self._collect_when_ready()
                 self.step_log.log_step(report, batch)
@@ -344,7 +347,14 @@ class Loop:
             self._save_newest()
         self.progress.saved = self.state.step
 
+    def _write_config(self) -> None:
+        """Write the configuration into the run's folder once it had an effect: a failed command keeps the last."""
+        if self.processes.leads and not self.progress.wrote_config:
+            write_whole(self.store.folder / "pipeline.config", dump_message(self.config))
+        self.progress.wrote_config = True
+
     def _save_newest(self) -> None:
+        self._write_config()
         save = partial(self.store.save, self.state.step, began=self.state.began)
         with self.step_log.clock_stopped():
             content = self._content()
@@ -363,6 +373,7 @@ class Loop:
         """Run the network over the data of every reader; metrics are collected when they have been computed."""
         if not self.evaluations.sets:
             return
+        self._write_config()
         self._agree_on_selection()
         with self.step_log.clock_stopped():
             known = self.evaluations.start(self.learner.losses, self._content, self.stop_requested)

@@ -50,6 +50,7 @@ class RunOptions(TypedDict, total=False):
     preflight: bool
     skip_not_finite: bool
     stop_on_divergence: bool
+    accept_changes: bool
     summarize_every_n: int
 
 
@@ -126,6 +127,11 @@ class RunSettings:
     stop_on_divergence: bool = setting(
         False,
         "End at a loss over a thousand times the median of the last hundred steps, instead of a warning.",
+        _SAFETY,
+    )
+    accept_changes: bool = setting(
+        False,
+        "Resume although the configuration changes what the weights were trained for: input size, anchors, …",
         _SAFETY,
     )
     summarize_every_n: int = 100

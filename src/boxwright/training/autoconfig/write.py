@@ -178,6 +178,8 @@ def config_text(plan: Plan) -> str:
         f"  batch_size: {plan.batch_size}",
         f"  # {epochs_text(plan.length.epochs)}.",
         f"  num_steps: {plan.length.steps}",
+        "  # The schedules below are for so many steps; with another num_steps, or --epochs, they are stretched.",
+        f"  recipe_steps: {plan.length.steps}",
         *_block("optimizer", plan.optimizer, "  "),
         *_start(plan.checkpoint),
         *_frozen(plan.fine_tuning),
