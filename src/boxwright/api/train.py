@@ -124,8 +124,9 @@ def train(
             `close`, or several in a list or by name. One that fails is reported and disabled. By default a terminal or
             notebook shows a bar.
         data: A folder of annotated pictures, in any format that `boxwright init` recognizes.
-        model: With `data`, a preset, or a name of published weights ("d_fine_s_coco"), which the run starts from and
-            which are fetched once; by default a preset that fits the data.
+        model: With `data`, a preset, a name of published weights ("d_fine_s_coco"), which the run starts from and
+            which are fetched once, or a run's folder, whose configuration and weights it takes; by default a preset
+            that fits the data.
         epochs: Passes over the training data; replaces train_config.num_steps.
         overrides: Changes of the configuration, such as "train_config.batch_size=8"; or a dictionary with the names of
             the TF Object Detection API, as for `load_config`.
@@ -156,8 +157,8 @@ def train(
     # After the caller's data are known, whose number of samples decides.
     if epochs is not None:
         set_num_steps(plan.train_config, steps_of_epochs(plan, epochs, own)[0])  # type: ignore[arg-type]  # it has one, or that raised
-    if stretched and plan.train_config is not None:
-        plan.notes.append(stretch_schedule(plan.train_config))
+    if stretched and plan.train_config is not None and (line := stretch_schedule(plan.train_config)):
+        plan.notes.append(line)
     # Standard output belongs to the caller's program.
     console = Console(stderr=True)
     named = named_listeners(listeners)

@@ -139,7 +139,8 @@ Preset = Annotated[
     str,
     typer.Option(
         "--model",
-        help="With DATA: a preset of boxwright models, or a name of boxwright weights list, whose weights it starts from.",
+        help="With DATA: a preset of boxwright models, a name of boxwright weights list, whose weights it starts from, or a "
+        "run's folder, whose configuration and weights it takes.",
     ),
 ]
 Set = Annotated[

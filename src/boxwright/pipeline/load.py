@@ -92,7 +92,7 @@ def finish_loading(config: TrainEvalPipelineConfig) -> None:
         )
     for name, scale in (("learning_rate_batch_size", scale_rates), ("recipe_steps", stretch_recipe)):
         if train.has(name):
-            config.notes += [note] if (note := scale(train)) else []
+            config.notes.extend(note for note in [scale(train)] if note)
             train.clear(name)
 
 
@@ -152,7 +152,7 @@ def _over_its_preset(config: TrainEvalPipelineConfig, instead: str = "") -> Trai
         base = _read_preset(instead or config.preset, None if instead else config.location("preset"))
         config.clear("preset")
         if config.train_config is not None and base.train_config is not None:
-            base.notes += [note] if (note := fit_recipe(base.train_config, config.train_config.recipe_steps)) else []
+            base.notes.extend(fit_recipe(base.train_config, config.train_config.recipe_steps))
         lay_over(config, base)
         base._start = config._start
         config = base

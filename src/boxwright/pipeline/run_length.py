@@ -110,7 +110,7 @@ def stretch(
     return changes
 
 
-def fit_recipe(train: TrainConfig, recipe_steps: int) -> str:
+def fit_recipe(train: TrainConfig, recipe_steps: int) -> list[str]:
     """Stretch a preset to the run for which the schedules of a file are meant that is laid over it.
 
     Args:
@@ -118,10 +118,10 @@ def fit_recipe(train: TrainConfig, recipe_steps: int) -> str:
         recipe_steps: Those of the file; 0 if it has none, and nothing changes.
 
     Returns:
-        What was done, in a sentence; empty where nothing was.
+        What was done, in a sentence; none where nothing was.
     """
-    meant_for, train.recipe_steps = train.recipe_steps, recipe_steps or train.recipe_steps
-    return _stretched(train, recipe_steps, meant_for)
+    note = _stretched(train, recipe_steps, train.recipe_steps)
+    return [note] if note else []
 
 
 def stretch_recipe(train: TrainConfig) -> str:

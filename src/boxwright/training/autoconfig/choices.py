@@ -28,8 +28,8 @@ class InitSettings:
 
     model: str = setting(
         "",
-        "A preset of boxwright models, or a name of boxwright weights list, whose weights it starts from; default: "
-        "a preset for small data.",
+        "A preset of boxwright models, a name of boxwright weights list, whose weights it starts from, or a run's "
+        "folder, whose configuration and weights it takes; default: a preset for small data.",
     )
     imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; default: one that fits the objects.")
     batch: str = setting("auto", "Batch size; auto for as many images as fit in memory, at most 16.")
