@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import boxwright as bw
+from boxwright.base.files import cache_folder
 from boxwright.training import log
 from boxwright.weights.store import CheckpointStore
 from tests import forked
@@ -61,7 +62,9 @@ def in_container(
     code: str, first: str, config: Path, model_dir: Path, *options: str
 ) -> subprocess.CompletedProcess[str]:
     command = ["train", "--pipeline_config_path", str(config), "--model_dir", str(model_dir), "--num_train_steps", "2"]
-    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "USER", "LOGNAME")}
+    told = ("HOME", "USER", "LOGNAME", "BOXWRIGHT_CACHE")
+    environment = {name: value for name, value in os.environ.items() if name not in told}
+    environment["TMPDIR"] = str(model_dir.parent)
     done = forked.run([sys.executable, "-c", code, first, *command, "--no_preflight", *options], env=environment)
     if done.returncode == NO_NAMESPACE:
         pytest.skip("this user may make no namespaces")
@@ -96,6 +99,23 @@ def test_a_user_without_an_entry_and_without_a_home_trains_and_predicts(small_co
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert [path.name for path in CheckpointStore(tmp_path / "m").paths()] == ["ckpt-2.pt"]
+    assert (tmp_path / "boxwright-12345").is_dir(), "in place of a cache in a home folder"
+
+
+def test_a_cache_in_the_temporary_folder_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("BOXWRIGHT_CACHE")
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"boxwright-{os.getuid()}"
+    assert cache_folder() == folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(bw.OutputError, match="belongs to another user; name a cache folder with BOXWRIGHT_CACHE"):
+        cache_folder()
 
 
 UNGUARDED = """
@@ -158,12 +178,15 @@ def test_a_fork_after_loading_is_told_instead_of_hanging(threads: int, status: i
         assert "Load the model in the child process itself" in done.stdout
 
 
-@pytest.mark.parametrize("broken", [None, ModuleType("tensorboard.compat.proto")], ids=["absent", "of another version"])
+@pytest.mark.parametrize("absent", ["tensorboard.compat.proto", "tensorboard.compat.proto.event_pb2"])
 def test_tensorboard_that_cannot_be_imported_costs_its_events_alone(
-    broken: ModuleType | None, small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    absent: str, small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The whole, or what protobuf of another version refuses to make."""
     said: list[str] = []
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", broken)  # type: ignore[arg-type]  # as Python allows
+    for name in [name for name in sys.modules if name.startswith("tensorboard.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, absent, None)  # type: ignore[arg-type]  # as Python allows
     monkeypatch.setattr(Silent, "message", lambda self, text: said.append(text))
     config = bw.load_config(small_config, ["train_config.num_steps=1"])
     run = bw.train(config, tmp_path / "m", workers=0, evaluate=False, preflight=False, listeners={"heard": Silent()})

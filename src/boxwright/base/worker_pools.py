@@ -59,7 +59,9 @@ def exit_while_importing() -> None:
     parent, which would end in a traceback of each child; the parent reports the status once (`missing_guard`).
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise SystemExit(UNGUARDED)
+        sys.stdout.flush()
+        # At once: what a forkserver's child raises becomes status 1.
+        os._exit(UNGUARDED)
 
 
 def missing_guard(what: str) -> str:
