@@ -41,7 +41,10 @@ def run(config: Path, model_dir: Path, *options: str) -> subprocess.CompletedPro
     return forked.run([sys.executable, "-m", "boxwright", *train(config, model_dir, *options)])
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), (signal.SIGHUP, 129), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_to_the_group_saves_and_is_the_status(
     small_config: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:

@@ -147,11 +147,13 @@ class _Collate:
 def _begin_worker(folder: str, _: int) -> None:
     """Make a worker ignore signals and exit with its parent; its sockets are in `folder`.
 
-    Ctrl-C reaches all processes of a terminal, torchrun's SIGTERM a whole process group; the parent saves first.
+    Ctrl-C and SIGHUP reach all processes of a terminal, torchrun's SIGTERM a whole group; the parent saves first.
     """
     tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):  # Windows has none
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -53,11 +53,20 @@ def exit_status(end: RunEnd) -> int:
     return 0
 
 
+_HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
+
+
+def _stop_signals() -> list[signal.Signals]:
+    """Return what asks a run to stop: Ctrl-C, SIGTERM, and the end of its terminal unless nohup ignores it."""
+    hangs_up = _HANG_UP is not None and signal.getsignal(_HANG_UP) is not signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([_HANG_UP] if hangs_up else [])]
+
+
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], int]]:
-    """Turn the first Ctrl-C or SIGTERM into a question that the loop asks before each step: which signal, 0 for none.
+    """Turn the first signal to stop into a question that the loop asks before each step: which one, 0 for none.
 
-    A second one stops at once, as always.
+    A second one stops at once, as always; a terminal that is closed may send several.
     """
     received: list[int] = []
 
@@ -68,14 +77,16 @@ def stop_requests() -> Iterator[Callable[[], int]]:
     if threading.current_thread() is not threading.main_thread():
         yield first_signal
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in _stop_signals()}
 
     def ask(number: int, _: object) -> None:
         received.append(number)
         # Not `print`: a signal may interrupt one, and a buffered stream refuses to be entered twice.
-        os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
+        with suppress(OSError):  # of a terminal that was closed
+            os.write(2, b"\nstopping after this step or evaluation, with a checkpoint; once more stops at once\n")
         # The handler that was there before takes the second one: KeyboardInterrupt, or the end of the process.
-        signal.signal(number, before[signal.Signals(number)])
+        if number != _HANG_UP:
+            signal.signal(number, before[signal.Signals(number)])
 
     for number in before:
         signal.signal(number, ask)
