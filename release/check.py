@@ -258,7 +258,7 @@ def documentation() -> str:
 def main() -> int:
     """Run the checks; return 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13"], help="versions to tour with")
+    parser.add_argument("--python", nargs="*", default=["3.11", "3.12", "3.13", "3.14"], help="versions to tour with")
     versions = parser.parse_args().python
     checks: dict[str, Callable[[], str]] = {
         "build": build,

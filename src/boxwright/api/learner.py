@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,6 +16,7 @@ from boxwright.base.device import usable_device
 from boxwright.base.distributed import ALONE
 from boxwright.base.errors import BoxwrightError
 from boxwright.base.files import make_folder
+from boxwright.base.threads import refuse_in_fork
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported
 from boxwright.data.batch import Batch
@@ -35,6 +38,9 @@ from boxwright.training.state import new_state, placed
 from boxwright.training.step import StepReport
 from boxwright.weights.store import CheckpointStore
 
+if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
+
 
 class Learner:
     """Takes training steps exactly as `boxwright.train` does; evaluation, log and checkpoints are left to the caller.
@@ -50,7 +56,7 @@ class Learner:
         dataset: Dataset | Collection | None = None,
         detector: Detector | None = None,
         overrides: Overrides = (),
-        device: str = "auto",
+        device: AnyDevice = "auto",
         workers: int = 0,
         seed: int = 0,
     ) -> None:
@@ -61,7 +67,7 @@ class Learner:
             dataset: Training data of your own, as for `boxwright.train`.
             detector: A detector of your own, as for `boxwright.train`.
             overrides: Changes of the configuration, as for `boxwright.train`.
-            device: cpu, cuda, cuda:1, or auto for a GPU if available.
+            device: As for `boxwright.load`.
             workers: Processes that read and augment samples; 0 to do so in this one.
             seed: Determines the first weights, the order of samples and their augmentation.
 
@@ -82,7 +88,7 @@ class Learner:
         self.detector = placed(built, usable_device(device))
         initialize(self.detector, plan_of, plan, ALONE)
         self._config, self._plan, self._dataset = plan_of, plan, data
-        self._state = new_state(self.detector, plan)
+        self._state, self._process = new_state(self.detector, plan), os.getpid()
         self._learner = training_step.Learner(self._state, plan, ALONE)
         self.detector.train()
 
@@ -129,7 +135,10 @@ class Learner:
 
         Raises:
             TrainingError: If a loss or gradient is not finite, or memory is too small; weights are as before.
+            BoxwrightError: In a fork of the process that made the learner, where a step would never end.
         """
+        threads = torch.get_num_threads() if batch.images.device.type == "cpu" else 0
+        refuse_in_fork(self._process, threads, "this Learner was made")
         return self._learner.step(batch)
 
     def save(self, folder: str | Path) -> Path:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from boxwright.api.pictures import Picture, is_one, iterate_pictures
 from boxwright.api.result import DRAWN_FROM, Result
 from boxwright.base.errors import ConfigError
+from boxwright.base.settings import device_name
 from boxwright.runtime.devices import require_runtime
 from boxwright.types.categories import Categories
 from boxwright.weights.open_model import OpenModel, open_model, remember
 
 if TYPE_CHECKING:
+    from boxwright.base.settings import AnyDevice
     from boxwright.nn.detector import Detector
     from boxwright.pipeline.messages import TrainEvalPipelineConfig
     from boxwright.runtime.exported import ExportedDetector
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 def load(
     source: str | Path,
     *,
-    device: str = "auto",
+    device: AnyDevice = "auto",
     config: str | Path | TrainEvalPipelineConfig | None = None,
     label_map: str | Path | None = None,
     allow_edited: bool = False,
@@ -38,8 +40,8 @@ def load(
         source: A run's folder (its newest checkpoint), a checkpoint, a model zoo archive, a SavedModel, a frozen graph,
             an exported .onnx, .xml, .tflite or .pt2, or hf://USER/NAME[@REVISION], a model on Hugging Face's hub, which
             is fetched into the hub's cache; PyTorch is imported for .pt2 and checkpoints alone.
-        device: cpu, cuda, cuda:1, or auto for a GPU if available. Exports run on the CPU for auto, or where their
-            runtime can: ONNX Runtime on cuda and tensorrt, OpenVINO on gpu and npu.
+        device: cpu, cuda, a GPU as 1, cuda:1 or torch.device, or auto for a GPU if available. Exports run on the
+            CPU for auto, or where their runtime can: ONNX Runtime on cuda and tensorrt, OpenVINO on gpu and npu.
         config: The configuration, for TensorFlow weights without a pipeline.config.
         label_map: Class names (.pbtxt), if the source has none.
         allow_edited: Whether to open an exported file that was changed after `boxwright export` wrote it.
@@ -57,6 +59,7 @@ def load(
     from boxwright.data.label_map import load_label_map
     from boxwright.pipeline.load import load_config
 
+    device = device_name(device)
     require_runtime(Path(source), runtime, device)
     opened = open_model(
         source,

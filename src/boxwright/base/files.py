@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -72,8 +73,26 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 
 def cache_folder() -> Path:
-    """Return the cache folder, which may not exist yet."""
-    return Path(os.environ.get("BOXWRIGHT_CACHE") or Path.home() / ".cache" / "boxwright")
+    """Return the cache folder, which may not exist yet; for a user without a home, one in the temporary folder.
+
+    Raises:
+        OutputError: If that one cannot be made, or is another user's.
+    """
+    if named := os.environ.get("BOXWRIGHT_CACHE"):
+        return Path(named)
+    try:
+        return Path.home() / ".cache" / "boxwright"
+    except RuntimeError:  # neither HOME nor an entry in /etc/passwd, as of `docker run --user 12345`
+        folder = Path(tempfile.gettempdir(), f"boxwright-{os.getuid()}")
+    instead = "name a cache folder with BOXWRIGHT_CACHE"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        own = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be made: {cause(error)}; {instead}") from None
+    if not own:
+        raise OutputError(f"{folder}: belongs to another user; {instead}")
+    return folder
 
 
 def as_here(named: str) -> str:

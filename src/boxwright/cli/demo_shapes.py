@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from boxwright.base.settings import setting
 from boxwright.cli.console import ap_line, console, count_progress, print_evaluation, show_progress, suggest
 from boxwright.cli.process import prepare_training
@@ -80,13 +82,17 @@ def _train(config: TrainEvalPipelineConfig, model_dir: Path) -> int:
     """Train without evaluations between, and return the last step."""
     from boxwright.cli.progress import progress_bar
     from boxwright.training.settings import RunSettings
+    from boxwright.training.stop import exit_status
     from boxwright.training.train import train
 
     # On two cores a worker costs the network more time than it saves.
     settings = RunSettings(checkpoint_every_n=10_000, evaluate=False, workers=0 if (os.cpu_count() or 1) <= 2 else 1)
     prepare_training(config, settings)
     with progress_bar() as progress:
-        return train(config, model_dir, settings, {"console": ProgressListener(progress, config)})
+        end = train(config, model_dir, settings, {"console": ProgressListener(progress, config)})
+    if status := exit_status(end):
+        raise typer.Exit(status)
+    return end.step
 
 
 def _evaluated(config: TrainEvalPipelineConfig, config_path: Path, model_dir: Path, folder: Path) -> Evaluation:

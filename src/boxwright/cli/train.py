@@ -165,7 +165,8 @@ Preset = Annotated[
     str,
     typer.Option(
         "--model",
-        help="With DATA: a preset of boxwright models, or a name of boxwright weights list, whose weights it starts from.",
+        help="With DATA: a preset of boxwright models, a name of boxwright weights list, whose weights it starts from, or a "
+        "run's folder, whose configuration and weights it takes.",
     ),
 ]
 Set = Annotated[
@@ -185,6 +186,9 @@ def train_command(
     set_: Set = None,
 ) -> None:
     """Train a detector; run again to resume. Ctrl-C saves first.
+
+    Exit status: 0 when the run is complete or its patience ended, 75 after --max_seconds, 128 plus a signal's number
+    when one stopped it, 1 for errors.
 
     Either from a configuration: boxwright train --config pipeline.config --model_dir model; or from a folder of
     annotated images: boxwright train DATA.
@@ -211,15 +215,18 @@ def train_command(
             reader.sample_1_of_n_examples = flags.sample_1_of_n_eval_examples
     with importing():
         from boxwright.cli.progress import progress_bar
+        from boxwright.training.stop import exit_status
         from boxwright.training.train import train
 
     if not flags.record_summaries:
         settings = replace(settings, summarize_every_n=0)
     prepare_training(config, settings)
     with progress_bar() as progress:
-        done = train(config, folder, settings, {"console": ProgressListener(progress, config)})
+        end = train(config, folder, settings, {"console": ProgressListener(progress, config)})
     if os.environ.get("RANK", "0") == "0" and not settings.profile:  # only one of torchrun's processes prints
-        _suggest_next(config, folder, done, path)
+        _suggest_next(config, folder, end.step, path)
+    if status := exit_status(end):
+        raise typer.Exit(status)
 
 
 def _prepare_configuration(

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary
 
+from boxwright.base.errors import OutputError, translated
 from boxwright.base.files import make_folder
 from boxwright.data.image_io import encode_jpeg, encode_png
 from boxwright.data.tfrecord import write_records_to
@@ -33,13 +32,22 @@ class EventFile:
     """One event file. A failed write raises in the call, not in a thread."""
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
-        """Create the file; TensorBoard ignores earlier files' events from `purge_step` on."""
+        """Create the file; TensorBoard ignores earlier files' events from `purge_step` on.
+
+        Raises:
+            OutputError: If TensorBoard, whose messages are written, is missing or broken.
+        """
+        # Imported here, so that a TensorBoard that does not fit its protobuf costs a run its events and not its start.
+        with translated(OutputError, "TensorBoard cannot be imported; pip install --force-reinstall tensorboard"):
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+        self._events, self._summaries = event_pb2, summary_pb2
         make_folder(folder)
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
         self._file = (folder / name).open("wb")
         self._write(file_version="brain.Event:2")
         if purge_step is not None:
-            self._write(step=purge_step, session_log=SessionLog(status=SessionLog.START))
+            start = self._events.SessionLog(status=self._events.SessionLog.START)
+            self._write(step=purge_step, session_log=start)
         self.flush()
 
     def __enter__(self) -> EventFile:
@@ -50,15 +58,17 @@ class EventFile:
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Write a number."""
-        self._write(step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)]))
+        self._write_value(step, tag=tag, simple_value=value)
 
     def image(self, tag: str, picture: NDArray[np.uint8], step: int) -> None:
         """Write a picture, uint8 [H, W, 3]: reduced to screen size, as JPEG or PNG, whichever is smaller."""
         shown = Image.fromarray(picture)
         shown.thumbnail((_SIDE, _SIDE))
         encoded = min((encode(np.asarray(shown)) for encode in (encode_jpeg, encode_png)), key=len)
-        content = Summary.Image(height=shown.height, width=shown.width, colorspace=3, encoded_image_string=encoded)
-        self._write(step=step, summary=Summary(value=[Summary.Value(tag=tag, image=content)]))
+        content = self._summaries.Summary.Image(
+            height=shown.height, width=shown.width, colorspace=3, encoded_image_string=encoded
+        )
+        self._write_value(step, tag=tag, image=content)
 
     def histogram(self, tag: str, values: NDArray[np.float32], step: int) -> None:
         """Write the distribution of values of any shape."""
@@ -75,8 +85,12 @@ class EventFile:
         """Close the file."""
         self._file.close()
 
+    def _write_value(self, step: int, **fields: Any) -> None:
+        summary = self._summaries.Summary
+        self._write(step=step, summary=summary(value=[summary.Value(**fields)]))
+
     def _write(self, **fields: Any) -> None:
-        event = Event(wall_time=time.time(), **fields)
+        event = self._events.Event(wall_time=time.time(), **fields)
         write_records_to(self._file, [event.SerializeToString()])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from boxwright.base.errors import ConfigError
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 
 _PICTURES = ("jpg", "png")
 _FILES = "Output files"
@@ -57,6 +57,7 @@ class PredictionSettings:
     frames: int = setting(0, "Stop after so many frames or images; 0 for all.", _VIDEOS, least=0)
 
     def __post_init__(self) -> None:
+        name_device(self)
         if self.picture_format not in _PICTURES:
             raise ConfigError(f"--picture_format {self.picture_format}: expected {' or '.join(_PICTURES)}")
         if self.thresholds and self.track:
@@ -103,6 +104,7 @@ class ContextSettings:
     device: str = setting("auto", "cpu, cuda, one GPU as cuda:1, or auto for a GPU if there is one.")
 
     def __post_init__(self) -> None:
+        name_device(self)
         for name, known in (
             ("sequence_key", ("image/location", "image/seq_id")),
             ("time_horizon", _HORIZONS),

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from uuid import uuid4
 
 import numpy as np
@@ -30,6 +33,7 @@ from boxwright.evaluation.metrics.metric import without_nan
 from boxwright.nn.criteria.criterion import Description
 from boxwright.types import Categories
 
+T = TypeVar("T")
 _LINES = "metrics.jsonl"
 _LOG = logging.getLogger("boxwright.run")
 
@@ -412,20 +416,49 @@ def _open_wandb(library: Any, model_dir: Path, config_text: str) -> TrackerListe
     return TrackerListener(lambda step, values: run.log({**values, "step": step}), run.finish)
 
 
+_ANSWER_S = 10.0
+
+
+def _answered(call: Callable[[], T]) -> T:
+    """Return a call's result, made in another thread; raise a TrainingError if none has come within ten seconds.
+
+    A server that does not answer is asked again by its library for minutes, which a run must not wait for.
+    """
+    future = Future[T]()
+
+    def make() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:  # noqa: BLE001  # raised where the result is wanted
+            future.set_exception(error)
+
+    # A daemon, so that the program's exit does not wait for it either.
+    threading.Thread(target=make, name="tracker", daemon=True).start()
+    try:
+        return future.result(_ANSWER_S)
+    except FutureTimeout:
+        raise TrainingError(f"no answer within {_ANSWER_S:g} s") from None
+
+
 def _open_mlflow(library: Any, model_dir: Path, config_text: str) -> TrackerListener:
-    library.set_experiment("boxwright")
+    _answered(lambda: library.set_experiment("boxwright"))
     note = model_dir / "mlflow_run_id"
     known = note.read_text(encoding="utf-8").strip() if note.is_file() else None
     run = library.start_run(run_id=known, run_name=None if known else model_dir.resolve().name)
     write_whole(note, run.info.run_id)
-    library.log_text(config_text, "pipeline.config")
+    number = run.info.run_id  # the active run is another in each thread
+    _answered(lambda: library.log_text(config_text, "pipeline.config", run_id=number))
 
     def write(step: int, values: Mapping[str, float]) -> None:
         # What MLflow allows in a metric's name; COCO's have @ and parentheses.
         allowed = {re.sub(r"[^/\w.\- ]", "_", name): value for name, value in values.items()}
-        library.log_metrics(allowed, step=step)
+        _answered(lambda: library.log_metrics(allowed, step=step, run_id=number))
 
-    return TrackerListener(write, library.end_run)
+    def end() -> None:
+        _answered(lambda: library.get_run(number))  # asks whether there is somebody to tell
+        library.end_run()
+
+    return TrackerListener(write, end)
 
 
 _TRACKERS: dict[str, Callable[[Any, Path, str], TrackerListener]] = {"wandb": _open_wandb, "mlflow": _open_mlflow}

@@ -14,7 +14,6 @@ import torch
 from boxwright.base.device import is_out_of_memory, tf32_allowed, usable_device
 from boxwright.base.distributed import Processes, join_processes
 from boxwright.base.errors import BoxwrightError, CheckpointError, ConfigError, TrainingError, first_line
-from boxwright.base.files import write_whole
 from boxwright.config.load import dump_message
 from boxwright.config.support import refuse_unsupported, report
 from boxwright.data.dataset import Dataset
@@ -28,9 +27,11 @@ from boxwright.pipeline import messages as m
 from boxwright.pipeline.detector import build_detector
 from boxwright.pipeline.input_reader import build_dataset, with_orientation_rule
 from boxwright.pipeline.missing import require_for_training
+from boxwright.pipeline.run_length import schedule_mismatch
 from boxwright.pipeline.tensorflow_version import explain_version, keep_version
 from boxwright.pipeline.training import TrainingPlan, build_training
 from boxwright.training.background_writer import BackgroundWriter
+from boxwright.training.changes import describe_changes
 from boxwright.training.evaluations import Evaluations
 from boxwright.training.examples import training_examples
 from boxwright.training.initialize import initialize, resume_tensorflow, with_classes
@@ -41,7 +42,7 @@ from boxwright.training.losses import recompute_blocks
 from boxwright.training.preflight.examine import examine_quickly
 from boxwright.training.settings import RunSettings
 from boxwright.training.state import Selection, TrainingState, new_state, placed, run_threads
-from boxwright.training.stop import stop_requests
+from boxwright.training.stop import RunEnd, stop_requests
 from boxwright.weights.find_weights import find_weights
 from boxwright.weights.initial_shares import stored_shares
 from boxwright.weights.store import CheckpointStore, read_config
@@ -58,7 +59,7 @@ def train(
     listeners: Mapping[str, Listener] | None = None,
     dataset: Dataset | None = None,
     detector: Detector | None = None,
-) -> int:
+) -> RunEnd:
     """Train the detector that a configuration describes, resuming where an earlier run stopped.
 
     Under torchrun all processes call it alike; one of them writes and logs.
@@ -73,7 +74,7 @@ def train(
         detector: The detector, trained in place; None for a new one of the configuration's `model`.
 
     Returns:
-        Steps done in all: fewer than configured where the time was up, patience ended or the run was
+        The steps done in all, and why there are fewer than configured: the time was up, patience ended or the run was
         interrupted, in all cases after a checkpoint was saved.
 
     Raises:
@@ -90,11 +91,11 @@ def train(
         resources.callback(run.learner.unwrap)
         if settings.profile:
             run.profile()
-        else:
-            with _saving_before_stopping(run, processes):
-                run.loop()
-            take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
-        return run.state.step
+            return RunEnd(run.state.step)
+        with _saving_before_stopping(run, processes):
+            end = run.loop()
+        take_out_initial(run.state.detector.network)  # what is on disk goes on; what the caller holds is used
+        return end
 
 
 def _lock_folder(folder: Path, processes: Processes, resources: ExitStack) -> None:
@@ -169,6 +170,7 @@ def _prepare(
         dataset = build_dataset(begun.train_input_reader, "train_input_reader") if own_dataset is None else own_dataset
         evaluations = _open_evaluations(begun, plan, settings, dataset)
     config = begun
+    _log_changes(config, newest, settings, processes)
     plan = plan.with_seed(_seed(newest, settings.seed))
     if meaning := explain_version(config):
         processes.log.info(meaning)
@@ -180,10 +182,12 @@ def _prepare(
     state, config.pedigree = _restore(config, plan, detector, store, newest, settings, processes)
     if settings.preflight and newest is None:
         _log_preflight(config, plan, dataset, state, processes)
+    elif config.train_config is not None and (line := schedule_mismatch(config.train_config)):
+        processes.log.info(line)
     _change_execution(state, plan, settings, processes)
     log, folder = None, None if settings.profile else model_dir  # a profile leaves the run's folder alone
     if processes.leads and not settings.profile:
-        write_whole(store.folder / "pipeline.config", text := dump_message(config))
+        text = dump_message(config)
         log = resources.enter_context(_open_log(store.folder, text, state, listeners, settings))
     return Loop(
         config=config,
@@ -211,6 +215,17 @@ def _with_kept_semantics(config: m.TrainEvalPipelineConfig, newest: Checkpoint |
     path, content = newest
     begun = read_config(content, path)
     return with_orientation_rule(keep_version(config, begun), begun)
+
+
+def _log_changes(
+    config: m.TrainEvalPipelineConfig, newest: Checkpoint | None, settings: RunSettings, processes: Processes
+) -> None:
+    """List what a resumed run's configuration changes; raise a CheckpointError where the weights would mislead."""
+    if newest is None:
+        return
+    path, content = newest
+    for line in describe_changes(read_config(content, path), config, path, accepted=settings.accept_changes):
+        processes.log.info(line)
 
 
 def _find_first_weights(plan: TrainingPlan, model_dir: Path, processes: Processes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 
 _LIMITS = "Limits"
 
@@ -51,3 +51,6 @@ class ServerSettings:
         1024.0, "The most memory for all requests' bodies and pictures, in MiB; beyond that, 503.", _LIMITS, 0.001
     )
     decoder_mib: float = setting(1024.0, "The most memory of a decoding process, in MiB.", _LIMITS, 64)
+
+    def __post_init__(self) -> None:
+        name_device(self)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from boxwright.base.errors import ConfigError
 from boxwright.base.read_settings import LOST, MOST_LOST, ReadSettings
-from boxwright.base.settings import setting
+from boxwright.base.settings import name_device, setting
 
 # Learns from random weights on hundreds of images, even on a CPU.
 DEFAULT_PRESET = "ssd_hgnetv2_fpn_small"
@@ -28,8 +28,8 @@ class InitSettings:
 
     model: str = setting(
         "",
-        "A preset of boxwright models, or a name of boxwright weights list, whose weights it starts from; default: "
-        "a preset for small data.",
+        "A preset of boxwright models, a name of boxwright weights list, whose weights it starts from, or a run's "
+        "folder, whose configuration and weights it takes; default: a preset for small data.",
     )
     imgsz: str = setting("", "Input size: 320, or WIDTHxHEIGHT as 320x240; default: one that fits the objects.")
     batch: str = setting("auto", "Batch size; auto for as many images as fit in memory, at most 16.")
@@ -46,6 +46,9 @@ class InitSettings:
     most_lost: float = setting(MOST_LOST, LOST[0].upper() + LOST[1:], least=0)
     reading: ReadSettings = field(default_factory=ReadSettings)
     steps: bool = setting(True, "Try training steps, to find a batch size that fits in memory.")
+
+    def __post_init__(self) -> None:
+        name_device(self)
 
     @property
     def preset(self) -> str:
