@@ -198,13 +198,17 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A file of weights,
 
 
 @app.command("where", cls=PlainCommand)
-def where_command(*, cache: Cache = None) -> None:
+def where_command(*, as_json: JsonOption = False, cache: Cache = None) -> None:
     """Print the cache's folder and the files in it."""
     from boxwright.weights.fetch import cached_published, weights_cache
     from boxwright.weights.published import published_weights
 
-    print(cache or weights_cache())
-    for weights in published_weights():
-        path = cached_published(weights, cache)
-        if path is not None:
-            print(f"  {weights.name}  {path.stat().st_size / 1e6:.1f} MB  {path}")
+    folder = cache or weights_cache()
+    cached = {weights.name: cached_published(weights, cache) for weights in published_weights()}
+    files = {name: path for name, path in cached.items() if path is not None}
+    if as_json:
+        print_json({"folder": str(folder), "files": {name: str(path) for name, path in files.items()}})
+        return
+    print(folder)
+    for name, path in files.items():
+        print(f"  {name}  {path.stat().st_size / 1e6:.1f} MB  {path}")
